@@ -1,0 +1,64 @@
+# Moldau's commands. Each one makes what it needs: a machine with Python 3.11+, Java 17 and make is enough.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 200
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run test check format bench bench-peers simulate docs lock clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## Make .venv from the lock file
+
+$(STAMP): requirements/dev.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+demo: $(STAMP) ## Start a node, stream through it, kill it in the middle, show that nothing is lost
+	$(BIN)/python examples/demo.py
+
+run: $(STAMP) ## Run a development node in ./moldau-data (PORT=9092)
+	$(BIN)/moldau dev --data moldau-data --port $(or $(PORT),9092)
+
+test: $(STAMP) ## Run the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## Format, lint, types, floors and sizes
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_size.py
+
+format: $(STAMP) ## Rewrite the sources in the project's format
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure speed and memory; prints a table and writes bench/results
+	$(BIN)/python -m bench $(ARGS)
+
+bench-peers: $(STAMP) ## Run the same load against Moldau and Apache Kafka (fetches Kafka by Maven)
+	$(BIN)/python tools/fetch_clients.py
+	$(BIN)/python -m bench.peers $(ARGS)
+
+simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
+	@for node in node node-power node-disk \
+		diskless diskless-power diskless-disk diskless-store; do \
+		echo "$$node:"; $(BIN)/python -m moldau.simulation --node $$node --seeds $(SEEDS) $(ARGS) || exit 1; \
+	done
+
+docs: $(STAMP) ## Rewrite the generated parts of docs/
+	$(BIN)/python tools/generate_docs.py
+
+lock: ## Rewrite the lock file from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		--group dev pyproject.toml -o requirements/dev.lock
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tools

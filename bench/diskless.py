@@ -1,0 +1,232 @@
+"""Diskless topics: ``python -m bench --only diskless``, or ``python -m bench.diskless --store file``.
+
+Each store is a node of its own. ``file`` is the store of a development node; ``s3`` is ``file`` behind S3's
+latency and with its budget of requests. ``memory`` keeps objects for a moment only and shows what the
+broker itself can do: only on request, for a cacher that is far behind misses objects that are gone for ever.
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import Any, Final
+
+from bench.brokers import JARS, Broker, Moldau
+from bench.measure import Sample, measure, median_sample
+from bench.plan import FULL, QUICK, Plan, topic
+from bench.report import Report, environment, megabytes, rounded
+
+PARTITION_COUNTS: Final = (1, 12, 100)
+MANY_PRODUCERS: Final = 8
+RECORD_SIZE: Final = 1024
+COMMIT_INTERVAL_MS: Final = 250
+PUT_P50_MS: Final = {"memory": 0, "file": 0, "s3": 100}
+PACED_RECORDS_PER_S: Final = 1000
+SAMPLE_INTERVAL_S: Final = 0.1
+
+STORES: Final[dict[str, tuple[str, ...]]] = {
+    "memory": ("diskless.storage.class.name=bench.stores.open_forgetful",),
+    "file": (),
+    "s3": ("diskless.storage.class.name=moldau.objects.open_with_latency",),
+}
+DEFAULT_STORES: Final = ("file", "s3")
+EARLY_CLOSE_OFF: Final = ("diskless.append.early.close.puts.per.second=0",)
+
+
+class DisklessMoldau(Moldau):
+    """A development node whose topics are diskless."""
+
+    def __init__(self, folder: pathlib.Path, settings: Sequence[str]) -> None:
+        self.settings = settings
+        super().__init__(folder)
+
+    def arguments(self, data: pathlib.Path) -> list[str]:
+        overrides = [argument for setting in self.settings for argument in ("--set", setting)]
+        return ["--data", str(data), "--port", "0", *overrides]
+
+
+class MemoryWatch:
+    """The most that a broker has had in memory (VmRSS) while the block ran."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> "MemoryWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_INTERVAL_S):
+            self.peak_bytes = max(self.peak_bytes, self._broker.usage().rss_bytes)
+
+
+def bench_diskless(report: Report, folder: pathlib.Path, plan: Plan, stores: Sequence[str]) -> None:
+    """Every store in turn."""
+    for store in stores:
+        broker = DisklessMoldau(folder / store, STORES[store])
+        try:
+            throughput(report, broker, plan, store)
+            one_idempotent_producer(report, broker, plan, store)
+            java_producer(report, broker, plan, store)
+            latency(report, broker, plan, store, "on")
+        finally:
+            broker.stop()
+        broker = DisklessMoldau(folder / f"{store}-steady", (*STORES[store], *EARLY_CLOSE_OFF))
+        try:
+            latency(report, broker, plan, store, "off")
+        finally:
+            broker.stop()
+
+
+def records_of(plan: Plan, store: str) -> int:
+    size_bytes = plan.bytes_by_record_size[RECORD_SIZE]
+    return size_bytes // RECORD_SIZE // (4 if store == "s3" else 1)
+
+
+def throughput(report: Report, broker: Broker, plan: Plan, store: str) -> None:
+    """Produce a topic by one and by many, and read it back."""
+    for partitions in PARTITION_COUNTS:
+        load = {"partitions": partitions, "record_size": RECORD_SIZE}
+        for producers in (1, MANY_PRODUCERS):
+            produced, consumed, peaks = [], [], []
+            for repeat in range(plan.repeats):
+                with (
+                    topic(broker, f"load-{partitions}-{producers}-{repeat}", partitions) as name,
+                    MemoryWatch(broker) as memory,
+                ):
+                    sample = measure(
+                        broker,
+                        "produce_by_many",
+                        module="bench.diskless_load",
+                        topic=name,
+                        producers=producers,
+                        records=records_of(plan, store),
+                        **load,
+                    )
+                    produced.append(sample)
+                    consumed.append(measure(broker, "consume", topic=name, **load))
+                peaks.append(memory.peak_bytes)
+            title = "Diskless throughput, librdkafka's defaults, 1 KiB records"
+            row = throughput_row(store, partitions, f"{producers} x produce", produced)
+            report.add(title, row | {"peak RSS, MB": megabytes(max(peaks))}, produced)
+            if producers == 1:
+                row = throughput_row(store, partitions, "fetch", consumed)
+                report.add(title, row | {"peak RSS, MB": ""}, consumed)
+
+
+def throughput_row(store: str, partitions: int, what: str, samples: list[Sample]) -> dict[str, Any]:
+    sample = median_sample(samples)
+    speeds = sorted(each.mb_per_s for each in samples)
+    return {
+        "store": store,
+        "partitions": partitions,
+        "load": what,
+        "MB/s": rounded(sample.mb_per_s),
+        "lowest to highest": f"{rounded(speeds[0])}-{rounded(speeds[-1])}",
+        "MB per broker CPU-s": rounded(sample.mb_per_cpu_s),
+        "broker CPU %": round(sample.broker_share * 100),
+        "client CPU %": round(sample.client_cpu_s / sample.wall_s * 100),
+    }
+
+
+def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: str) -> None:
+    """Five requests in flight and no more, which the latency of the store turns into a bound."""
+    for partitions in (1, 12):
+        samples = []
+        for repeat in range(plan.repeats):
+            with topic(broker, f"idempotent-{partitions}-{repeat}", partitions) as name:
+                sample = measure(
+                    broker,
+                    "produce",
+                    topic=name,
+                    partitions=partitions,
+                    record_size=RECORD_SIZE,
+                    records=records_of(plan, store) // (2 if store == "s3" else 1),
+                    settings={"enable.idempotence": "true"},
+                )
+                samples.append(sample)
+        title = "Diskless throughput, librdkafka's defaults, 1 KiB records"
+        row = throughput_row(store, partitions, "1 x produce, idempotent", samples)
+        report.add(title, row | {"peak RSS, MB": ""}, samples)
+
+
+def java_producer(report: Report, broker: Broker, plan: Plan, store: str) -> None:
+    """Kafka's own ProducerPerformance with its defaults: idempotent, batches of 16 KiB."""
+    if not any(JARS.glob("kafka-tools-*.jar")):
+        return
+    for partitions in PARTITION_COUNTS:
+        runs = []
+        for repeat in range(max(1, plan.repeats // 2)):
+            with topic(broker, f"java-{partitions}-{repeat}", partitions) as name:
+                records = records_of(plan, store) // (40 if store == "s3" else 4)
+                runs.append(producer_performance(broker.bootstrap, name, records))
+        row: dict[str, Any] = {"store": store, "partitions": partitions}
+        for column in runs[0]:
+            row[column] = rounded(statistics.median(run[column] for run in runs))
+        report.add("Diskless, the Java producer's defaults (ProducerPerformance, unlimited)", row)
+
+
+def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, float]:
+    command = ["java", "-cp", f"{JARS}/*", "org.apache.kafka.tools.ProducerPerformance", "--topic", name]
+    command += ["--num-records", str(records), "--record-size", str(RECORD_SIZE), "--throughput", "-1"]
+    command += ["--command-property", f"bootstrap.servers={bootstrap}"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    last = [line for line in printed.splitlines() if "99th" in line][-1]
+    rate = float(re.findall(r"([\d.]+) records/sec", last)[0])
+    median = float(re.findall(r"([\d.]+) ms 50th", last)[0])
+    tail = float(re.findall(r"([\d.]+) ms 99th", last)[0])
+    return {"MB/s": rate * RECORD_SIZE / 1e6, "ack p50 ms": median, "ack p99 ms": tail}
+
+
+def latency(report: Report, broker: Broker, plan: Plan, store: str, early_close: str) -> None:
+    """A steady load, far below what the node can do, so that only waiting is measured."""
+    goal_ms = COMMIT_INTERVAL_MS / 2 + PUT_P50_MS[store] + 5
+    for partitions in PARTITION_COUNTS:
+        with topic(broker, f"latency-{partitions}-{early_close}", partitions) as name:
+            sample = measure(
+                broker,
+                "latency",
+                topic=name,
+                partitions=partitions,
+                record_size=RECORD_SIZE,
+                rate=PACED_RECORDS_PER_S,
+                seconds=plan.latency_s,
+                linger_ms=0,
+            )
+        row: dict[str, Any] = {"store": store, "early close": early_close, "partitions": partitions}
+        for metric, value in sample.detail.items():
+            if metric.endswith("_ms"):
+                row[metric.removesuffix("_ms").replace("_", " ") + " ms"] = rounded(value)
+        row["goal of ack p50 ms"] = f"{'<= 1.1 x' if early_close == 'off' else '<'} {goal_ms:.0f}"
+        row["broker CPU %"] = round(sample.broker_share * 100)
+        report.add(f"Diskless latency at {PACED_RECORDS_PER_S} records/s of 1 KiB", row, [sample])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.diskless", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short run of everything")
+    parser.add_argument("--store", choices=STORES, action="append", help="only this store; may be repeated")
+    parser.add_argument("--data", type=pathlib.Path, help="where the node keeps its files meanwhile")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="moldau-bench-", dir=options.data) as folder:
+        name = "diskless-quick" if options.quick else "diskless"
+        report = Report(name, environment({}))
+        plan = QUICK if options.quick else FULL
+        bench_diskless(report, pathlib.Path(folder), plan, options.store or DEFAULT_STORES)
+    report.print()
+    report.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""The diskless coordinator alone: ``python -m bench.diskless_coordinator [--live-batches 5000000]``.
+
+Commits files of 500 batches over 50 partitions and 10 idempotent producers through log, replay and SQLite,
+eight at a time; then, with the live batches there, FindBatches of 64 batches at random places, a snapshot
+while commits go on, and restarts: clean, and from snapshot and log after SQLite's file is lost.
+"""
+
+import argparse
+import asyncio
+import gc
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import (
+    BatchToCommit,
+    CommitFileCall,
+    FindBatchesCall,
+    PartitionsToCreate,
+    PartitionToFind,
+)
+from moldau.coordinators.diskless.local_log import LocalMetadataLog
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.runtime import Machine
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+PARTITIONS, PRODUCERS = 50, 10
+FILE_BATCHES = PARTITIONS * PRODUCERS
+IN_FLIGHT = 8
+TOPIC = UUID(int=0xBE7C)
+
+
+class Bench:
+    """One coordinator in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machine = Machine.real()
+        self.folder = folder
+        self.epoch = -1
+        self.random = random.Random(1)
+        self.sequences: dict[tuple[int, int], int] = {}
+        self.files = 0
+
+    async def start(self) -> float:
+        """Seconds until it answers."""
+        began = time.perf_counter()
+        self.epoch += 1
+        self.snapshots = SnapshotLog.open(
+            self.machine, str(self.folder / "__diskless_metadata-0"), TopicPartition("__diskless_metadata", 0)
+        )
+        self.log = LocalMetadataLog(self.snapshots, self.epoch)
+        self.service = DisklessCoordinator(self.machine)
+        self.service.load(0, self.epoch, self.log, self.log, str(self.folder / "state.sqlite"))
+        await self.service.until_loaded(0)
+        return time.perf_counter() - began
+
+    async def stop(self) -> None:
+        await self.service.close()
+        await self.log.until_committed()
+        self.snapshots.close()
+
+    def call(self) -> CommitFileCall:
+        pick, now_ms = self.random.randrange, self.machine.clock.now_ms()
+        batches, end = [], 0
+        for index in range(PARTITIONS):
+            for producer in range(PRODUCERS):
+                count, size = 1 + pick(40), 1000 + pick(60_000)
+                sequence = self.sequences.get((index, producer), 0)
+                self.sequences[index, producer] = (sequence + count) % 2**31
+                batches.append(
+                    BatchToCommit(TOPIC, index, producer, end, size, count - 1, count, now_ms - pick(250), 0,
+                                  1000 + producer, 0, sequence, (sequence + count - 1) % 2**31)
+                )  # fmt: skip
+                end += size
+        self.files += 1
+        return CommitFileCall(f"wal/2026/11/20/{self.files:016x}", end, now_ms, 1, batches)
+
+    async def commit(self, calls: list[CommitFileCall], latencies: list[float]) -> None:
+        waiting: Iterator[CommitFileCall] = iter(calls)
+
+        async def sender() -> None:
+            for call in waiting:
+                began = time.perf_counter()
+                await self.service.commit_file(0, call)
+                latencies.append(time.perf_counter() - began)
+
+        await asyncio.gather(*(sender() for _ in range(IN_FLIGHT)))
+
+    async def commit_many(self, live_batches: int) -> None:
+        latencies: list[float] = []
+        spent = cpu = 0.0
+        while self.files * FILE_BATCHES < live_batches:
+            calls = [self.call() for _ in range(200)]
+            gc.collect()
+            gc.freeze()  # the calls are the caller's: their tracing is not the coordinator's cost
+            began, cpu_began = time.perf_counter(), time.process_time()
+            await self.commit(calls, latencies)
+            spent += time.perf_counter() - began
+            cpu += time.process_time() - cpu_began
+            del calls
+            gc.unfreeze()
+        batches = self.files * FILE_BATCHES
+        print(
+            f"commit: {batches / spent:,.0f} batches/s, {batches / cpu:,.0f} a cpu-second; {_ms(latencies)}"
+        )
+        size_bytes = self.snapshots.log.size_bytes
+        print(
+            f"log: {size_bytes / batches:.2f} bytes a batch; SQLite: {self._database_bytes() / batches:.1f}"
+        )
+
+    def _database_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.folder.glob("state.sqlite*"))
+
+    async def find(self) -> None:
+        ends = (await self.service.describe_topics(0))[0].high_watermark
+        latencies = []
+        for _ in range(5000):
+            index, offset = self.random.randrange(PARTITIONS), self.random.randrange(ends // 2)
+            call = FindBatchesCall([PartitionToFind(TOPIC, index, offset, 1 << 30)], 1 << 30, 64)
+            began = time.perf_counter()
+            found = await self.service.find_batches(0, call)
+            latencies.append(time.perf_counter() - began)
+            assert len(found[0].batches) == 64, found[0]
+        print(f"find 64 batches: {_ms(latencies)}")
+
+    async def snapshot(self) -> None:
+        calls = [self.call() for _ in range(400)]
+        latencies: list[float] = []
+        began = time.perf_counter()
+        committing = asyncio.ensure_future(self.commit(calls, latencies))
+        assert await self.service.snapshot(0) is not None
+        print(f"snapshot: {time.perf_counter() - began:.1f} s; commits meanwhile {_ms(latencies)}")
+        await committing
+
+    async def restarts(self) -> None:
+        began = time.perf_counter()
+        await self.stop()
+        print(f"clean stop: {time.perf_counter() - began:.2f} s, start: {await self.start():.2f} s")
+        await self.stop()
+        for path in self.folder.glob("state.sqlite*"):
+            path.unlink()
+        print(f"start from snapshot and log: {await self.start():.2f} s")
+        await self.stop()
+
+
+def _ms(latencies: list[float]) -> str:
+    ordered = sorted(latencies) or [0.0]
+    p50, p99 = ordered[len(ordered) // 2] * 1000, ordered[int(len(ordered) * 0.99)] * 1000
+    return f"p50 {p50:.2f} ms, p99 {p99:.2f} ms, max {ordered[-1] * 1000:.2f} ms"
+
+
+async def _run(folder: Path, live_batches: int) -> None:
+    bench = Bench(folder)
+    await bench.start()
+    await bench.service.create_partitions(0, [PartitionsToCreate(TOPIC, "bench", range(PARTITIONS))])
+    await bench.commit_many(live_batches)
+    await bench.find()
+    await bench.snapshot()
+    await bench.restarts()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--live-batches", type=int, default=5_000_000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_run(Path(folder), arguments.live_batches))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Loads of the diskless benchmarks, each in a process of its own: ``python -m bench.diskless_load SPEC``."""
+
+import time
+from typing import Any
+
+from bench import load
+
+Spec = dict[str, Any]
+
+
+def produce_by_many(spec: Spec) -> load.Result:
+    """``records`` in all by ``producers`` librdkafka producers side by side, done at the last answer."""
+    from bench.rdkafka import BatchProducer
+
+    partitions, producers, left = spec["partitions"], spec["producers"], spec["records"]
+    chunk = load.CHUNK_RECORDS
+    clients = [
+        BatchProducer(spec["bootstrap"], spec["topic"], spec["record_size"], chunk, spec.get("settings", {}))
+        for _ in range(producers)
+    ]
+    before = sum(clients[0].end_offset(partition) for partition in range(partitions))
+    for client in clients:
+        client.end_offset(0)  # connected, and with metadata
+    start = load.wait_for_go()
+    turn = 0
+    while left:
+        count = min(chunk, left)
+        # Each producer goes through the partitions at its own place.
+        clients[turn % producers].produce((turn // producers + turn % producers) % partitions, count)
+        left -= count
+        turn += 1
+    for client in clients:
+        client.flush(load.TIMEOUT_S)
+    wall_s = time.perf_counter() - start
+    after = sum(clients[0].end_offset(partition) for partition in range(partitions))
+    for client in clients:
+        client.close()
+    if after - before != spec["records"]:
+        raise RuntimeError(f"{spec['records']} records were acknowledged, {after - before} are there")
+    return {"wall_s": wall_s, "records": spec["records"]}
+
+
+load.LOADS["produce_by_many"] = produce_by_many
+
+if __name__ == "__main__":
+    load.main()

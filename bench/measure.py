@@ -1,0 +1,104 @@
+"""One measurement: a load in its own process, and what the broker used meanwhile."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from bench.brokers import Broker, usage_of
+
+MEGABYTE = 1_000_000
+BUSY_SHARE = 0.85
+"""A process above this share of a core is what limits a load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run. Sizes are those of record values; MB are 10^6 bytes."""
+
+    wall_s: float
+    records: int
+    size_bytes: int
+    broker_cpu_s: float
+    broker_system_s: float
+    client_cpu_s: float
+    broker_rss_bytes: int
+    detail: dict[str, float]
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.size_bytes / self.wall_s / MEGABYTE
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records / self.wall_s
+
+    @property
+    def mb_per_cpu_s(self) -> float:
+        return self.size_bytes / max(self.broker_cpu_s, 0.01) / MEGABYTE
+
+    @property
+    def broker_share(self) -> float:
+        """The broker's CPU time as a share of the wall time (1 is one core)."""
+        return self.broker_cpu_s / self.wall_s
+
+
+def measure(broker: Broker, load: str, **spec: Any) -> Sample:
+    """Run a load against a broker; ``module`` names the one that has it, if that is not ``bench.load``."""
+    module = spec.pop("module", "bench.load")
+    spec |= {"load": load, "bootstrap": broker.bootstrap}
+    worker = subprocess.Popen(
+        [sys.executable, "-m", module, json.dumps(spec)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    if worker.stdout.readline().strip() != "ready":
+        raise RuntimeError(f"load {load} did not start")
+    before = usage_of(broker.pid)
+    worker.stdin.write("go\n")
+    worker.stdin.flush()
+    marked = worker.stdout.readline().strip() == "finished"
+    after = usage_of(broker.pid)
+    line = worker.stdout.readline()
+    worker.wait()
+    if not marked or worker.returncode:
+        raise RuntimeError(f"load {load} failed")
+    result = json.loads(line)
+    records = int(result.pop("records"))
+    return Sample(
+        wall_s=result.pop("wall_s"),
+        records=records,
+        size_bytes=records * spec.get("record_size", 0),
+        broker_cpu_s=after.cpu_s - before.cpu_s,
+        broker_system_s=after.system_s - before.system_s,
+        client_cpu_s=result.pop("client_cpu_s"),
+        broker_rss_bytes=after.rss_bytes,
+        detail=result,
+    )
+
+
+def watch_idle(broker: Broker, seconds: float) -> Sample:
+    """What a broker uses when nobody asks it for anything."""
+    before = broker.usage()
+    start = time.perf_counter()
+    time.sleep(seconds)
+    after = broker.usage()
+    wall_s = time.perf_counter() - start
+    cpu_s, system_s = after.cpu_s - before.cpu_s, after.system_s - before.system_s
+    return Sample(wall_s, 0, 0, cpu_s, system_s, 0.0, after.rss_bytes, {})
+
+
+def median_sample(samples: list[Sample]) -> Sample:
+    """Field by field, the median of several runs of the same load."""
+    rows = [asdict(sample) for sample in samples]
+    details = [row.pop("detail") for row in rows]
+    merged = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
+    detail = {name: statistics.median(each[name] for each in details) for name in details[0]}
+    whole = {name: int(merged[name]) for name in ("records", "size_bytes", "broker_rss_bytes")}
+    return Sample(**{**merged, **whole}, detail=detail)

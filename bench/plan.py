@@ -1,0 +1,65 @@
+"""What is measured, at which sizes, and how often."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bench.brokers import Broker
+
+RECORD_SIZES = (100, 1024, 10_240)
+PARTITION_COUNTS = (1, 12)
+LATENCY_LINGER_MS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long each part runs."""
+
+    bytes_by_record_size: dict[int, int]
+    repeats: int
+    latency_s: float
+    latency_rate: int
+    pipelined_requests: int
+    idle_s: float
+    long_polls_s: float
+    warm_up_rounds: int
+    latency_sizes: tuple[int, ...] = RECORD_SIZES
+
+
+FULL = Plan(
+    bytes_by_record_size={100: 100_000_000, 1024: 600_000_000, 10_240: 800_000_000},
+    repeats=3,
+    latency_s=5,
+    latency_rate=1000,
+    pipelined_requests=150_000,
+    idle_s=8,
+    long_polls_s=8,
+    warm_up_rounds=3,
+)
+QUICK = Plan(
+    bytes_by_record_size={100: 50_000_000, 1024: 250_000_000, 10_240: 300_000_000},
+    repeats=1,
+    latency_s=2,
+    latency_rate=1000,
+    pipelined_requests=80_000,
+    idle_s=3,
+    long_polls_s=3,
+    warm_up_rounds=1,
+    latency_sizes=(1024,),
+)
+
+
+@contextlib.contextmanager
+def topic(broker: Broker, name: str, partitions: int) -> Iterator[str]:
+    """A topic for one measurement; its files go at once when it is over."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    new = NewTopic(
+        name, num_partitions=partitions, replication_factor=1, config={"file.delete.delay.ms": "100"}
+    )
+    admin.create_topics([new])[name].result(30)
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(30)

@@ -1,0 +1,176 @@
+"""librdkafka by ctypes, from the wheel of confluent-kafka: batches go in and out without Python objects.
+
+confluent-kafka's own interface makes one Python object a record, and would be what is measured. Here a
+producer hands over an array of messages that share one payload (``rd_kafka_produce_batch``), and a
+consumer drains its queue in C (``rd_kafka_consume_callback_queue`` with a callback that does nothing).
+"""
+
+import ctypes
+import importlib.util
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+PRODUCER: Final = 0
+CONSUMER: Final = 1
+OFFSET_BEGINNING: Final = -2
+FLAG_NONE: Final = 0
+ERROR_TEXT_BYTES: Final = 512
+
+
+class Message(ctypes.Structure):
+    """``rd_kafka_message_t``."""
+
+    _fields_ = (
+        ("err", ctypes.c_int),
+        ("rkt", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("payload", ctypes.c_void_p),
+        ("len", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_len", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("private", ctypes.c_void_p),
+    )
+
+
+def _load() -> Any:
+    spec = importlib.util.find_spec("confluent_kafka")
+    if spec is None or spec.origin is None:
+        raise SystemExit("bench needs confluent-kafka (in the dev requirements)")
+    folder = pathlib.Path(spec.origin).parent.parent / "confluent_kafka.libs"
+    found = sorted(folder.glob("librdkafka*.so*"))
+    if not found:
+        raise SystemExit(f"no librdkafka in {folder}: the wheel of confluent-kafka for Linux has one")
+    return ctypes.CDLL(str(found[0]))
+
+
+def _declare(lib: Any) -> Any:
+    pointer, integer, wide, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_char_p
+    size = ctypes.c_size_t
+    for name, result, arguments in (
+        ("rd_kafka_version_str", text, []),
+        ("rd_kafka_conf_new", pointer, []),
+        ("rd_kafka_conf_set", integer, [pointer, text, text, text, size]),
+        ("rd_kafka_new", pointer, [integer, pointer, text, size]),
+        ("rd_kafka_topic_new", pointer, [pointer, text, pointer]),
+        ("rd_kafka_topic_destroy", None, [pointer]),
+        ("rd_kafka_produce_batch", integer, [pointer, ctypes.c_int32, integer, pointer, integer]),
+        ("rd_kafka_outq_len", integer, [pointer]),
+        ("rd_kafka_poll", integer, [pointer, integer]),
+        ("rd_kafka_flush", integer, [pointer, integer]),
+        ("rd_kafka_destroy", None, [pointer]),
+        ("rd_kafka_queue_new", pointer, [pointer]),
+        ("rd_kafka_queue_destroy", None, [pointer]),
+        ("rd_kafka_consume_start_queue", integer, [pointer, ctypes.c_int32, wide, pointer]),
+        ("rd_kafka_consume_stop", integer, [pointer, ctypes.c_int32]),
+        ("rd_kafka_consume_callback_queue", integer, [pointer, integer, pointer, pointer]),
+        (
+            "rd_kafka_query_watermark_offsets",
+            integer,
+            [pointer, text, ctypes.c_int32, ctypes.POINTER(wide), ctypes.POINTER(wide), integer],
+        ),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+lib = _declare(_load())
+do_nothing = ctypes.cast(lib.rd_kafka_message_errstr, ctypes.c_void_p)
+"""A function that reads a message and does nothing: the callback of the draining consumer."""
+
+
+def version() -> str:
+    """librdkafka's version."""
+    text: bytes = lib.rd_kafka_version_str()
+    return text.decode()
+
+
+class Client:
+    """A librdkafka handle for one topic; everything that is not set is librdkafka's default."""
+
+    def __init__(self, kind: int, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+        error = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
+        conf = lib.rd_kafka_conf_new()
+        for name, value in {"bootstrap.servers": bootstrap, "log_level": "4", **settings}.items():
+            if lib.rd_kafka_conf_set(conf, name.encode(), value.encode(), error, ERROR_TEXT_BYTES):
+                raise RuntimeError(error.value.decode())
+        self._handle = lib.rd_kafka_new(kind, conf, error, ERROR_TEXT_BYTES)
+        if not self._handle:
+            raise RuntimeError(error.value.decode())
+        self._name = topic.encode()
+        self._topic = lib.rd_kafka_topic_new(self._handle, self._name, None)
+
+    def end_offset(self, partition: int) -> int:
+        """The high watermark, asked of the broker."""
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        code = lib.rd_kafka_query_watermark_offsets(
+            self._handle, self._name, partition, ctypes.byref(low), ctypes.byref(high), 10_000
+        )
+        if code:
+            raise RuntimeError(f"watermark of partition {partition}: error {code}")
+        return high.value
+
+    def close(self) -> None:
+        lib.rd_kafka_topic_destroy(self._topic)
+        lib.rd_kafka_destroy(self._handle)
+
+
+class BatchProducer(Client):
+    """Produces copies of one payload, ``batch_count`` a call."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        payload_size_bytes: int,
+        batch_count: int,
+        settings: Mapping[str, str],
+    ) -> None:
+        super().__init__(PRODUCER, bootstrap, topic, settings)
+        self._payload = ctypes.create_string_buffer(payload_size_bytes)
+        self._messages = (Message * batch_count)()
+        address = ctypes.addressof(self._payload)
+        for message in self._messages:
+            message.payload, message.len = address, payload_size_bytes
+
+    def produce(self, partition: int, count: int) -> None:
+        """Hand over ``count`` records (at most the batch count); wait while librdkafka's queue is full."""
+        while count:
+            # No copy, no free: the payload outlives every message.
+            count -= lib.rd_kafka_produce_batch(self._topic, partition, FLAG_NONE, self._messages, count)
+            if count:
+                lib.rd_kafka_poll(self._handle, 1)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait for every acknowledgement."""
+        if lib.rd_kafka_flush(self._handle, int(timeout_s * 1000)):
+            raise RuntimeError(f"{lib.rd_kafka_outq_len(self._handle)} records were not acknowledged")
+
+
+class DrainingConsumer(Client):
+    """Consumes whole partitions and counts the records."""
+
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, str]) -> None:
+        super().__init__(CONSUMER, bootstrap, topic, settings)
+        self._queue = lib.rd_kafka_queue_new(self._handle)
+
+    def drain(self, partitions: int, records: int, timeout_s: float) -> None:
+        """Read ``records`` records from the beginning of ``partitions`` partitions."""
+        for partition in range(partitions):
+            if lib.rd_kafka_consume_start_queue(self._topic, partition, OFFSET_BEGINNING, self._queue):
+                raise RuntimeError(f"consumer did not start on partition {partition}")
+        deadline = time.monotonic() + timeout_s
+        left = records
+        while left > 0:
+            left -= max(0, lib.rd_kafka_consume_callback_queue(self._queue, 100, do_nothing, None))
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{left} of {records} records did not arrive in {timeout_s} s")
+        for partition in range(partitions):
+            lib.rd_kafka_consume_stop(self._topic, partition)
+
+    def close(self) -> None:
+        lib.rd_kafka_queue_destroy(self._queue)
+        super().close()

@@ -1,0 +1,172 @@
+"""Moldau in a minute: a stream into object storage, a crash in the middle, nothing missing, and the bill.
+
+Starts ``moldau dev`` on a temporary folder, whose topics are diskless: records are in the object store when
+they are acknowledged. Produces a stream of orders with one ordinary Kafka client (librdkafka), kills the node
+without warning half-way, deletes its local cache of the topic, starts it again and produces the rest. Then
+another ordinary client (kafka-python) reads everything back, and the demo prints what lies in the object
+store and how many requests that took. Needs nothing but this repository: ``make demo``.
+"""
+
+import json
+import logging
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+from demo_node import Node, console, stored_objects
+from kafka import KafkaConsumer
+from rich.table import Table
+
+ORDER_COUNT = 40_000
+TOPIC = "orders"
+PARTITIONS = 6
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def orders(seed: int = 7) -> Iterator[tuple[str, bytes]]:
+    """A realistic stream: many customers, a few of them busy, values of 100 to 400 bytes."""
+    chance = random.Random(seed)
+    for number in range(ORDER_COUNT):
+        customer = f"customer-{int(chance.paretovariate(1.2)) % 500:03d}"
+        order = {
+            "order": number,
+            "customer": customer,
+            "amount": round(chance.lognormvariate(3, 1), 2),
+            "items": [chance.randrange(10_000) for _ in range(chance.randrange(1, 40))],
+        }
+        yield customer, json.dumps(order).encode()
+
+
+def moldau(node: Node, *arguments: str) -> str:
+    """Run the command line against the node; return what it prints."""
+    command = [sys.executable, "-m", "moldau", *arguments, "--bootstrap", node.bootstrap]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def produce(node: Node) -> set[int]:
+    """Produce all orders, with a crash half-way; return the numbers of those that were acknowledged."""
+    acknowledged: set[int] = set()
+    producer = Producer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "enable.idempotence": True,
+            "log_level": 0,
+            "error_cb": lambda _: None,
+            "reconnect.backoff.max.ms": 200,
+        }
+    )
+
+    def note(number: int) -> Callable[[KafkaError | None, Message], None]:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                acknowledged.add(number)
+
+        return on_delivery
+
+    for number, (key, value) in enumerate(orders()):
+        producer.produce(TOPIC, value, key=key, on_delivery=note(number))
+        producer.poll(0)
+        if number == ORDER_COUNT // 2:
+            while not acknowledged:
+                producer.poll(0.01)
+            crash(node)
+    left = producer.flush(60)
+    console.print(f"produced {ORDER_COUNT:,} orders, {len(acknowledged):,} acknowledged, {left} undelivered")
+    return acknowledged
+
+
+def crash(node: Node) -> None:
+    """Kill the node, lose what its disk holds of the topic, and start it again."""
+    node.kill()
+    caches = list((node.folder / "data").glob(f"{TOPIC}-*"))
+    for cache in caches:
+        shutil.rmtree(cache)
+    console.print(f"[red]deleted[/] its {len(caches)} local folders of the topic: only a cache")
+    node.start()
+
+
+def consume(node: Node, expected: int) -> list[int]:
+    """Read the topic from the start as a consumer group; return the order numbers as they came."""
+    consumer: Any = KafkaConsumer(
+        TOPIC, bootstrap_servers=node.bootstrap, group_id="demo", auto_offset_reset="earliest"
+    )
+    numbers: list[int] = []
+    deadline = time.monotonic() + 60
+    while len(numbers) < expected and time.monotonic() < deadline:
+        for messages in consumer.poll(timeout_ms=1000, max_records=5000).values():
+            numbers += [json.loads(message.value)["order"] for message in messages]
+    consumer.close()
+    return numbers
+
+
+def check(acknowledged: set[int], consumed: list[int]) -> bool:
+    """Print what was found; return whether it is what it must be."""
+    missing = acknowledged - set(consumed)
+    doubled = len(consumed) - len(set(consumed))
+    table = Table(title="After a kill in the middle")
+    for column in ("acknowledged", "consumed", "missing", "doubled"):
+        table.add_column(column, justify="right")
+    table.add_row(f"{len(acknowledged):,}", f"{len(consumed):,}", str(len(missing)), str(doubled))
+    console.print(table)
+    return not missing and not doubled
+
+
+def show_store(node: Node) -> None:
+    """What lies in the object store, as the store and as the coordinators have it."""
+    stored = stored_objects(node)
+    table = Table(title=f"In the object store: {stored.files} objects, {stored.size_bytes / MIB:.1f} MiB")
+    for column in ("topic", "records", "batches", "bytes", "objects"):
+        table.add_column(column, justify="left" if column == "topic" else "right")
+    for topic in json.loads(moldau(node, "diskless", "topics", "--json")):
+        partitions = topic["partitions"]
+        table.add_row(
+            topic["name"],
+            f"{sum(row['next'] - row['log_start'] for row in partitions):,}",
+            f"{sum(row['batches'] for row in partitions):,}",
+            f"{topic['size_bytes']:,}",
+            str(topic["objects"]),
+        )
+    console.print(table)
+
+
+def show_bill(node: Node) -> None:
+    """How many requests the store was sent; the shorter the stream, the more each GiB seems to cost."""
+    stored = stored_objects(node)
+    table = Table(title="The bill")
+    for column in ("request", "count", "per GiB"):
+        table.add_column(column, justify="left" if column == "request" else "right")
+    names = {"upload": "PUT", "fetch": "GET", "list": "LIST", "delete": "DELETE"}
+    for operation, name in names.items():
+        count = node.requests[operation]
+        table.add_row(name, str(count), f"{count / (stored.size_bytes / GIB):,.0f}")
+    console.print(table)
+
+
+def main() -> int:
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="moldau-demo-") as folder:
+        node = Node(folder)
+        node.start()
+        try:
+            moldau(node, "topics", "create", TOPIC, "--partitions", str(PARTITIONS))
+            acknowledged = produce(node)
+            consumed = consume(node, len(acknowledged))
+            is_right = check(acknowledged, consumed)
+            show_store(node)
+        finally:
+            node.stop()
+        show_bill(node)
+    if not is_right:
+        console.print("[red]records are missing or doubled[/]")
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The demo's node: a ``moldau dev`` process that can be killed, and what its object store holds and costs."""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass
+
+from rich.console import Console
+
+console = Console()
+
+
+class Node:
+    """A ``moldau dev`` process on a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = pathlib.Path(folder)
+        self.bootstrap = ""
+        self.requests: Counter[str] = Counter()
+        """To the object store, by kind, in all of the node's lives."""
+        self._port = 0
+        self._metrics_port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start the process; return once it accepts clients."""
+        began = time.monotonic()
+        self._metrics_port = free_port()
+        command = [sys.executable, "-m", "moldau", "dev", "--data", str(self.folder / "data")]
+        command += ["--port", str(self._port), "--set", f"metrics.listener=127.0.0.1:{self._metrics_port}"]
+        log = open(self.folder / "node.log", "a")  # noqa: SIM115 (lives as long as the process)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ready "):
+                self.bootstrap = line.split()[1]
+                self._port = int(self.bootstrap.rpartition(":")[2])
+                took_ms = (time.monotonic() - began) * 1000
+                console.print(
+                    f"[green]node {self._process.pid} ready[/] at {self.bootstrap} after {took_ms:.0f} ms"
+                )
+                return
+        raise SystemExit(
+            f"the node did not start; its log says:\n{(self.folder / 'node.log').read_text()[-2000:]}"
+        )
+
+    def kill(self) -> None:
+        """End it as a power cut would: no warning, no clean-up."""
+        assert self._process is not None
+        self._count_requests()
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        console.print(f"[red]node {self._process.pid} killed[/] with SIGKILL, in the middle of the stream")
+
+    def stop(self) -> None:
+        """End it cleanly."""
+        assert self._process is not None
+        if self._process.poll() is not None:
+            return
+        self._count_requests()
+        self._process.terminate()
+        code = self._process.wait(timeout=20)
+        console.print(f"node {self._process.pid} stopped, exit code {code}")
+
+    def _count_requests(self) -> None:
+        """Add up what this process asked of the object store, from its /metrics."""
+        for name, value in self.metrics().items():
+            meter, _, labels = name.partition("{")
+            if meter == "moldau_objects_ObjectStorage_RequestsPerSec_total":
+                self.requests[labels.split('"')[1]] += round(value)
+
+    def metrics(self) -> dict[str, float]:
+        """The node's numbers by name."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What lies in an object store."""
+
+    files: int
+    size_bytes: int
+
+
+def stored_objects(node: Node) -> Stored:
+    """The objects of the development node's store, which is a folder; a real one would be a bucket."""
+    sizes = [path.stat().st_size for path in (node.folder / "data" / "objects").rglob("*") if path.is_file()]
+    return Stored(len(sizes), sum(sizes))

@@ -1,0 +1,1 @@
+"""The command line: ``moldau dev``, ``moldau node`` and the tools."""

@@ -1,0 +1,39 @@
+"""``moldau completion``."""
+
+import enum
+import os
+from typing import Annotated, Final
+
+import typer
+
+from moldau.cli.app import command, new_app
+
+app = new_app()
+
+COMPLETE_VARIABLE: Final = "_MOLDAU_COMPLETE"
+"""Where a shell's script puts its question; a command line that finds it set answers that and ends."""
+
+
+class Shell(enum.StrEnum):
+    """Shells that can complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command("completion")
+def completion(shell: Annotated[Shell, typer.Argument(help="Which shell to write for.")]) -> None:
+    """Print the script that completes commands and options in a shell.
+
+    `moldau --install-completion` puts it where the current shell finds it.
+
+    \b
+    Example:
+      source <(moldau completion bash)
+    """
+    os.environ[COMPLETE_VARIABLE] = f"source_{shell.value}"
+    try:
+        command()([], prog_name="moldau")
+    finally:
+        del os.environ[COMPLETE_VARIABLE]

@@ -1,0 +1,1 @@
+"""``moldau dump-log``: what is in the files of a log folder."""

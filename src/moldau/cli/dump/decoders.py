@@ -1,0 +1,79 @@
+"""Reading the keys and values of Kafka's own topics."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.cli.dump.diskless_metadata import decode_record
+from moldau.cli.dump.values import message_fields, text_of
+from moldau.protocol import group_records, metadata_records, transaction_records
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.record_schema import KeyedRecords
+from moldau.protocol.schema import Message
+from moldau.records.record import Record
+
+Decoder = Callable[[Record], dict[str, Any]]
+"""A record's key and value as fields of a row. Raises ``ProtocolError``."""
+
+CONSUMER: Final = "consumer"
+
+
+def _raw(record: Record) -> dict[str, Any]:
+    return {"key": text_of(record.key), "value": text_of(record.value)}
+
+
+def _metadata(record: Record) -> dict[str, Any]:
+    message, version = metadata_records.RECORDS.decode_versioned(record.value or b"")
+    return {"record": type(message).__name__, "version": version, "fields": message_fields(message)}
+
+
+def _keyed(records: KeyedRecords) -> Decoder:
+    def decode(record: Record) -> dict[str, Any]:
+        key, value = records.decode(record.key or b"", record.value)
+        fields = None if value is None else message_fields(value)
+        if isinstance(value, group_records.GroupMetadataValue) and value.protocol_type == CONSUMER:
+            fields = {**message_fields(value), "members": [_member(member) for member in value.members]}
+        return {
+            "record": type(key).__name__.removesuffix("Key"),
+            "key": message_fields(key),
+            "value": fields,
+        }
+
+    return decode
+
+
+def _member(member: group_records.MemberMetadata) -> dict[str, Any]:
+    """A classic consumer, with what its assignor's bytes say."""
+    fields = message_fields(member)
+    readers: dict[str, Callable[[bytes], Message]] = {
+        "subscription": group_records.decode_subscription,
+        "assignment": group_records.decode_assignment,
+    }
+    for name, read in readers.items():
+        content = getattr(member, name)
+        try:
+            fields[name] = message_fields(read(content)) if content else None
+        except ProtocolError:
+            continue  # an assignor's own format: the bytes stay as they are
+    return fields
+
+
+DECODERS: Final[dict[str, Decoder]] = {
+    "none": _raw,
+    "offsets": _keyed(group_records.RECORDS),
+    "transactions": _keyed(transaction_records.RECORDS),
+    "metadata": _metadata,
+    "diskless": decode_record,
+}
+"""By the names that ``--decoder`` takes."""
+
+TOPIC_DECODERS: Final = {
+    "__consumer_offsets": "offsets",
+    "__transaction_state": "transactions",
+    "__cluster_metadata": "metadata",
+    "__diskless_metadata": "diskless",
+}
+
+
+def decoder_for(topic: str, wanted: str | None) -> Decoder:
+    """The decoder of a topic's records, unless another one is wanted."""
+    return DECODERS[wanted or TOPIC_DECODERS.get(topic, "none")]

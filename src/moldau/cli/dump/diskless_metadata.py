@@ -1,0 +1,105 @@
+"""Records and snapshots of ``__diskless_metadata``, whose long values are columns."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Any, Final
+
+from moldau.cli.dump.values import plain
+from moldau.coordinators.diskless.checkpoint import decode_rows
+from moldau.coordinators.diskless.codec import DisklessCodec
+from moldau.coordinators.diskless.columns import ColumnError
+from moldau.coordinators.diskless.database import unpack_window
+from moldau.coordinators.diskless.extents import unpack
+from moldau.coordinators.diskless.records import (
+    FLAG_LOG_APPEND_TIME,
+    FLAG_TRANSACTIONAL,
+    NO_PRODUCER,
+    DisklessRecord,
+    FileCommitted,
+)
+from moldau.coordinators.diskless.schema import TABLE_NAMES
+from moldau.protocol.errors import ProtocolError
+from moldau.records.record import Record
+
+_CODEC: Final = DisklessCodec()
+_FILE_FIELDS: Final = (
+    "object_key",
+    "object_format",
+    "size_bytes",
+    "uploader_broker_id",
+    "owner_ids",
+    "created_ms",
+    "committed_ms",
+)
+
+
+def decode_record(record: Record) -> dict[str, Any]:
+    """A record of the coordinator's log. Raises ``ProtocolError``."""
+    if not record.key and record.value:
+        return decode_snapshot_record(record)
+    try:
+        found = _CODEC.decode(record.key, record.value)
+    except (ColumnError, ValueError) as error:
+        raise ProtocolError(f"the columns cannot be read: {error}") from error
+    if found is None:
+        return {"record": "unknown", "key": plain(record.key), "value": plain(record.value)}
+    return {"record": type(found).__name__, "fields": _fields(found)}
+
+
+def decode_snapshot_record(record: Record) -> dict[str, Any]:
+    """A record of a snapshot: rows of one of the store's tables. Raises ``ProtocolError``."""
+    try:
+        table, rows = decode_rows(bytes(record.value or b""))
+        name = TABLE_NAMES[table]
+    except (ColumnError, ValueError, IndexError) as error:
+        raise ProtocolError(f"the rows cannot be read: {error}") from error
+    return {"record": name, "rows": [_row(name, row) for row in rows]}
+
+
+def _row(table: str, row: tuple[Any, ...]) -> list[Any]:
+    values = [plain(value) for value in row]
+    if table == "extents":
+        values[-1] = [list(batch) for batch in unpack(row[2], row[-1])]
+    elif table == "producers":
+        values[-1] = plain(unpack_window(row[-1]))
+    return values
+
+
+def _fields(record: DisklessRecord) -> dict[str, Any]:
+    if isinstance(record, FileCommitted):
+        fields = {name: plain(getattr(record, name)) for name in _FILE_FIELDS}
+        fields["batches"] = list(_batches(record))
+        fields["rejected"] = [_named(each) for each in record.rejected]
+        fields["markers"] = [_named(each) for each in record.markers]
+        return fields
+    return _named(record)
+
+
+def _named(values: Any) -> dict[str, Any]:
+    return {name: plain(value) for name, value in values._asdict().items()}
+
+
+def _batches(record: FileCommitted) -> Iterator[dict[str, Any]]:
+    """The accepted batches, a row each."""
+    starts = accumulate((run.batches for run in record.runs), initial=0)
+    for run, start in zip(record.runs, starts, strict=False):
+        offset = run.base_offset
+        for at in range(start, start + run.batches):
+            last = offset + record.offset_deltas[at]
+            batch = {
+                "topic_id": plain(run.topic_id),
+                "partition": run.partition_index,
+                "base_offset": offset,
+                "last_offset": last,
+                "position": record.byte_offsets[at],
+                "size": record.sizes_bytes[at],
+                "max_timestamp": record.max_timestamps_ms[at],
+                "log_append_time": bool(record.flags[at] & FLAG_LOG_APPEND_TIME),
+                "transactional": bool(record.flags[at] & FLAG_TRANSACTIONAL),
+            }
+            number = record.producer_indexes[at]
+            if number != NO_PRODUCER:
+                batch["producer_id"], batch["producer_epoch"] = record.producers[number - 1]
+                batch["base_sequence"] = record.base_sequences[at]
+            yield batch
+            offset = last + 1

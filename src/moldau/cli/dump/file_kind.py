@@ -1,0 +1,77 @@
+"""A kind of file, and what dumping one takes and gives."""
+
+import mmap
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+Row: TypeAlias = dict[str, Any]
+"""A line of output: names and values in their order. A row with a ``problem`` says what is wrong."""
+
+PROBLEM = "problem"
+"""Name of the field of a row that says that the file is damaged."""
+READ_BYTES_MAX = 128 * 1024 * 1024
+DETAIL = "| "
+"""Begins the type of rows that belong to the row above them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedFile:
+    """An open file, and how much of it is wanted."""
+
+    path: Path
+    """Where it is; the folder's name says which topic's records are in it."""
+    content: memoryview
+    deep: bool = False
+    """Open batches, and show the records in them."""
+    decoder: str | None = None
+    """How to read keys and values, by name; by the topic when it is ``None``."""
+
+    @property
+    def topic(self) -> str:
+        """The topic of the folder that the file is in; empty when the folder is no partition's."""
+        topic, dash, number = self.path.absolute().parent.name.rpartition("-")
+        return topic if dash and number.isdigit() else ""
+
+    @property
+    def base_offset(self) -> int:
+        """The offset in the file's name; 0 when it has none."""
+        stem = self.path.name.partition(".")[0].partition("-")[0]
+        return int(stem) if stem.isascii() and stem.isdigit() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """How to know a kind of file by its name, and how to show what is in one.
+
+    ``dump`` raises ``ValueError``, ``KafkaError`` or one of storage's errors where it cannot go on; smaller
+    troubles are rows with a ``problem``.
+    """
+
+    title: str
+    matches: Callable[[str], bool]
+    dump: Callable[[DumpedFile], Iterable[Row]]
+
+
+def by_suffix(suffix: str) -> Callable[[str], bool]:
+    return lambda name: name.endswith(suffix)
+
+
+def by_name(*names: str) -> Callable[[str], bool]:
+    return lambda name: name in names
+
+
+@contextmanager
+def opened(path: Path, *, deep: bool, decoder: str | None) -> Iterator[DumpedFile]:
+    """Read a file, or map it when it is large. Raises ``OSError``."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= READ_BYTES_MAX:
+            # Not mapped: a running node may cut its files, and what is cut off a map ends the process.
+            content = memoryview(file.read())
+        else:
+            content = memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+        yield DumpedFile(path, content, deep, decoder)

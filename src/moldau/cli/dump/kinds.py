@@ -1,0 +1,43 @@
+"""The kinds of files that can be dumped. A new one is an entry here."""
+
+from pathlib import Path
+from typing import Final
+
+from moldau.cli.dump import indexes, segments, text_files, wal_objects
+from moldau.cli.dump.file_kind import FileKind
+
+KINDS: Final[tuple[FileKind, ...]] = (
+    segments.SEGMENT,
+    indexes.OFFSET_INDEX,
+    indexes.TIME_INDEX,
+    indexes.TRANSACTION_INDEX,
+    indexes.PRODUCER_SNAPSHOT,
+    segments.METADATA_SNAPSHOT,
+    text_files.OFFSET_CHECKPOINT,
+    text_files.LEADER_EPOCH_CHECKPOINT,
+    text_files.PROPERTIES,
+    text_files.JSON_STATE,
+    wal_objects.WAL_OBJECT,
+)
+
+PASSING_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".part")
+"""What a file is called for a while on its way in or out."""
+
+
+def kind_of(path: Path) -> FileKind | None:
+    """The kind of a file, by its name; ``None`` for one that is not known."""
+    name = path.name
+    for suffix in PASSING_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return next((kind for kind in KINDS if kind.matches(name)), None)
+
+
+def dumpable(paths: list[Path]) -> list[Path]:
+    """The files, and for a folder those in it and below it whose kind is known."""
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            found += sorted(each for each in path.rglob("*") if each.is_file() and kind_of(each) is not None)
+        else:
+            found.append(path)
+    return found

@@ -1,0 +1,15 @@
+"""The error of a command."""
+
+from moldau.client.errors import ToolError
+
+
+class CommandError(ToolError):
+    """Something that the person at the keyboard can act on, in one sentence."""
+
+
+def one_line(error: BaseException) -> str:
+    """An error as one line of text, whatever it says of itself."""
+    if isinstance(error, OSError) and error.strerror:
+        named = f"{error.filename}: " if error.filename else ""
+        return f"{named}{error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__

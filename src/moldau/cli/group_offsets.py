@@ -1,0 +1,36 @@
+"""What a group has committed."""
+
+from typing import NamedTuple
+
+from moldau.client.cluster import MAX_OFFSET_VERSION, Client
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+
+class Committed(NamedTuple):
+    """Where a group will read next in a partition, and what it noted with that."""
+
+    offset: int
+    metadata: str
+
+
+async def committed_offsets(client: Client, group: str) -> dict[str, dict[int, Committed]]:
+    """By topic and partition; nothing for a group that has never committed."""
+
+    async def attempt() -> dict[str, dict[int, Committed]]:
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+        coordinator = await client.coordinator(group)
+        response = await client.ask(request, broker=coordinator, version_max=MAX_OFFSET_VERSION)
+        (answer,) = response.groups
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, f"group {group}: {answer.error_code.name.upper()}")
+        return {
+            topic.name: {
+                row.partition_index: Committed(row.committed_offset, row.metadata or "")
+                for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+                if row.committed_offset >= 0
+            }
+            for topic in sorted(answer.topics, key=lambda topic: topic.name)
+        }
+
+    return await client.retrying(attempt)

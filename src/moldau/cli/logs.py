@@ -1,0 +1,49 @@
+"""Logging of a node: one JSON object a line where a machine reads it, one short line where a person does."""
+
+import json
+import logging
+import sys
+from typing import Any, Final
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonFormatter(logging.Formatter):
+    """Time (ms since the epoch), level, logger, message and whatever was passed as ``extra``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time_ms": int(record.created * 1000),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry.update(extra_of(record))
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
+
+
+class LineFormatter(logging.Formatter):
+    """For a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extra = " ".join(f"{key}={value}" for key, value in extra_of(record).items())
+        line = f"{self.formatTime(record, '%H:%M:%S')} {record.levelname:<7} {record.getMessage()}"
+        line = f"{line} [{extra}]" if extra else line
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def extra_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller passed as ``extra``."""
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def configure(level: str, *, as_json: bool | None = None) -> None:
+    """Log to stderr; JSON unless stderr is a terminal."""
+    handler = logging.StreamHandler(sys.stderr)
+    use_json = not sys.stderr.isatty() if as_json is None else as_json
+    handler.setFormatter(JsonFormatter() if use_json else LineFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())

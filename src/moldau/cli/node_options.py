@@ -1,0 +1,22 @@
+"""Options of the commands that run a node."""
+
+import enum
+from typing import Annotated
+
+import typer
+
+
+class LogLevel(enum.StrEnum):
+    """How much a node says."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one Kafka property; may be repeated."),
+]
+LevelOption = Annotated[LogLevel, typer.Option("--log-level", help="How much to log to stderr.")]

@@ -1,0 +1,76 @@
+"""What commands print: tables for people, JSON for scripts."""
+
+import datetime
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+GAP = "  "
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented: it is read by people too."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def print_json_line(value: Mapping[str, Any]) -> None:
+    """One line of many."""
+    print(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table: drawn on a terminal, plain columns anywhere else. Columns of numbers are flush right."""
+    body = [list(row) for row in rows]
+    flush_right = [_is_numbers([row[index] for row in body]) for index in range(len(columns))]
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in body]
+    if sys.stdout.isatty():
+        _draw(columns, cells, flush_right)
+    else:
+        print("\n".join(plain_table(columns, cells, flush_right)))
+
+
+def _is_numbers(column: Sequence[object]) -> bool:
+    present = [cell for cell in column if cell is not None]
+    return bool(present) and all(isinstance(cell, int) for cell in present)
+
+
+def plain_table(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: Sequence[bool]
+) -> list[str]:
+    """The lines of a table without lines or colours, one row each, nothing cut off."""
+    titles = [column.upper() for column in columns]
+    widths = [max(map(len, column)) for column in zip(titles, *cells, strict=True)]
+    lines = []
+    for row in (titles, *cells):
+        padded = [
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, flush_right, strict=True)
+        ]
+        lines.append(GAP.join(padded).rstrip())
+    return lines
+
+
+def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], flush_right: Sequence[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column, right in zip(columns, flush_right, strict=True):
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A timestamp for people, in UTC; ``-`` where there is none."""
+    if timestamp_ms < 0:
+        return "-"
+    try:
+        moment = datetime.datetime.fromtimestamp(timestamp_ms / 1000, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

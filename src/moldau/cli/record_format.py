@@ -1,0 +1,90 @@
+"""How records are printed: a line each, as bytes or as JSON."""
+
+import base64
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from moldau.client.reader import Fetched
+from moldau.records.record import Record
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """The value's bytes; before it whatever was asked for, with separators between."""
+
+    key: bool = False
+    headers: bool = False
+    timestamp: bool = False
+    offset: bool = False
+    separator: bytes = b"\t"
+
+    def __call__(self, fetched: Fetched) -> bytes:
+        record = fetched.record
+        parts = []
+        if self.timestamp:
+            parts.append(str(record.timestamp).encode())
+        if self.offset:
+            parts.append(f"{fetched.partition}:{record.offset}".encode())
+        if self.headers:
+            parts.append(b",".join(_header(name, value) for name, value in record.headers))
+        if self.key:
+            parts.append(_or_null(record.key))
+        parts.append(_or_null(record.value))
+        return self.separator.join(parts) + b"\n"
+
+
+def _or_null(content: bytes | None) -> bytes:
+    return b"null" if content is None else content
+
+
+def _header(name: str, value: bytes | None) -> bytes:
+    return name.encode("utf-8", "surrogateescape") + b"=" + _or_null(value)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """A JSON object a line; what is not UTF-8 goes into ``<name>_base64``."""
+
+    topic: str
+
+    def __call__(self, fetched: Fetched) -> bytes:
+        fields = {"topic": self.topic, "partition": fetched.partition, **record_fields(fetched.record)}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """A record for JSON."""
+    headers = [
+        {
+            "name": name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+            **content("value", value),
+        }
+        for name, value in record.headers
+    ]
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        **content("key", record.key),
+        **content("value", record.value),
+        "headers": headers,
+    }
+
+
+def content(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Bytes as a field of JSON: as text where they are text."""
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def write(lines: Iterable[bytes]) -> None:
+    """Print at once, bytes as they are."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()

@@ -1,0 +1,119 @@
+"""The options of the commands that write and read records."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Codec(enum.StrEnum):
+    """Codecs by Kafka's names."""
+
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+class Acks(enum.StrEnum):
+    """Who has to have a record before it counts as acknowledged."""
+
+    ALL = "all"
+    MINUS_ONE = "-1"
+    LEADER = "1"
+    NONE = "0"
+
+
+class LineKind(enum.StrEnum):
+    """What a line of input or output is."""
+
+    LINES = "lines"
+    JSON = "json"
+
+
+PartitionsOption = Annotated[
+    list[int] | None,
+    typer.Option("--partition", "-p", metavar="N", min=0, help="Only this partition; repeatable."),
+]
+
+# -- produce ----------------------------------------------------------------------------------
+
+FileOption = Annotated[
+    Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read FILE in place of stdin.")
+]
+InputOption = Annotated[
+    LineKind,
+    typer.Option("--format", help="A line is a value, or a JSON object as `consume --json` prints it."),
+]
+KeySeparatorOption = Annotated[
+    str | None,
+    typer.Option("--key-separator", "-K", metavar="TEXT", help="A line is KEY, this text, VALUE."),
+]
+KeyOption = Annotated[
+    str | None, typer.Option("--key", "-k", metavar="TEXT", help="The key of every record.")
+]
+HeadersOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record; repeatable."),
+]
+NullOption = Annotated[
+    str | None,
+    typer.Option("--null", metavar="TEXT", help="A key or value that is TEXT is null (a tombstone)."),
+]
+PartitionOption = Annotated[
+    int | None,
+    typer.Option("--partition", "-p", metavar="N", min=0, help="The partition of every record."),
+]
+CompressionOption = Annotated[Codec, typer.Option("--compression", "-z", help="How batches are compressed.")]
+AcksOption = Annotated[
+    Acks, typer.Option("--acks", help="Who must have a record: all in-sync replicas, the leader, none.")
+]
+IdempotentOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--idempotent/--no-idempotent",
+        help="Never store a record twice when a send is repeated; by default on with --acks all.",
+    ),
+]
+
+# -- consume ----------------------------------------------------------------------------------
+
+FromOption = Annotated[
+    str,
+    typer.Option(
+        "--from",
+        metavar="WHERE",
+        help="beginning, latest, an offset, -N for the last N of each partition, or @TIME "
+        "(ISO 8601, or milliseconds since 1970). With --group only where nothing was committed.",
+    ),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--group", "-g", metavar="GROUP", help="Read as a member of this consumer group, and commit."
+    ),
+]
+FollowOption = Annotated[bool, typer.Option("--follow", "-F", help="Wait for more at the end, until Ctrl-C.")]
+CountOption = Annotated[
+    int | None, typer.Option("--count", "-n", metavar="N", min=0, help="Stop after so many records.")
+]
+IdleTimeoutOption = Annotated[
+    float | None,
+    typer.Option("--idle-timeout", metavar="SECONDS", min=0, help="Stop when nothing comes for so long."),
+]
+OutputOption = Annotated[
+    LineKind, typer.Option("--format", help="Print values as they are, or a JSON object a line.")
+]
+ShowKeyOption = Annotated[bool, typer.Option("--key", "-k", help="Print keys.")]
+ShowHeadersOption = Annotated[bool, typer.Option("--headers", help="Print headers.")]
+ShowTimestampOption = Annotated[bool, typer.Option("--timestamp", "-T", help="Print timestamps (ms).")]
+ShowOffsetOption = Annotated[bool, typer.Option("--offset", "-o", help="Print PARTITION:OFFSET.")]
+SeparatorOption = Annotated[
+    str,
+    typer.Option("--separator", metavar="TEXT", help="What stands between these.", show_default="TAB"),
+]
+ReadCommittedOption = Annotated[
+    bool, typer.Option("--read-committed", help="Leave out what aborted transactions wrote.")
+]

@@ -1,0 +1,112 @@
+"""Running a node until a signal ends it."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from moldau.cli import logs
+from moldau.cli.errors import CommandError, one_line
+from moldau.cluster.meta_properties import FormatError
+from moldau.config.broker import BrokerConfig
+from moldau.config.definition import ConfigError
+from moldau.config.properties import parse_properties
+from moldau.runtime.errors import KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server.broker import Address
+from moldau.server.node import Node
+from moldau.storage.log_directory import LogDirectoryError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+STOP_TIMEOUT_S: Final = 9.0
+"""A clean stop takes less; past it the process ends all the same, and the next start recovers."""
+
+
+def read_config(path: Path, overrides: Mapping[str, str]) -> BrokerConfig:
+    """A node's properties file with changes over it. Raises ``ConfigError``, :class:`CommandError`."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"cannot read {path}: it is not UTF-8 text") from error
+    return BrokerConfig.from_properties(parse_properties(text), overrides)
+
+
+def run_node(config_of: Callable[[], BrokerConfig], log_level: str, *, format_new: bool = False) -> None:
+    """Run until SIGTERM or SIGINT. Raises :class:`CommandError` when it cannot start or go on."""
+    try:
+        config = config_of()
+    except ConfigError as error:
+        raise CommandError(one_line(error)) from error
+    logs.configure(log_level)
+    run_on_loop(_serve(Node(config, Machine.real(), format_new=format_new)))
+
+
+def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def _serve(node: Node) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    stop_wanted = loop.create_task(ended.wait())
+    try:
+        if await _started(node, stop_wanted) is None:
+            return
+        failed = loop.create_task(node.failed())
+        await asyncio.wait((stop_wanted, failed), return_when=asyncio.FIRST_COMPLETED)
+        reason = failed.result() if failed.done() else None
+        failed.cancel()
+        await _stop(node)
+        if reason is not None:
+            raise CommandError(reason)
+    finally:
+        stop_wanted.cancel()
+
+
+async def _started(node: Node, stop_wanted: "asyncio.Task[Any]") -> Address | None:
+    """Start and say so; ``None`` when a signal came first, and all is stopped again."""
+    starting = asyncio.get_running_loop().create_task(node.start())
+    await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await starting
+        await _stop(node)
+        return None
+    try:
+        address = starting.result()
+    except Exception as error:
+        # Whatever it was, the operator is told in one line; the rest is for whoever asks for it.
+        logger.debug("the start failed", exc_info=True)
+        raise CommandError(_problem(error)) from error
+    print(f"ready {address}", flush=True)
+    return address
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, FormatError | ConfigError | LogDirectoryError | KafkaError | OSError):
+        return one_line(error)
+    return f"the node cannot start: {type(error).__name__}: {one_line(error)}"
+
+
+async def _stop(node: Node) -> None:
+    try:
+        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        raise CommandError(f"the node did not stop within {STOP_TIMEOUT_S:.0f} s") from None

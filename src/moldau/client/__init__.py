@@ -1,0 +1,1 @@
+"""What tools need of a cluster: finding leaders and coordinators, asking them, reading partitions."""

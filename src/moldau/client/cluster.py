@@ -1,0 +1,304 @@
+"""The tools' own Kafka client: finds leaders and coordinators, and asks them.
+
+Small on purpose: a request at a time for most commands, no caches beyond where things are.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
+
+import moldau
+from moldau.client.errors import ToolError
+from moldau.network.client import ClientLimits, RpcClient
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.runtime.entropy import SystemEntropy
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+RETRY_BACKOFF_S: Final = 0.1
+CREATION_ATTEMPTS_MAX: Final = 20
+"""A topic that is being made is unknown for a moment; one that nodes will not make stays so."""
+MAX_OFFSET_VERSION: Final = 9
+"""OffsetFetch and OffsetCommit name topics up to here, and know them by id only from version 10 on."""
+
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.offset_not_available,
+    }
+)
+"""Errors that may be gone after a moment."""
+
+
+class Endpoint(NamedTuple):
+    """Where a node listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class FoundCoordinator(NamedTuple):
+    """A broker that coordinates something."""
+
+    node_id: int
+    endpoint: Endpoint
+
+
+class Topic(NamedTuple):
+    """A topic, and the leader of each of its partitions."""
+
+    name: str
+    topic_id: UUID
+    leaders: dict[int, int]
+
+
+class FoundOffset(NamedTuple):
+    """An answer of ListOffsets; offset -1 when no record is that late."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def parse_bootstrap(text: str) -> list[Endpoint]:
+    """``HOST:PORT[,HOST:PORT…]``, IPv6 addresses in brackets. Raises :class:`ToolError`."""
+    endpoints = []
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        host, colon, port = part.rpartition(":")
+        if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
+            raise ToolError(f"{part!r} is not HOST:PORT (--bootstrap)")
+        endpoints.append(Endpoint(host.strip("[]"), int(port)))
+    if not endpoints:
+        raise ToolError("--bootstrap names no node")
+    return endpoints
+
+
+def check(code: ErrorCode, message: str | None, about: str) -> None:
+    """Raise :class:`ToolError` for a Kafka error in a response."""
+    if code is not ErrorCode.none:
+        reason = f": {message.rstrip('.')}" if message else ""
+        raise ToolError(f"{about}: {code.name.upper()}{reason}")
+
+
+class Client:
+    """Asks a cluster. Bound to the running loop; failures are :class:`KafkaError`."""
+
+    def __init__(self, bootstrap: list[Endpoint], timeout_s: float) -> None:
+        self._bootstrap = bootstrap
+        self._brokers: dict[int, Endpoint] = {}
+        self.timeout_s = timeout_s
+        timeout_ms = max(1, round(timeout_s * 1000))
+        self.timeout_ms = timeout_ms
+        self._rpc = RpcClient(
+            SystemEntropy(),
+            client_id="moldau-tools",
+            software_version=moldau.__version__,
+            limits=ClientLimits(connect_timeout_ms=min(10_000, timeout_ms), request_timeout_ms=timeout_ms),
+        )
+
+    async def close(self) -> None:
+        await self._rpc.close()
+
+    async def ask(
+        self,
+        message: Any,
+        *,
+        broker: int | Endpoint | None = None,
+        version: int | None = None,
+        version_max: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """Send a request to a broker (any that answers by default); the decoded response.
+
+        ``version`` is for APIs that brokers do not advertise.
+        """
+        if version is not None:
+            assert isinstance(broker, Endpoint)
+            return await self._rpc.request(*broker, message.API_KEY, version, message, timeout_ms)
+        if broker is not None:
+            endpoint = broker if isinstance(broker, Endpoint) else await self._broker(broker)
+            return await self._send(endpoint, message, version_max, timeout_ms)
+        failure: KafkaError | None = None
+        for endpoint in self._bootstrap:
+            try:
+                return await self._send(endpoint, message, version_max, timeout_ms)
+            except KafkaError as error:
+                if error.code is not ErrorCode.network_exception:
+                    raise
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def _send(
+        self, endpoint: Endpoint, message: Any, version_max: int | None, timeout_ms: int | None
+    ) -> Any:
+        key = message.API_KEY
+        version = None
+        if version_max is not None:
+            version = min(version_max, await self._rpc.version_of(*endpoint, key))
+        return await self._rpc.request(*endpoint, key, version, message, timeout_ms)
+
+    async def tell(self, message: Any, *, broker: int) -> None:
+        """Send a request that is not answered; return when the broker has taken it off the connection.
+
+        The answer to a second request on the same connection says so: requests are served in order.
+        """
+        endpoint = await self._broker(broker)
+        await self._rpc.version_of(*endpoint, message.API_KEY)
+        told = asyncio.ensure_future(self._send(endpoint, message, None, None))
+        try:
+            await asyncio.sleep(0)
+            await self._send(endpoint, MetadataRequest(topics=[]), None, None)
+        finally:
+            told.cancel()
+            await asyncio.gather(told, return_exceptions=True)
+
+    async def _broker(self, broker_id: int) -> Endpoint:
+        if broker_id not in self._brokers:
+            await self.metadata([])
+        if broker_id not in self._brokers:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {broker_id} is not there")
+        return self._brokers[broker_id]
+
+    async def metadata(self, names: Iterable[str] | None = None, *, create: bool = False) -> MetadataResponse:
+        """The brokers, and the named topics or all."""
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+        response: MetadataResponse = await self.ask(request)
+        self._brokers = {row.node_id: Endpoint(row.host, row.port) for row in response.brokers}
+        return response
+
+    async def topic(self, name: str, *, create: bool = False) -> Topic:
+        """A topic whose partitions all have leaders; with ``create`` made where brokers allow it."""
+
+        patience = iter(range(CREATION_ATTEMPTS_MAX))
+
+        async def look() -> Topic:
+            (row,) = (await self.metadata([name], create=create)).topics
+            unknown = row.error_code is ErrorCode.unknown_topic_or_partition
+            if create and unknown and next(patience, None) is not None:
+                raise KafkaError(ErrorCode.leader_not_available, f"topic {name} does not exist")
+            if row.error_code is not ErrorCode.none:
+                raise KafkaError(row.error_code, topic_problem(name, row.error_code))
+            for partition in row.partitions:
+                if partition.leader_id < 0:
+                    reason = f"partition {name}-{partition.partition_index} has no leader"
+                    raise KafkaError(ErrorCode.leader_not_available, reason)
+            leaders = {row.partition_index: row.leader_id for row in row.partitions}
+            return Topic(name, row.topic_id, dict(sorted(leaders.items())))
+
+        return await self.retrying(look)
+
+    async def retrying(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Call until it works, fails for good, or the time-out has passed; nodes may be starting."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self.timeout_s
+        while True:
+            try:
+                return await call()
+            except KafkaError as error:
+                unreachable = error.code is ErrorCode.network_exception and not self._brokers
+                if error.code not in RETRIABLE or unreachable or loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(RETRY_BACKOFF_S)
+
+    async def coordinator(self, group: str) -> Endpoint:
+        """The broker that coordinates a group."""
+        return (await self.find_coordinator(0, group, f"group {group}")).endpoint
+
+    async def find_coordinator(self, key_type: int, key: str, about: str) -> FoundCoordinator:
+        """The broker that leads the coordinator of a key."""
+
+        async def look() -> FoundCoordinator:
+            request = FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key])
+            (row,) = (await self.ask(request)).coordinators
+            if row.error_code is not ErrorCode.none:
+                raise KafkaError(row.error_code, f"{about}: {row.error_message or row.error_code.name}")
+            return FoundCoordinator(row.node_id, Endpoint(row.host, row.port))
+
+        return await self.retrying(look)
+
+    async def offsets(
+        self, topic: Topic, timestamps: Mapping[int, int], *, committed_only: bool = False
+    ) -> dict[int, FoundOffset]:
+        """For each partition the offset of the first record at or after a timestamp, or of an end."""
+
+        async def look() -> dict[int, FoundOffset]:
+            current = await self.topic(topic.name)
+            by_leader: dict[int, list[ListOffsetsPartition]] = {}
+            for partition, timestamp in timestamps.items():
+                if partition not in current.leaders:
+                    raise ToolError(f"topic {topic.name} has no partition {partition}")
+                row = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+                by_leader.setdefault(current.leaders[partition], []).append(row)
+            found = {}
+            for leader, rows in by_leader.items():
+                request = ListOffsetsRequest(
+                    replica_id=-1,
+                    isolation_level=int(committed_only),
+                    topics=[ListOffsetsTopic(name=topic.name, partitions=rows)],
+                    timeout_ms=self.timeout_ms,
+                )
+                response = await self.ask(request, broker=leader)
+                for answer in (one for each in response.topics for one in each.partitions):
+                    if answer.error_code is not ErrorCode.none:
+                        where = f"{topic.name}-{answer.partition_index}"
+                        raise KafkaError(answer.error_code, f"{where}: {answer.error_code.name}")
+                    found[answer.partition_index] = FoundOffset(answer.offset, answer.timestamp)
+            return found
+
+        return await self.retrying(look)
+
+
+def topic_problem(name: str, code: ErrorCode) -> str:
+    """One sentence for a topic that cannot be used."""
+    if code is ErrorCode.unknown_topic_or_partition:
+        return f"topic {name} does not exist"
+    if code is ErrorCode.invalid_topic_exception:
+        return f"{name!r} cannot be a topic's name"
+    return f"topic {name}: {code.name.upper()}"
+
+
+@asynccontextmanager
+async def connected(bootstrap: str, timeout_s: float) -> AsyncIterator[Client]:
+    """A client, closed at the end."""
+    client = Client(parse_bootstrap(bootstrap), timeout_s)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def with_client(bootstrap: str, timeout_s: float, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """Run one command's work on an event loop of its own."""
+
+    async def run() -> T:
+        async with connected(bootstrap, timeout_s) as client:
+            return await work(client)
+
+    return asyncio.run(run())

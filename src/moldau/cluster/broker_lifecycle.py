@@ -1,0 +1,256 @@
+"""A broker's life as the controller sees it: register, catch up, be unfenced, leave in good order."""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.registrations import Endpoint, SupportedFeature
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+from moldau.runtime import Entropy, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+class LifecycleState(Enum):
+    """Legal moves: see ``MOVES``."""
+
+    NOT_RUNNING = "not running"
+    STARTING = "starting"
+    RECOVERY = "recovery"
+    RUNNING = "running"
+    PENDING_SHUTDOWN = "pending controlled shutdown"
+    SHUTTING_DOWN = "shutting down"
+
+
+MOVES: dict[LifecycleState, frozenset[LifecycleState]] = {
+    LifecycleState.NOT_RUNNING: frozenset({LifecycleState.STARTING, LifecycleState.SHUTTING_DOWN}),
+    LifecycleState.STARTING: frozenset({LifecycleState.RECOVERY, LifecycleState.SHUTTING_DOWN}),
+    LifecycleState.RECOVERY: frozenset(
+        {LifecycleState.RUNNING, LifecycleState.STARTING, LifecycleState.SHUTTING_DOWN}
+    ),
+    LifecycleState.RUNNING: frozenset(
+        {LifecycleState.PENDING_SHUTDOWN, LifecycleState.STARTING, LifecycleState.SHUTTING_DOWN}
+    ),
+    LifecycleState.PENDING_SHUTDOWN: frozenset({LifecycleState.SHUTTING_DOWN}),
+    LifecycleState.SHUTTING_DOWN: frozenset({LifecycleState.NOT_RUNNING}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerIdentity:
+    """What a broker registers with."""
+
+    broker_id: int
+    cluster_id: str
+    incarnation_id: uuid.UUID
+    endpoints: Sequence[Endpoint]
+    features: Sequence[SupportedFeature]
+    log_dirs: Sequence[uuid.UUID]
+    rack: str | None = None
+
+
+class BrokerLifecycle:
+    """One task that registers and heartbeats until it is stopped.
+
+    ``metadata_offset`` tells how far this broker has replayed; ``on_registered`` is told each new
+    broker epoch before the first heartbeat with it.
+    """
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        channel: ControllerChannel,
+        entropy: Entropy,
+        metadata_offset: Callable[[], int],
+        *,
+        heartbeat_interval_ms: int = 2_000,
+        registration_timeout_ms: int = 60_000,
+        retry_ms: int = 50,
+        on_registered: Callable[[int], None] = lambda epoch: None,
+    ) -> None:
+        self._identity = identity
+        self._channel = channel
+        self._entropy = entropy
+        self._metadata_offset = metadata_offset
+        self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._registration_timeout_ms = registration_timeout_ms
+        self._retry_ms = retry_ms
+        self._on_registered = on_registered
+        self._want_fence = True
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._may_go = asyncio.Event()
+        self.state = LifecycleState.NOT_RUNNING
+        self.broker_epoch = -1
+        self.is_fenced = True
+        self.unfenced = asyncio.Event()
+
+    def start(self) -> "asyncio.Task[None]":
+        """Begin. The task ends with ``KafkaError`` when the controller refuses this broker for good."""
+        self._move(LifecycleState.STARTING)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        return self._task
+
+    def ready(self) -> None:
+        """The broker can serve: ask to be unfenced."""
+        self._want_fence = False
+        self._wake.set()
+
+    def metadata_moved(self) -> None:
+        """Metadata was replayed: a broker that waits to be unfenced need not wait for its next heartbeat."""
+        if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
+            self._wake.set()
+
+    async def controlled_shutdown(self, timeout_ms: int) -> bool:
+        """Hand all leaderships over, then end. ``False``: the controller did not agree in time."""
+        agreed = False
+        if self.state is LifecycleState.RUNNING:
+            self._move(LifecycleState.PENDING_SHUTDOWN)
+            self._wake.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._may_go.wait(), timeout_ms / 1000)
+                agreed = True
+        await self.stop()
+        return agreed
+
+    async def stop(self) -> None:
+        """End at once; the controller notices when the session expires."""
+        if self.state is LifecycleState.NOT_RUNNING:
+            return
+        if self.state is not LifecycleState.SHUTTING_DOWN:
+            self._move(LifecycleState.SHUTTING_DOWN)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._move(LifecycleState.NOT_RUNNING)
+
+    async def _run(self) -> None:
+        while not self._may_go.is_set():
+            if self.state is LifecycleState.STARTING:
+                await self._register()
+            await self._heartbeat()
+
+    async def _register(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._registration_timeout_ms / 1000
+        attempt = 0
+        while True:
+            code = await self._try_to_register()
+            if code is ErrorCode.none:
+                return
+            # A dead predecessor's session ends by itself, and a controller gets elected.
+            is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
+            if not is_temporary or loop.time() >= deadline:
+                raise KafkaError(
+                    code,
+                    f"Broker {self._identity.broker_id} could not register: {code.name.replace('_', ' ')}.",
+                )
+            await self._back_off(attempt)
+            attempt += 1
+
+    async def _try_to_register(self) -> ErrorCode:
+        identity = self._identity
+        request = BrokerRegistrationRequest(
+            broker_id=identity.broker_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=identity.incarnation_id,
+            listeners=[
+                Listener(
+                    name=endpoint.name,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    security_protocol=endpoint.security_protocol,
+                )
+                for endpoint in identity.endpoints
+            ],
+            features=[
+                Feature(
+                    name=feature.name,
+                    min_supported_version=feature.min_level,
+                    max_supported_version=feature.max_level,
+                )
+                for feature in identity.features
+            ],
+            rack=identity.rack,
+            log_dirs=tuple(identity.log_dirs),
+            previous_broker_epoch=self.broker_epoch,
+        )
+        try:
+            response: BrokerRegistrationResponse = await self._channel.send(request)
+        except KafkaError as error:
+            return error.code
+        if response.error_code is ErrorCode.none:
+            self.broker_epoch = response.broker_epoch
+            self._on_registered(response.broker_epoch)
+            self._move(LifecycleState.RECOVERY)
+            logger.info("broker %d registered with epoch %d", identity.broker_id, self.broker_epoch)
+        return response.error_code
+
+    async def _heartbeat(self) -> None:
+        self._wake.clear()
+        request = BrokerHeartbeatRequest(
+            broker_id=self._identity.broker_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._metadata_offset(),
+            want_fence=self._want_fence,
+            want_shut_down=self.state is LifecycleState.PENDING_SHUTDOWN,
+        )
+        try:
+            response: BrokerHeartbeatResponse = await self._channel.send(request)
+            code = response.error_code
+        except KafkaError as error:
+            code = error.code
+        if code is ErrorCode.none:
+            self._take(response)
+            if not self._may_go.is_set():
+                await self._pause(self._heartbeat_interval_ms)
+        elif code in (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered):
+            self._start_again()
+        else:
+            await self._back_off(0)
+
+    def _take(self, response: BrokerHeartbeatResponse) -> None:
+        self.is_fenced = response.is_fenced
+        if response.should_shut_down:
+            self._may_go.set()
+        elif self.state is LifecycleState.RECOVERY and not response.is_fenced:
+            self._move(LifecycleState.RUNNING)
+            self.unfenced.set()
+            logger.info("broker %d is unfenced", self._identity.broker_id)
+        elif self.state is LifecycleState.PENDING_SHUTDOWN:
+            # Leaderships have been moved; nothing but a further heartbeat tells when all have learnt it.
+            asyncio.get_running_loop().call_later(self._retry_ms / 1000, self._wake.set)
+
+    def _start_again(self) -> None:
+        """The controller has forgotten this epoch: a new registration is needed."""
+        self.is_fenced = True
+        if self.state is LifecycleState.PENDING_SHUTDOWN:
+            self._may_go.set()
+        elif self.state in (LifecycleState.RECOVERY, LifecycleState.RUNNING):
+            logger.warning("broker %d registers again", self._identity.broker_id)
+            self.unfenced.clear()
+            self._move(LifecycleState.STARTING)
+
+    async def _back_off(self, attempt: int) -> None:
+        delay_ms = min(self._retry_ms * 2**attempt, self._heartbeat_interval_ms)
+        await asyncio.sleep(delay_ms * self._entropy.uniform(0.8, 1.2) / 1000)
+
+    async def _pause(self, delay_ms: int) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), delay_ms / 1000)
+
+    def _move(self, state: LifecycleState) -> None:
+        if state not in MOVES[self.state]:
+            raise AssertionError(f"a broker does not go from {self.state.value} to {state.value}")
+        self.state = state

@@ -1,0 +1,178 @@
+"""Runs the controller on the metadata log while this node leads it. The contract is in :mod:`.controller`."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from moldau.cluster.controller import Controller
+from moldau.cluster.controller_answers import error_response
+from moldau.cluster.image_records import encode_record
+from moldau.cluster.metadata_log import CommittedBatch, MetadataLog, Value
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+class ControllerService:
+    """A listener of the metadata log; add it *after* the publisher, whose image it starts a term with."""
+
+    def __init__(
+        self,
+        node_id: int,
+        controller: Controller,
+        log: MetadataLog,
+        publisher: MetadataPublisher,
+        bootstrap_records: Sequence[Message] = (),
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._log = log
+        self._publisher = publisher
+        self._bootstrap_records = bootstrap_records
+        self._epoch = -1
+        self._last_append: asyncio.Future[int] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._epoch >= 0
+
+    async def handle(self, request: Message) -> Message:
+        """Answer a request once everything that the answer rests on is committed.
+
+        Answers NOT_CONTROLLER while this node is not active, and when it loses its place before the
+        commit is known (the change may have been made all the same: callers ask again).
+        """
+        if not self.is_active:
+            return error_response(
+                request, ErrorCode.not_controller, "This node is not the active controller."
+            )
+        response = self._decide(request)
+        self._watch_sessions()
+        last_append = self._last_append
+        if last_append is None:
+            return response
+        try:
+            # Also when this request changed nothing: it may have seen what is not committed yet.
+            await asyncio.shield(last_append)
+        except KafkaError as error:
+            return error_response(request, ErrorCode.not_controller, error.message)
+        except asyncio.CancelledError:
+            if not last_append.cancelled():
+                raise
+            return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+        return response
+
+    def _decide(self, request: Message) -> Message:
+        try:
+            result = self._controller.handle(request, self._now_ms(), self._log.next_offset())
+            if result.records:
+                self._append(result.records)
+        except KafkaError as error:
+            return error_response(request, error.code, error.message)
+        except Exception:
+            # Decisions change nothing, so a fault in one leaves the controller as it was.
+            logger.exception("the controller failed on %s", type(request).__name__)
+            return error_response(request, ErrorCode.unknown_server_error)
+        return result.response
+
+    def close(self) -> None:
+        """Give up leading and stop all timers."""
+        if self.is_active:
+            epoch = self._epoch
+            self._deactivate()
+            self._log.resign(epoch)
+
+    def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
+        """The publisher reads it; a leader never gets one."""
+
+    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+        """The publisher reads them; what this leader decided it has replayed already."""
+
+    def on_leader(self, leader_id: int, epoch: int) -> None:
+        if leader_id == self._node_id:
+            if epoch != self._epoch:
+                self._activate(epoch)
+        elif self.is_active:
+            logger.info("controller %d: epoch %d ended", self._node_id, self._epoch)
+            self._deactivate()
+
+    def _activate(self, epoch: int) -> None:
+        self._deactivate()
+        self._epoch = epoch
+        self._controller.activate(self._publisher.image, self._now_ms())
+        logger.info("controller %d: active in epoch %d", self._node_id, epoch)
+        first_records = self._controller.bootstrap(self._bootstrap_records)
+        if first_records:
+            self._append(first_records)
+        self._watch_sessions()
+
+    def _deactivate(self) -> None:
+        self._epoch = -1
+        self._last_append = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _append(self, records: Sequence[Message]) -> None:
+        """Replay and append: the next decision stands on these records already."""
+        epoch = self._epoch
+        before = self._controller.image
+        try:
+            self._controller.replay(records)
+            level = self._controller.image.metadata_version
+            future = self._log.append(epoch, [encode_record(record, level) for record in records])
+        except Exception:
+            # Nothing was appended: it is as if it had never been decided.
+            self._controller.restore(before)
+            raise
+        self._last_append = future
+        future.add_done_callback(lambda done: self._appended(epoch, done))
+
+    def _appended(self, epoch: int, future: "asyncio.Future[int]") -> None:
+        if self._failed(future) and epoch == self._epoch:
+            logger.warning("controller %d: an append failed in epoch %d", self._node_id, epoch)
+            self._deactivate()
+            self._log.resign(epoch)
+
+    @staticmethod
+    def _failed(future: "asyncio.Future[int]") -> bool:
+        return future.cancelled() or future.exception() is not None
+
+    def _watch_sessions(self) -> None:
+        if self._expiry is not None or not self.is_active:
+            return
+        deadline_ms = self._controller.next_deadline_ms(self._now_ms())
+        if deadline_ms is not None:
+            # One timer for all: when it fires early, because a heartbeat came, it is set again.
+            self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
+
+    def _expire_sessions(self) -> None:
+        self._expiry = None
+        while self.is_active:
+            records = self._controller.expire_sessions(self._now_ms(), self._log.next_offset())
+            if not records:
+                break
+            self._append(records)
+        self._watch_sessions()
+
+    @staticmethod
+    def _now_ms() -> int:
+        """Rounded up, so that a timer set for a deadline finds it passed."""
+        return math.ceil(asyncio.get_running_loop().time() * 1000)
+
+
+class LocalControllerChannel:
+    """The channel to a controller in the same process."""
+
+    def __init__(self, service: ControllerService) -> None:
+        self._service = service
+
+    async def send(self, request: Message) -> Any:
+        """See :class:`moldau.cluster.controller_channel.ControllerChannel`."""
+        return await self._service.handle(request)

@@ -1,0 +1,297 @@
+"""Registration, heartbeats and the end of brokers (KIP-631), and the registration of controllers."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import assert_never
+
+from moldau.cluster.decisions.elections import (
+    changes_with_broker,
+    changes_without_broker,
+    leads_any_partition,
+    view_after,
+)
+from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.view import ControllerResult, View
+from moldau.cluster.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
+from moldau.cluster.image import METADATA_VERSION_FEATURE
+from moldau.cluster.partition import RESERVED_DIRECTORY_COUNT
+from moldau.cluster.registrations import BrokerRegistration
+from moldau.protocol import metadata_records as r
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
+from moldau.protocol.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class BrokerState(Enum):
+    """What the controller tells a broker to be."""
+
+    FENCED = auto()
+    UNFENCED = auto()
+    CONTROLLED_SHUTDOWN = auto()
+    SHUTDOWN_NOW = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerContext:
+    """What broker decisions need beside the view. ``next_offset`` is where their records will land."""
+
+    heartbeats: Heartbeats
+    now_ms: int
+    next_offset: int
+
+
+def register_broker(
+    view: View, context: BrokerContext, request: BrokerRegistrationRequest
+) -> ControllerResult:
+    """Register an incarnation of a broker, fenced. Its epoch is the offset of its record.
+
+    Raises ``KafkaError``: inconsistent_cluster_id, duplicate_broker_registration while another
+    incarnation lives, unsupported_version when it cannot work with a finalized feature level.
+    """
+    _check_registration(view, context, request)
+    existing = view.image.brokers.get(request.broker_id)
+    same_incarnation = existing is not None and existing.incarnation_id == request.incarnation_id
+    records: list[Message] = []
+    if existing is not None and not same_incarnation and not existing.fenced:
+        records += _fence(view, existing)
+    epoch = context.next_offset + len(records)
+    if existing is not None and same_incarnation:
+        epoch = existing.epoch
+    records.append(
+        r.RegisterBrokerRecord(
+            broker_id=request.broker_id,
+            is_migrating_zk_broker=request.is_migrating_zk_broker,
+            incarnation_id=request.incarnation_id,
+            broker_epoch=epoch,
+            end_points=[
+                r.BrokerEndpoint(
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=listener.security_protocol,
+                )
+                for listener in request.listeners
+            ],
+            features=[
+                r.BrokerFeature(
+                    name=feature.name,
+                    min_supported_version=feature.min_supported_version,
+                    max_supported_version=feature.max_supported_version,
+                )
+                for feature in request.features
+            ],
+            rack=request.rack,
+            fenced=existing.fenced if existing is not None and same_incarnation else True,
+            in_controlled_shutdown=False,
+            log_dirs=tuple(request.log_dirs),
+        )
+    )
+    context.heartbeats.touch(request.broker_id, epoch, context.now_ms)
+    return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
+
+
+def _check_registration(view: View, context: BrokerContext, request: BrokerRegistrationRequest) -> None:
+    if request.cluster_id != view.settings.cluster_id:
+        raise KafkaError(
+            ErrorCode.inconsistent_cluster_id,
+            f"Broker {request.broker_id} is of cluster {request.cluster_id}, "
+            f"this is {view.settings.cluster_id}.",
+        )
+    existing = view.image.brokers.get(request.broker_id)
+    if (
+        existing is not None
+        and existing.incarnation_id != request.incarnation_id
+        and not existing.in_controlled_shutdown
+        and context.heartbeats.is_alive(request.broker_id, existing.epoch, context.now_ms)
+    ):
+        raise KafkaError(
+            ErrorCode.duplicate_broker_registration,
+            f"Another broker with id {request.broker_id} is registered and alive.",
+        )
+    _check_log_dirs(view, request)
+    supported = {feature.name: feature for feature in request.features}
+    for name, level in view.image.features.items():
+        feature = supported.get(name)
+        low, high = (
+            (0, 0) if feature is None else (feature.min_supported_version, feature.max_supported_version)
+        )
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"Broker {request.broker_id} supports {name} {low} to {high}, the cluster has {level}.",
+            )
+
+
+def _check_log_dirs(view: View, request: BrokerRegistrationRequest) -> None:
+    if len(set(request.log_dirs)) != len(request.log_dirs):
+        raise KafkaError(ErrorCode.invalid_request, "A log directory id is given twice.")
+    for directory in request.log_dirs:
+        if directory.int < RESERVED_DIRECTORY_COUNT:
+            raise KafkaError(ErrorCode.invalid_request, f"The log directory id {directory} is reserved.")
+    mine = set(request.log_dirs)
+    for other in view.image.brokers.values():
+        if other.broker_id != request.broker_id and mine.intersection(other.log_dirs):
+            raise KafkaError(
+                ErrorCode.invalid_registration,
+                f"A log directory of broker {request.broker_id} is registered by broker {other.broker_id}.",
+            )
+
+
+def heartbeat(view: View, context: BrokerContext, request: BrokerHeartbeatRequest) -> ControllerResult:
+    """Take a heartbeat and tell the broker what to be. Raises ``KafkaError(stale_broker_epoch)``."""
+    broker = registered(view, request.broker_id, request.broker_epoch)
+    context.heartbeats.touch(broker.broker_id, broker.epoch, context.now_ms, request.current_metadata_offset)
+    is_caught_up = request.current_metadata_offset >= broker.epoch
+    state = _next_state(view, context, broker, request, is_caught_up)
+    records = _transition(view, broker, state)
+    if state is BrokerState.CONTROLLED_SHUTDOWN:
+        context.heartbeats.begin_shutdown(broker.broker_id, context.next_offset + len(records) - 1)
+    response = BrokerHeartbeatResponse(
+        is_caught_up=is_caught_up,
+        is_fenced=state in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW),
+        should_shut_down=state is BrokerState.SHUTDOWN_NOW,
+    )
+    return ControllerResult(response, records)
+
+
+def _next_state(
+    view: View,
+    context: BrokerContext,
+    broker: BrokerRegistration,
+    request: BrokerHeartbeatRequest,
+    is_caught_up: bool,
+) -> BrokerState:
+    if broker.fenced:
+        if request.want_shut_down:
+            return BrokerState.SHUTDOWN_NOW
+        return BrokerState.UNFENCED if is_caught_up and not request.want_fence else BrokerState.FENCED
+    if broker.in_controlled_shutdown:
+        gone = not leads_any_partition(view.image, broker.broker_id)
+        may_go = gone and context.heartbeats.may_shut_down(view.image, broker.broker_id)
+        return BrokerState.SHUTDOWN_NOW if may_go else BrokerState.CONTROLLED_SHUTDOWN
+    if request.want_shut_down:
+        if request.want_fence or not leads_any_partition(view.image, broker.broker_id):
+            return BrokerState.SHUTDOWN_NOW
+        return BrokerState.CONTROLLED_SHUTDOWN
+    return BrokerState.FENCED if request.want_fence else BrokerState.UNFENCED
+
+
+def _transition(view: View, broker: BrokerRegistration, state: BrokerState) -> list[Message]:
+    match state:
+        case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW:
+            return [] if broker.fenced else _fence(view, broker)
+        case BrokerState.UNFENCED:
+            return _unfence(view, broker) if broker.fenced else []
+        case BrokerState.CONTROLLED_SHUTDOWN:
+            return [] if broker.in_controlled_shutdown else _begin_shutdown(view, broker)
+        case _:
+            assert_never(state)
+
+
+def _fence(view: View, broker: BrokerRegistration) -> list[Message]:
+    change = r.BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE
+    )
+    return [change, *changes_without_broker(_after(view, change), broker.broker_id)]
+
+
+def _unfence(view: View, broker: BrokerRegistration) -> list[Message]:
+    change = r.BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=UNFENCE
+    )
+    return [change, *changes_with_broker(_after(view, change), broker.broker_id)]
+
+
+def _begin_shutdown(view: View, broker: BrokerRegistration) -> list[Message]:
+    change = r.BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.epoch,
+        in_controlled_shutdown=ENTER_CONTROLLED_SHUTDOWN,
+    )
+    return [change, *changes_without_broker(_after(view, change), broker.broker_id)]
+
+
+def _after(view: View, record: Message) -> View:
+    return view_after(view, image_of([record], view.image))
+
+
+def fence_expired(view: View, context: BrokerContext) -> list[Message]:
+    """Fence the first broker whose session is over; the next round fences the next one."""
+    expired = context.heartbeats.expired(view.image, context.now_ms)
+    if not expired:
+        return []
+    broker = view.image.brokers[expired[0]]
+    return _fence(view, broker)
+
+
+def unregister_broker(
+    view: View, context: BrokerContext, request: UnregisterBrokerRequest
+) -> ControllerResult:
+    """Forget a broker for good. Raises ``KafkaError(broker_id_not_registered)``."""
+    broker = view.image.brokers.get(request.broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker {request.broker_id} is not registered.")
+    records = [] if broker.fenced else _fence(view, broker)
+    records.append(r.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch))
+    context.heartbeats.forget(broker.broker_id)
+    return ControllerResult(UnregisterBrokerResponse(error_message=None), records)
+
+
+def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
+    """The broker that a request says it comes from.
+
+    Raises ``KafkaError``: broker_id_not_registered, or stale_broker_epoch for an older incarnation.
+    """
+    broker = view.image.brokers.get(broker_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker {broker_id} is not registered.")
+    if broker.epoch != epoch:
+        raise KafkaError(
+            ErrorCode.stale_broker_epoch, f"Broker {broker_id} has epoch {broker.epoch}, not {epoch}."
+        )
+    return broker
+
+
+def register_controller(view: View, request: ControllerRegistrationRequest) -> ControllerResult:
+    """Register a controller node (KIP-919)."""
+    level = view.image.metadata_version
+    for feature in request.features:
+        if feature.name == METADATA_VERSION_FEATURE and not (
+            feature.min_supported_version <= level <= feature.max_supported_version
+        ):
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"Controller {request.controller_id} does not support {METADATA_VERSION_FEATURE} {level}.",
+            )
+    record = r.RegisterControllerRecord(
+        controller_id=request.controller_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=request.zk_migration_ready,
+        end_points=[
+            r.ControllerEndpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        ],
+        features=[
+            r.ControllerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+    )
+    return ControllerResult(ControllerRegistrationResponse(error_message=None), [record])

@@ -1,0 +1,188 @@
+"""Dynamic configs of topics, brokers, client metrics and groups."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from enum import IntEnum
+from typing import Protocol, TypeVar
+
+from moldau.cluster.decisions import diskless
+from moldau.cluster.decisions.view import ControllerResult, View
+from moldau.cluster.delta import image_of
+from moldau.cluster.image import ResourceType
+from moldau.protocol.messages import alter_configs as legacy
+from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does with a key (KIP-339)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _Resource(Protocol):
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
+
+
+R = TypeVar("R", bound=_Resource)
+
+
+def incremental_alter_configs(
+    view: View, request: incremental.IncrementalAlterConfigsRequest
+) -> ControllerResult:
+    """Change single keys; each resource is taken whole or not at all."""
+    outcomes, records = _alter(view, request.resources, _operated, request.validate_only)
+    responses = [
+        incremental.AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=kind, resource_name=name
+        )
+        for (kind, name), (code, message) in outcomes.items()
+    ]
+    return ControllerResult(incremental.IncrementalAlterConfigsResponse(responses=responses), records)
+
+
+def alter_configs(view: View, request: legacy.AlterConfigsRequest) -> ControllerResult:
+    """Replace all keys of a resource: what is not named is deleted."""
+    outcomes, records = _alter(view, request.resources, _replaced, request.validate_only)
+    responses = [
+        legacy.AlterConfigsResourceResponse(
+            error_code=code, error_message=message, resource_type=kind, resource_name=name
+        )
+        for (kind, name), (code, message) in outcomes.items()
+    ]
+    return ControllerResult(legacy.AlterConfigsResponse(responses=responses), records)
+
+
+_Outcomes = dict[tuple[int, str], tuple[ErrorCode, str | None]]
+
+
+def _alter(
+    view: View,
+    resources: Iterable[R],
+    new_values: Callable[[View, ResourceType, R], dict[str, str]],
+    validate_only: bool,
+) -> tuple[_Outcomes, list[Message]]:
+    resources = list(resources)
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    outcomes: _Outcomes = {}
+    records: list[Message] = []
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        try:
+            if counts[key] > 1:
+                raise KafkaError(ErrorCode.invalid_request, "The resource is named more than once.")
+            resource_type = _check_resource(view, *key)
+            new = new_values(view, resource_type, resource)
+            changes = _changes(view, resource_type, resource.resource_name, new)
+        except KafkaError as error:
+            outcomes[key] = (error.code, error.message)
+            continue
+        view = replace(view, image=image_of(changes, view.image))
+        records += changes
+        outcomes[key] = (ErrorCode.none, None)
+    return outcomes, [] if validate_only else records
+
+
+def _check_resource(view: View, kind: int, name: str) -> ResourceType:
+    if kind == ResourceType.TOPIC:
+        if view.image.topics.get(name) is None:
+            raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{name}' does not exist.")
+    elif kind == ResourceType.BROKER:
+        if name and not name.isdecimal():
+            raise KafkaError(ErrorCode.invalid_request, f"'{name}' is not a broker id.")
+        if name and int(name) not in view.image.brokers and int(name) not in view.image.controllers:
+            raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker {name} is not registered.")
+    elif kind in (ResourceType.CLIENT_METRICS, ResourceType.GROUP):
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "The resource needs a name.")
+    else:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"Configs of resource type {kind} are not kept by the controller."
+        )
+    return ResourceType(kind)
+
+
+def _operated(
+    view: View, resource_type: ResourceType, resource: incremental.AlterConfigsResource
+) -> dict[str, str]:
+    values = dict(view.image.config(resource_type, resource.resource_name))
+    names = Counter(config.name for config in resource.configs)
+    for config in resource.configs:
+        if names[config.name] > 1:
+            raise KafkaError(ErrorCode.invalid_request, f"Config {config.name} is named more than once.")
+        if config.config_operation == Operation.DELETE:
+            values.pop(config.name, None)
+            continue
+        if config.value is None:
+            raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
+        if config.config_operation == Operation.SET:
+            values[config.name] = config.value
+        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+            values[config.name] = _list_changed(
+                view, resource_type, values, config.name, Operation(config.config_operation), config.value
+            )
+        else:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unknown config operation {config.config_operation}."
+            )
+    return values
+
+
+def _list_changed(
+    view: View,
+    resource_type: ResourceType,
+    values: Mapping[str, str],
+    key: str,
+    operation: Operation,
+    value: str,
+) -> str:
+    if not view.configs.is_list(resource_type, key):
+        raise KafkaError(
+            ErrorCode.invalid_config, f"Cannot {operation.name} to config {key}, which is not a list."
+        )
+    current = values.get(key)
+    if current is None:
+        current = view.configs.default(resource_type, key) or ""
+    items = [item for item in current.split(",") if item]
+    for item in (part.strip() for part in value.split(",")):
+        if operation is Operation.SUBTRACT:
+            items = [kept for kept in items if kept != item]
+        elif item and item not in items:
+            items.append(item)
+    return ",".join(items)
+
+
+def _replaced(
+    view: View, resource_type: ResourceType, resource: legacy.AlterConfigsResource
+) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
+        values[config.name] = config.value
+    old = view.image.config(resource_type, resource.resource_name)
+    if resource_type is ResourceType.TOPIC and diskless.DISKLESS_ENABLE in old:
+        # It cannot change, and clients that replace configs by old tools do not know of it.
+        values.setdefault(diskless.DISKLESS_ENABLE, old[diskless.DISKLESS_ENABLE])
+    return values
+
+
+def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[str, str]) -> list[Message]:
+    old = view.image.config(resource_type, name)
+    if resource_type is ResourceType.TOPIC:
+        diskless.check_change(view, name, old, new)
+    view.configs.validate(resource_type, name, new)
+    return [
+        ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=new.get(key))
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]

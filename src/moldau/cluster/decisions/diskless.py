@@ -1,0 +1,88 @@
+"""Diskless topics: who may be one, and which coordinator owns each of their partitions (KIP-1164)."""
+
+from collections.abc import Mapping
+
+from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
+from moldau.cluster.decisions.view import View
+from moldau.cluster.image import ResourceType
+from moldau.cluster.partition import NO_COORDINATOR
+from moldau.runtime import ErrorCode, KafkaError
+
+DISKLESS_ENABLE = "diskless.enable"
+CLEANUP_POLICY = "cleanup.policy"
+
+
+def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str, str]:
+    """The configs to record for a new topic.
+
+    Where diskless is this cluster's default, a topic that does not say becomes diskless, and that is
+    written down: the choice must not follow the default later. Internal and compacted topics, which
+    cannot be, stay classic. Raises ``KafkaError(invalid_config)`` when they ask for it.
+    """
+    resolved = dict(configs)
+    requested = configs.get(DISKLESS_ENABLE)
+    possible = name not in INTERNAL_TOPICS and not _is_compacted(view, configs)
+    if requested is None:
+        default = view.configs.default(ResourceType.TOPIC, DISKLESS_ENABLE)
+        if _is_true(default) and possible and view.settings.diskless_metadata_partitions > 0:
+            resolved[DISKLESS_ENABLE] = "true"
+        return resolved
+    if not _is_true(requested):
+        return resolved
+    if view.settings.diskless_metadata_partitions <= 0:
+        raise _invalid(f"{DISKLESS_ENABLE}=true needs diskless.system.enable=true on the cluster.")
+    if name in INTERNAL_TOPICS:
+        raise _invalid(f"The internal topic {name} cannot be diskless.")
+    if not possible:
+        raise _invalid(f"A topic with {DISKLESS_ENABLE}=true cannot have {CLEANUP_POLICY}=compact yet.")
+    return resolved
+
+
+def check_change(view: View, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Raise ``KafkaError(invalid_config)`` for a change of configs that a topic's kind forbids."""
+    if _is_true(old.get(DISKLESS_ENABLE)) != _is_true(new.get(DISKLESS_ENABLE)):
+        raise _invalid(f"{DISKLESS_ENABLE} of topic {name} was fixed when it was created.")
+    if _is_true(new.get(DISKLESS_ENABLE)) and _is_compacted(view, new):
+        raise _invalid(f"Topic {name} is diskless and cannot have {CLEANUP_POLICY}=compact yet.")
+
+
+def is_diskless(configs: Mapping[str, str]) -> bool:
+    """Whether a topic's own configs make it diskless."""
+    return _is_true(configs.get(DISKLESS_ENABLE))
+
+
+def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count: int) -> list[int]:
+    """An owner for each of ``count`` new user partitions: the least loaded one, lowest number first.
+
+    ``load`` is the number of user partitions that each partition of ``__diskless_metadata`` owns.
+    """
+    loads = [load.get(owner, 0) for owner in range(metadata_partitions)]
+    owners = []
+    for _ in range(count):
+        owner = min(range(metadata_partitions), key=loads.__getitem__)
+        loads[owner] += 1
+        owners.append(owner)
+    return owners
+
+
+def coordinators_for(view: View, configs: Mapping[str, str], count: int) -> list[int]:
+    """Owners of ``count`` new partitions of a topic; ``NO_COORDINATOR`` for a classic topic."""
+    if not is_diskless(configs):
+        return [NO_COORDINATOR] * count
+    load = dict(view.image.topics.diskless_load.items())
+    return assign_coordinators(load, view.settings.diskless_metadata_partitions, count)
+
+
+def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:
+    policy = configs.get(CLEANUP_POLICY)
+    if policy is None:
+        policy = view.configs.default(ResourceType.TOPIC, CLEANUP_POLICY) or ""
+    return "compact" in (part.strip() for part in policy.split(","))
+
+
+def _is_true(value: str | None) -> bool:
+    return value is not None and value.strip().lower() == "true"
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_config, message)

@@ -1,0 +1,217 @@
+"""Who leads a partition, and the change record that says so."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from enum import Enum
+from uuid import UUID
+
+from moldau.cluster.decisions.view import View
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.partition import NO_LEADER, LeaderRecoveryState, Partition
+from moldau.cluster.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from moldau.cluster.topics_image import Topic
+from moldau.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from moldau.protocol.metadata_records import PartitionChangeRecord
+from moldau.runtime import ErrorCode, KafkaError
+
+UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
+
+
+class Election(Enum):
+    """How a leader is chosen."""
+
+    ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
+    PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
+    UNCLEAN = "as ONLINE, else the first replica that can lead, in sync or not"
+
+
+def change_partition(
+    topic_id: UUID,
+    index: int,
+    partition: Partition,
+    *,
+    can_lead: Callable[[int], bool],
+    isr: tuple[int, ...] | None = None,
+    election: Election = Election.ONLINE,
+    recovery_state: LeaderRecoveryState | None = None,
+) -> PartitionChangeRecord | None:
+    """The record that gives a partition a new in-sync set and the leader it then has.
+
+    ``None`` when nothing changes. An in-sync set never becomes empty: the last members stay in it
+    without a leader, for they alone have all the data. A leader that stays keeps its epoch: followers
+    learn a smaller set by the partition epoch (KIP-841 and after).
+    """
+    target_isr = isr or partition.isr
+    recovery = partition.leader_recovery_state if recovery_state is None else recovery_state
+    leader = _elect(partition, target_isr, can_lead, election)
+    if leader == NO_LEADER and election is Election.UNCLEAN:
+        leader = next((replica for replica in partition.replicas if can_lead(replica)), NO_LEADER)
+        if leader != NO_LEADER:
+            # Diskless data does not live on replicas: any of them leads, and none has to recover.
+            is_diskless = partition.diskless_coordinator >= 0
+            recovery = recovery if is_diskless else LeaderRecoveryState.RECOVERING
+            target_isr = (leader,)
+    changed_isr = target_isr != partition.isr
+    changed_leader = leader != partition.leader
+    changed_recovery = recovery != partition.leader_recovery_state
+    if not (changed_isr or changed_leader or changed_recovery):
+        return None
+    return PartitionChangeRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        isr=target_isr if changed_isr else None,
+        leader=leader if changed_leader else NO_LEADER_CHANGE,
+        leader_recovery_state=recovery if changed_recovery else NO_RECOVERY_CHANGE,
+    )
+
+
+def _elect(
+    partition: Partition, isr: tuple[int, ...], can_lead: Callable[[int], bool], election: Election
+) -> int:
+    if election is Election.PREFERRED:
+        preferred = partition.preferred_leader
+        if preferred in isr and can_lead(preferred):
+            return preferred
+    if partition.leader in isr and can_lead(partition.leader):
+        return partition.leader
+    return next(
+        (replica for replica in partition.replicas if replica in isr and can_lead(replica)), NO_LEADER
+    )
+
+
+def changes_without_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
+    """Take a broker, which no longer is active in ``view``, out of all in-sync sets and leaderships."""
+    records = []
+    for topic in view.image.topics:
+        election: Election | None = None
+        for index, partition in enumerate(topic.partitions):
+            if broker_id not in partition.isr and partition.leader != broker_id:
+                continue
+            election = election or recovery_election(view, topic)
+            record = change_partition(
+                topic.topic_id,
+                index,
+                partition,
+                can_lead=view.is_active,
+                isr=tuple(replica for replica in partition.isr if replica != broker_id),
+                election=election,
+            )
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
+    """Give leaders to partitions that were waiting for this broker, which now is active in ``view``.
+
+    Replicas of diskless partitions copy from the object store, not from a leader, so no leader would
+    ever ask for them to be in sync: they are as soon as their broker is active.
+    """
+    records = []
+    for topic in view.image.topics:
+        election = None
+        for index, partition in enumerate(topic.partitions):
+            if broker_id not in partition.replicas:
+                continue
+            joins = topic.is_diskless and broker_id not in partition.isr
+            if partition.has_leader and not joins:
+                continue
+            election = election or recovery_election(view, topic)
+            record = change_partition(
+                topic.topic_id,
+                index,
+                partition,
+                can_lead=view.is_active,
+                isr=(*partition.isr, broker_id) if joins else None,
+                election=election,
+            )
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def recovery_election(view: View, topic: Topic) -> Election:
+    """How a topic gets a leader when no in-sync replica can lead."""
+    if topic.is_diskless:
+        return Election.UNCLEAN
+    configs = view.image.config(ResourceType.TOPIC, topic.name)
+    allowed = configs.get(UNCLEAN_LEADER_ELECTION_ENABLE)
+    if allowed is None:
+        allowed = view.configs.default(ResourceType.TOPIC, UNCLEAN_LEADER_ELECTION_ENABLE)
+    return Election.UNCLEAN if (allowed or "").lower() == "true" else Election.ONLINE
+
+
+def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
+    """Whether a broker still leads something."""
+    return any(partition.leader == broker_id for topic in image.topics for partition in topic.partitions)
+
+
+def elect_leaders(
+    view: View, request: ElectLeadersRequest
+) -> tuple[ElectLeadersResponse, list[PartitionChangeRecord]]:
+    """Preferred (0) or unclean (1) elections. Without a list, all partitions that need one are answered."""
+    if request.election_type not in (0, 1):
+        message = f"Unknown election type {request.election_type}."
+        raise KafkaError(ErrorCode.invalid_request, message)
+    election = Election.PREFERRED if request.election_type == 0 else Election.UNCLEAN
+    records: list[PartitionChangeRecord] = []
+    results: list[ReplicaElectionResult] = []
+    for name, indexes in _requested(view.image, request):
+        answers = []
+        for index in indexes:
+            result = _elect_one(view, name, index, election, records)
+            if request.topic_partitions is None and result.error_code is ErrorCode.election_not_needed:
+                continue
+            answers.append(result)
+        if answers:
+            results.append(ReplicaElectionResult(topic=name, partition_result=answers))
+    return ElectLeadersResponse(replica_election_results=results), records
+
+
+def _requested(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
+    if request.topic_partitions is None:
+        return ((topic.name, range(len(topic.partitions))) for topic in image.topics)
+    # A partition that is named twice gets one election and one answer.
+    by_name: dict[str, dict[int, None]] = {}
+    for entry in request.topic_partitions:
+        by_name.setdefault(entry.topic, {}).update(dict.fromkeys(entry.partitions))
+    return by_name.items()
+
+
+def _elect_one(
+    view: View, name: str, index: int, election: Election, records: list[PartitionChangeRecord]
+) -> PartitionResult:
+    topic = view.image.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return _answer(index, ErrorCode.unknown_topic_or_partition, f"There is no partition {name}-{index}.")
+    partition = topic.partitions[index]
+    if election is Election.PREFERRED and partition.leader == partition.preferred_leader:
+        return _answer(index, ErrorCode.election_not_needed, "The preferred replica leads already.")
+    if election is Election.UNCLEAN and partition.has_leader:
+        return _answer(index, ErrorCode.election_not_needed, "The partition has a leader.")
+    record = change_partition(topic.topic_id, index, partition, can_lead=view.is_active, election=election)
+    new_leader = partition.leader if record is None or record.leader == NO_LEADER_CHANGE else record.leader
+    if election is Election.PREFERRED and new_leader != partition.preferred_leader:
+        return _answer(
+            index,
+            ErrorCode.preferred_leader_not_available,
+            "The preferred replica is not in sync or not active.",
+        )
+    if record is None:
+        return _answer(index, ErrorCode.eligible_leaders_not_available, "No replica is active.")
+    records.append(record)
+    return PartitionResult(partition_id=index, error_message=None)
+
+
+def _answer(index: int, code: ErrorCode, message: str) -> PartitionResult:
+    return PartitionResult(partition_id=index, error_code=code, error_message=message)
+
+
+def view_after(view: View, image: MetadataImage) -> View:
+    """The same view of a later image."""
+    return replace(view, image=image)

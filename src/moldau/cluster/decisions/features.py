@@ -1,0 +1,112 @@
+"""Finalized feature levels (KIP-584, KIP-1022)."""
+
+from collections import Counter
+from enum import IntEnum
+
+from moldau.cluster.decisions.view import ControllerResult, View
+from moldau.cluster.image import METADATA_VERSION_FEATURE
+from moldau.cluster.registrations import SupportedFeature
+from moldau.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+METADATA_VERSION_MIN = 7
+"""3.3-IV3, the first that KRaft clusters ran in production."""
+METADATA_VERSION_LATEST = 29
+"""4.2-IV1, whose record schemas this version reads and writes."""
+
+SUPPORTED_FEATURES = (
+    SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
+)
+"""What a node of this version registers with."""
+
+
+class UpgradeType(IntEnum):
+    """How a level may move."""
+
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerResult:
+    """Move feature levels, all or none; the response names the first that was refused."""
+    counts = Counter(update.feature for update in request.feature_updates)
+    records: list[Message] = []
+    for update in request.feature_updates:
+        try:
+            if counts[update.feature] > 1:
+                raise KafkaError(ErrorCode.invalid_request, f"Feature {update.feature} is named twice.")
+            _check(view, update)
+        except KafkaError as error:
+            return ControllerResult(_response(request, error))
+        level = max(0, update.max_version_level)
+        if view.image.features.get(update.feature, 0) != level:
+            records.append(FeatureLevelRecord(name=update.feature, feature_level=level))
+    return ControllerResult(_response(request, None), () if request.validate_only else records)
+
+
+def _response(request: UpdateFeaturesRequest, error: KafkaError | None) -> UpdateFeaturesResponse:
+    code = ErrorCode.none if error is None else error.code
+    message = None if error is None else error.message
+    # Versions below 2 answer each feature; since an update is all or none they share one fate.
+    results = [
+        UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message)
+        for update in request.feature_updates
+    ]
+    return UpdateFeaturesResponse(error_code=code, error_message=message, results=results)
+
+
+def _check(view: View, update: FeatureUpdateKey) -> None:
+    name, level = update.feature, update.max_version_level
+    kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type
+    if kind not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
+        raise KafkaError(ErrorCode.invalid_update_version, f"Unknown upgrade type {kind} of {name}.")
+    current = view.image.features.get(name, 0)
+    if level < 0 or (level == 0 and name == METADATA_VERSION_FEATURE):
+        raise KafkaError(ErrorCode.invalid_update_version, f"{name} cannot have level {level}.")
+    if level > current and kind != UpgradeType.UPGRADE:
+        raise KafkaError(
+            ErrorCode.invalid_update_version,
+            f"Cannot downgrade {name} to {level}: the cluster has {current}, so it would be an upgrade.",
+        )
+    if level < current:
+        _check_downgrade(name, current, level, UpgradeType(kind))
+    if level > 0:
+        _check_supported(view, name, level)
+
+
+def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> None:
+    if kind == UpgradeType.UPGRADE:
+        raise KafkaError(
+            ErrorCode.invalid_update_version,
+            f"Cannot move {name} from {current} down to {level} without a downgrade being asked for.",
+        )
+    if name == METADATA_VERSION_FEATURE:
+        # Records of the level are in the log already; no older reader could follow it.
+        raise KafkaError(
+            ErrorCode.invalid_update_version,
+            f"Downgrading {name} from {current} to {level} is not supported.",
+        )
+
+
+def _check_supported(view: View, name: str, level: int) -> None:
+    own = next((feature for feature in view.settings.supported_features if feature.name == name), None)
+    if own is None or not own.supports(level):
+        raise KafkaError(
+            ErrorCode.invalid_update_version, f"The controller does not support {name} level {level}."
+        )
+    for broker in view.image.brokers.values():
+        feature = broker.feature(name)
+        if feature is None or not feature.supports(level):
+            raise KafkaError(
+                ErrorCode.invalid_update_version,
+                f"Broker {broker.broker_id} does not support {name} level {level}.",
+            )

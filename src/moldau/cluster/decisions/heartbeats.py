@@ -1,0 +1,98 @@
+"""What the active controller knows of its brokers' heartbeats. It is not in any record: a new
+controller starts without it, and grants every broker a whole session before it judges.
+"""
+
+from dataclasses import dataclass
+
+from moldau.cluster.image import MetadataImage
+
+
+@dataclass(slots=True)
+class _Contact:
+    epoch: int
+    last_contact_ms: int
+    metadata_offset: int = -1
+    heard_from: bool = False
+    shutdown_offset: int | None = None
+
+
+class Heartbeats:
+    """Sessions by broker id. Times are milliseconds of any clock that never steps back."""
+
+    def __init__(self, session_timeout_ms: int) -> None:
+        self._session_timeout_ms = session_timeout_ms
+        self._contacts: dict[int, _Contact] = {}
+
+    def activate(self, image: MetadataImage, now_ms: int) -> None:
+        """Begin a controller's term."""
+        self._contacts = {
+            broker.broker_id: _Contact(broker.epoch, now_ms) for broker in image.brokers.values()
+        }
+
+    def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int = -1) -> None:
+        """A broker was heard from; ``metadata_offset`` is how far it says that it has replayed."""
+        contact = self._contacts.get(broker_id)
+        if contact is None or contact.epoch != epoch:
+            contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
+        contact.last_contact_ms = now_ms
+        contact.heard_from = True
+        contact.metadata_offset = max(contact.metadata_offset, metadata_offset)
+
+    def forget(self, broker_id: int) -> None:
+        """A broker was unregistered."""
+        self._contacts.pop(broker_id, None)
+
+    def is_alive(self, broker_id: int, epoch: int, now_ms: int) -> bool:
+        """Whether this controller has heard from the incarnation within a session.
+
+        The grace of a new term does not count: a broker that died with the last controller (a node
+        that is both, killed and started again) may come back at once.
+        """
+        contact = self._contacts.get(broker_id)
+        return (
+            contact is not None
+            and contact.epoch == epoch
+            and contact.heard_from
+            and now_ms < contact.last_contact_ms + self._session_timeout_ms
+        )
+
+    def expired(self, image: MetadataImage, now_ms: int) -> list[int]:
+        """Unfenced brokers whose session is over, by id."""
+        return [
+            broker.broker_id
+            for broker in image.brokers.values()
+            if not broker.fenced and now_ms >= self._deadline_ms(broker.broker_id, now_ms)
+        ]
+
+    def next_deadline_ms(self, image: MetadataImage, now_ms: int) -> int | None:
+        """When the next session may end; ``None`` when no broker is unfenced."""
+        return min(
+            (
+                self._deadline_ms(broker.broker_id, now_ms)
+                for broker in image.brokers.values()
+                if not broker.fenced
+            ),
+            default=None,
+        )
+
+    def begin_shutdown(self, broker_id: int, offset: int) -> None:
+        """Others must replay ``offset`` before the broker may go."""
+        contact = self._contacts.get(broker_id)
+        if contact is not None and contact.shutdown_offset is None:
+            contact.shutdown_offset = offset
+
+    def may_shut_down(self, image: MetadataImage, broker_id: int) -> bool:
+        """Whether every other active broker has learnt who leads in this one's place."""
+        contact = self._contacts.get(broker_id)
+        needed = -1 if contact is None or contact.shutdown_offset is None else contact.shutdown_offset
+        others = (broker.broker_id for broker in image.active_brokers() if broker.broker_id != broker_id)
+        return all(
+            (other := self._contacts.get(other_id)) is not None and other.metadata_offset >= needed
+            for other_id in others
+        )
+
+    def _deadline_ms(self, broker_id: int, now_ms: int) -> int:
+        contact = self._contacts.get(broker_id)
+        if contact is None:
+            contact = self._contacts[broker_id] = _Contact(-1, now_ms)
+        return contact.last_contact_ms + self._session_timeout_ms

@@ -1,0 +1,106 @@
+"""Where the replicas of new partitions go.
+
+Goals, in this order: the first replica (the leader to be) is on an active broker; active brokers
+before others; as many racks as possible; leaders, then replicas, spread evenly over brokers. Ties
+fall by chance, so that the partitions of two brokers do not all share the same third.
+"""
+
+import uuid
+from collections.abc import Iterable
+
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.partition import UNASSIGNED_DIRECTORY
+from moldau.cluster.registrations import BrokerRegistration
+from moldau.runtime import Entropy, ErrorCode, KafkaError
+
+
+def place(
+    brokers: Iterable[BrokerRegistration], partition_count: int, replication_factor: int, entropy: Entropy
+) -> list[tuple[int, ...]]:
+    """Replicas of each partition, the leader first; raises ``KafkaError(invalid_replication_factor)``."""
+    registered = list(brokers)
+    if replication_factor > len(registered):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Replication factor {replication_factor} is larger than the "
+            f"{len(registered)} registered brokers.",
+        )
+    if not any(broker.is_active for broker in registered):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor, "All brokers are fenced or in controlled shutdown."
+        )
+    leader_counts = dict.fromkeys((broker.broker_id for broker in registered), 0)
+    replica_counts = dict(leader_counts)
+    placed = []
+    for _ in range(partition_count):
+        order = entropy.shuffled(registered)
+        replicas = _place_one(order, replication_factor, leader_counts, replica_counts)
+        leader_counts[replicas[0]] += 1
+        for replica in replicas:
+            replica_counts[replica] += 1
+        placed.append(replicas)
+    return placed
+
+
+def _place_one(
+    brokers: list[BrokerRegistration],
+    replication_factor: int,
+    leader_counts: dict[int, int],
+    replica_counts: dict[int, int],
+) -> tuple[int, ...]:
+    leader = min(
+        brokers,
+        key=lambda broker: (
+            not broker.is_active,
+            leader_counts[broker.broker_id],
+            replica_counts[broker.broker_id],
+        ),
+    )
+    chosen = [leader]
+    rack_counts = {leader.rack: 1}
+    rest = [broker for broker in brokers if broker is not leader]
+    while len(chosen) < replication_factor:
+        follower = min(
+            rest,
+            key=lambda broker: (
+                not broker.is_active,
+                rack_counts.get(broker.rack, 0),
+                replica_counts[broker.broker_id],
+            ),
+        )
+        rest.remove(follower)
+        chosen.append(follower)
+        rack_counts[follower.rack] = rack_counts.get(follower.rack, 0) + 1
+    return tuple(broker.broker_id for broker in chosen)
+
+
+def check_assignment(
+    image: MetadataImage, index: int, replicas: tuple[int, ...], replication_factor: int | None
+) -> None:
+    """Raise ``KafkaError(invalid_replica_assignment)`` for an assignment by hand that cannot be."""
+    reason = _assignment_fault(image, index, replicas, replication_factor)
+    if reason is not None:
+        raise KafkaError(ErrorCode.invalid_replica_assignment, reason)
+
+
+def _assignment_fault(
+    image: MetadataImage, index: int, replicas: tuple[int, ...], replication_factor: int | None
+) -> str | None:
+    if not replicas:
+        return f"The assignment of partition {index} has no replicas."
+    if len(set(replicas)) != len(replicas):
+        return f"The assignment of partition {index} names a broker twice."
+    for broker_id in replicas:
+        if broker_id not in image.brokers:
+            return f"The assignment of partition {index} names broker {broker_id}, which is not registered."
+    if replication_factor is not None and len(replicas) != replication_factor:
+        return f"The assignment of partition {index} has {len(replicas)} replicas, not {replication_factor}."
+    return None
+
+
+def default_directory(image: MetadataImage, broker_id: int) -> uuid.UUID:
+    """The only log directory of a broker; where it has more it chooses itself (KIP-858)."""
+    broker = image.brokers.get(broker_id)
+    if broker is not None and len(broker.log_dirs) == 1:
+        return broker.log_dirs[0]
+    return UNASSIGNED_DIRECTORY

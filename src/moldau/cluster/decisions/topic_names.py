@@ -1,0 +1,56 @@
+"""Which topic names Kafka takes."""
+
+import re
+
+from moldau.cluster.topics_image import TopicsImage
+from moldau.runtime import ErrorCode, KafkaError
+
+NAME_LENGTH_MAX = 249
+"""So that the folder name with partition number and suffixes stays within 255 characters."""
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+DISKLESS_METADATA_TOPIC = "__diskless_metadata"
+INTERNAL_TOPICS = frozenset(
+    {
+        CLUSTER_METADATA_TOPIC,
+        DISKLESS_METADATA_TOPIC,
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__remote_log_metadata",
+    }
+)
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_name(name: str) -> None:
+    """Raise ``KafkaError(invalid_topic_exception)`` when no topic can have this name."""
+    reason = _fault(name)
+    if reason is not None:
+        raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic name is invalid: {reason}")
+
+
+def check_new_name(topics: TopicsImage, name: str) -> None:
+    """Raise when a new topic cannot have this name beside those that exist."""
+    check_name(name)
+    if topics.get(name) is not None:
+        raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+    other = topics.colliding_name(name)
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"Topic '{name}' collides with existing topic '{other}': metric names have '_' for '.'.",
+        )
+
+
+def _fault(name: str) -> str | None:
+    if not name:
+        return "it is empty."
+    if name in (".", ".."):
+        return "it is '.' or '..'."
+    if len(name) > NAME_LENGTH_MAX:
+        return f"it has {len(name)} characters, more than {NAME_LENGTH_MAX}."
+    if not _LEGAL.fullmatch(name):
+        return f"'{name}' has characters other than ASCII letters, digits, '.', '_' and '-'."
+    return None

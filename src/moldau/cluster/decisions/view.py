@@ -1,0 +1,89 @@
+"""What a decision may look at, and what it comes to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.registrations import SupportedFeature
+from moldau.protocol.schema import Message
+from moldau.runtime import Entropy
+
+
+class DescribedConfig(NamedTuple):
+    """One effective config of a new topic, as CreateTopics answers it (KIP-525)."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    source: int
+    is_sensitive: bool
+
+
+class ConfigPolicy(Protocol):
+    """What the controller asks of the config definitions."""
+
+    def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
+        """Check all values that a resource would have; raises ``KafkaError(invalid_config)``."""
+        ...
+
+    def is_list(self, resource_type: ResourceType, key: str) -> bool:
+        """Whether APPEND and SUBTRACT make sense."""
+        ...
+
+    def default(self, resource_type: ResourceType, key: str) -> str | None:
+        """The value of a key that is not set on the resource; ``None`` when there is no such key."""
+        ...
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> Sequence[DescribedConfig]:
+        """All effective configs of a topic with these overrides."""
+        ...
+
+
+class TopicPolicy(Protocol):
+    """Kafka's ``create.topic.policy.class.name``: the operator's own rules."""
+
+    def check(
+        self, name: str, partition_count: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> None:
+        """Raises ``KafkaError(policy_violation)``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """The node's own settings that decisions depend on, with Kafka's defaults."""
+
+    cluster_id: str
+    supported_features: tuple[SupportedFeature, ...] = ()
+    default_partition_count: int = 1
+    default_replication_factor: int = 1
+    partitions_per_request_max: int = 10_000
+    session_timeout_ms: int = 9_000
+    delete_topic_enable: bool = True
+    diskless_metadata_partitions: int = 0
+    """Partitions of ``__diskless_metadata``; 0 means that diskless topics are off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """An image and the arguments that every decision shares."""
+
+    image: MetadataImage
+    settings: ControllerSettings
+    configs: ConfigPolicy
+    entropy: Entropy
+    topic_policy: TopicPolicy | None = None
+
+    def is_active(self, broker_id: int) -> bool:
+        """Whether a broker may lead and join in-sync replicas."""
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and broker.is_active
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerResult:
+    """Records to commit, all or none, and the answer to give once they are. No records: answer at once."""
+
+    response: Message
+    records: Sequence[Message] = field(default=())

@@ -1,0 +1,51 @@
+"""The config definitions as the controller asks for them."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from moldau.cluster.decisions.view import DescribedConfig
+from moldau.cluster.image import ResourceType
+from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigType, TopicConfig
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class KafkaConfigPolicy:
+    """A :class:`moldau.cluster.decisions.view.ConfigPolicy` over ``moldau.config``.
+
+    ``broker`` gives the node's config with the dynamic defaults of now.
+    """
+
+    def __init__(self, broker: Callable[[], BrokerConfig]) -> None:
+        self._broker = broker
+
+    def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
+        try:
+            if resource_type is ResourceType.TOPIC:
+                TopicConfig.validate(values, self._broker())
+            elif resource_type is ResourceType.BROKER:
+                for key, value in values.items():
+                    BrokerConfig.check_dynamic(key, value, per_broker=bool(name))
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.invalid_config, str(error)) from None
+
+    def is_list(self, resource_type: ResourceType, key: str) -> bool:
+        definition = (TOPIC if resource_type is ResourceType.TOPIC else BROKER).get(key)
+        return definition is not None and definition.type is ConfigType.LIST
+
+    def default(self, resource_type: ResourceType, key: str) -> str | None:
+        if resource_type is ResourceType.TOPIC:
+            return TopicConfig.effective(self._broker(), {}).entry(key).text if key in TOPIC else None
+        if resource_type is ResourceType.BROKER and key in BROKER:
+            return self._broker().entry(key).text
+        return None
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> Sequence[DescribedConfig]:
+        return [
+            DescribedConfig(
+                name=entry.name,
+                value=entry.text,
+                read_only=False,
+                source=int(entry.source),
+                is_sensitive=entry.key.is_sensitive,
+            )
+            for entry in TopicConfig.effective(self._broker(), overrides).describe()
+        ]

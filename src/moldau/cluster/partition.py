@@ -1,0 +1,54 @@
+"""One partition as the metadata knows it, and the reserved log directory ids of KIP-858."""
+
+import uuid
+from dataclasses import dataclass
+from enum import IntEnum
+
+NO_LEADER = -1
+
+UNASSIGNED_DIRECTORY = uuid.UUID(int=0)
+LOST_DIRECTORY = uuid.UUID(int=1)
+MIGRATING_DIRECTORY = uuid.UUID(int=2)
+RESERVED_DIRECTORY_COUNT = 100
+"""Ids below this number are reserved by KIP-858 and never name a real directory."""
+
+NO_COORDINATOR = -1
+"""``diskless_coordinator`` of a partition that is not diskless."""
+
+
+class LeaderRecoveryState(IntEnum):
+    """KIP-704: whether the leader has to recover from an unclean election first."""
+
+    RECOVERED = 0
+    RECOVERING = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Replicas by broker id; ``replicas[0]`` is the preferred leader."""
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: LeaderRecoveryState = LeaderRecoveryState.RECOVERED
+    directories: tuple[uuid.UUID, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_eligible_leader_replicas: tuple[int, ...] = ()
+    diskless_coordinator: int = NO_COORDINATOR
+    """The partition of ``__diskless_metadata`` that owns this diskless partition (KIP-1164)."""
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_LEADER
+
+    @property
+    def preferred_leader(self) -> int:
+        return self.replicas[0] if self.replicas else NO_LEADER
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.removing_replicas or self.adding_replicas)

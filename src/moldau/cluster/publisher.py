@@ -1,0 +1,145 @@
+"""Turns committed batches into images and tells the node's parts about them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from moldau.cluster.delta import MetadataDelta, delta_between
+from moldau.cluster.errors import MetadataError
+from moldau.cluster.image import EMPTY_IMAGE, MetadataImage, Provenance
+from moldau.cluster.metadata_log import CommittedBatch, Value
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.metadata_records import (
+    RECORDS,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+)
+from moldau.protocol.schema import Message
+
+logger = logging.getLogger(__name__)
+
+
+class ImageSubscriber(Protocol):
+    """A part of the node that follows the metadata."""
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """``delta`` is what has changed since the last call (since nothing, at the first)."""
+        ...
+
+
+class MetadataPublisher:
+    """A listener of the metadata log. Everything happens in the call that brings the batches, so whoever
+    is answered after a commit finds its result in the image.
+
+    ``on_fault`` is told once when the log cannot be followed any further: the node must stop, for it
+    would serve stale metadata for ever.
+    """
+
+    def __init__(self, on_fault: Callable[[MetadataError], None]) -> None:
+        self._image = EMPTY_IMAGE
+        self._subscribers: list[ImageSubscriber] = []
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._transaction: list[Message] | None = None
+        self._on_fault = on_fault
+        self._faulty = False
+        self.leader_id = -1
+        self.leader_epoch = -1
+
+    @property
+    def image(self) -> MetadataImage:
+        """Everything committed that this node has seen."""
+        return self._image
+
+    def subscribe(self, subscriber: ImageSubscriber) -> None:
+        """Tell ``subscriber`` what there is now, and then every change, in the order of subscription."""
+        self._subscribers.append(subscriber)
+        if self._image is not EMPTY_IMAGE:
+            self._tell(subscriber, delta_between(EMPTY_IMAGE, self._image))
+
+    def until(self, condition: Callable[[], bool]) -> asyncio.Future[None]:
+        """A future that is done once ``condition`` holds; looked at after each new image."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if condition():
+            future.set_result(None)
+        else:
+            self._waiting.append((condition, future))
+        return future
+
+    def on_leader(self, leader_id: int, epoch: int) -> None:
+        self.leader_id, self.leader_epoch = leader_id, epoch
+
+    def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
+        if self._faulty:
+            return
+        self._transaction = None
+        try:
+            image = (
+                MetadataDelta()
+                .replay_all(_decoded(values))
+                .apply(Provenance(end_offset - 1, epoch, timestamp_ms))
+            )
+        except (MetadataError, ProtocolError) as error:
+            self._fail(f"snapshot {end_offset}-{epoch} of the metadata cannot be loaded: {error}")
+            return
+        self._publish(delta_between(self._image, image), image)
+
+    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+        if self._faulty or not batches:
+            return
+        delta = MetadataDelta(self._image)
+        for batch in batches:
+            try:
+                for record in _decoded(batch.values):
+                    self._replay(delta, record)
+            except (MetadataError, ProtocolError) as error:
+                self._fail(f"the metadata log cannot be followed at offset {batch.base_offset}: {error}")
+                return
+        last = batches[-1]
+        self._publish(delta, delta.apply(Provenance(last.last_offset, last.epoch, last.timestamp_ms)))
+
+    def _replay(self, delta: MetadataDelta, record: Message) -> None:
+        """KIP-868: the records of a transaction show together or not at all."""
+        match record:
+            case BeginTransactionRecord():
+                self._transaction = []
+            case AbortTransactionRecord():
+                self._transaction = None
+            case EndTransactionRecord():
+                delta.replay_all(self._transaction or ())
+                self._transaction = None
+            case _ if self._transaction is not None:
+                self._transaction.append(record)
+            case _:
+                delta.replay(record)
+
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self._image = image
+        for subscriber in self._subscribers:
+            self._tell(subscriber, delta)
+        waiting, self._waiting = self._waiting, []
+        for condition, future in waiting:
+            if future.done():
+                continue
+            if condition():
+                future.set_result(None)
+            else:
+                self._waiting.append((condition, future))
+
+    def _tell(self, subscriber: ImageSubscriber, delta: MetadataDelta) -> None:
+        try:
+            subscriber.on_image(delta, self._image)
+        except Exception:
+            # One part's fault must not keep the others on old metadata.
+            logger.exception(
+                "%s failed on metadata offset %d", type(subscriber).__name__, self._image.provenance.offset
+            )
+
+    def _fail(self, reason: str) -> None:
+        self._faulty = True
+        self._on_fault(MetadataError(reason))
+
+
+def _decoded(values: Iterable[Value]) -> Iterator[Message]:
+    return (RECORDS.decode(value) for value in values)

@@ -1,0 +1,107 @@
+"""The metadata log on the KRaft quorum: decodes what it commits, and counts where appends will land."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+
+from moldau.cluster.metadata_log import CommittedBatch, MetadataLogListener, SnapshotTarget, Value
+from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.subscriptions import Committed
+from moldau.records.batch import iter_headers
+from moldau.records.record import iter_records
+from moldau.storage.replicated_log import ReplicatedLog, SnapshotReader, SnapshotWriter
+
+
+class QuorumMetadataLog:
+    """A :class:`moldau.cluster.metadata_log.MetadataLog`."""
+
+    def __init__(self, driver: QuorumDriver, log: ReplicatedLog, node_id: int) -> None:
+        self._driver = driver
+        self._log = log
+        self._node_id = node_id
+        self._next_offset = 0
+        self._epoch = -1
+
+    def add_listener(self, listener: MetadataLogListener) -> None:
+        self._driver.add_listener(_Decoding(self, listener))
+
+    def next_offset(self) -> int:
+        return self._next_offset
+
+    def append(self, epoch: int, values: Sequence[bytes]) -> "asyncio.Future[int]":
+        future = self._driver.append(values, epoch=epoch)
+        self._next_offset += len(values)
+        return future
+
+    def resign(self, epoch: int) -> None:
+        self._driver.resign(epoch)
+
+    def create_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int) -> SnapshotTarget | None:
+        writer = self._driver.create_snapshot(end_offset, epoch, timestamp_ms)
+        return None if writer is None else _Snapshot(self._driver, writer)
+
+    def leader_changed(self, leader_id: int | None, epoch: int) -> None:
+        """The term's leader-change record is in the log by now; from here on only appends follow.
+
+        Every listener is told, and the first of them may append: the term is begun but once.
+        """
+        if leader_id == self._node_id and epoch != self._epoch:
+            self._epoch = epoch
+            self._next_offset = self._log.end_offset
+
+
+class _Decoding:
+    """A quorum listener in front of one of ours."""
+
+    def __init__(self, log: QuorumMetadataLog, listener: MetadataLogListener) -> None:
+        self._log = log
+        self._listener = listener
+
+    def on_commit(self, committed: Committed) -> None:
+        batches = list(_data_batches(committed.batches))
+        if batches:
+            self._listener.on_commit(batches)
+
+    def on_snapshot(self, reader: SnapshotReader) -> None:
+        batches = list(_data_batches(reader.batches()))
+        timestamp_ms = max((batch.timestamp_ms for batch in batches), default=-1)
+        end_offset, epoch = reader.snapshot_id
+        self._listener.on_snapshot(
+            end_offset, epoch, timestamp_ms, (value for batch in batches for value in batch.values)
+        )
+
+    def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
+        self._log.leader_changed(leader_id, epoch)
+        self._listener.on_leader(-1 if leader_id is None else leader_id, epoch)
+
+
+class _Snapshot:
+    """A snapshot after which the log is cleaned."""
+
+    def __init__(self, driver: QuorumDriver, writer: SnapshotWriter) -> None:
+        self._driver = driver
+        self._writer = writer
+
+    def append(self, values: Sequence[bytes]) -> None:
+        self._writer.append(values)
+
+    async def freeze(self) -> None:
+        await self._writer.freeze()
+        self._driver.snapshot_created()
+
+    def abandon(self) -> None:
+        self._writer.abandon()
+
+
+def _data_batches(views: Iterable[memoryview]) -> Iterator[CommittedBatch]:
+    for view in views:
+        for position, header in iter_headers(view):
+            if header.is_control:
+                continue
+            values: list[Value] = [
+                record.value
+                for record in iter_records(view[position : position + header.size_bytes])
+                if record.value is not None
+            ]
+            yield CommittedBatch(
+                header.base_offset, header.partition_leader_epoch, header.max_timestamp, values
+            )

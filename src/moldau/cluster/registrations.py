@@ -1,0 +1,68 @@
+"""Brokers and controllers as they registered, fenced brokers included."""
+
+import uuid
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Endpoint:
+    """Where a listener can be reached; ``security_protocol`` is Kafka's number (0 is PLAINTEXT)."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SupportedFeature:
+    """The range of levels of one feature that a node can work with, both ends included."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+    def supports(self, level: int) -> bool:
+        """Level 0 means that the feature is off, which every node can work with at its own minimum 0."""
+        return self.min_level <= level <= self.max_level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """A broker; ``epoch`` is the offset of the record that registered this incarnation."""
+
+    broker_id: int
+    epoch: int
+    incarnation_id: uuid.UUID
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...] = ()
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+    log_dirs: tuple[uuid.UUID, ...] = ()
+    cordoned_log_dirs: tuple[uuid.UUID, ...] = ()
+    is_migrating_zk_broker: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        """May lead and join in-sync replicas: neither fenced nor on its way out."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def endpoint(self, listener_name: str) -> Endpoint | None:
+        """The endpoint of one listener."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.name == listener_name), None)
+
+    def feature(self, name: str) -> SupportedFeature | None:
+        """The supported range of one feature."""
+        return next((feature for feature in self.features if feature.name == name), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRegistration:
+    """A controller node (KIP-919)."""
+
+    controller_id: int
+    incarnation_id: uuid.UUID
+    zk_migration_ready: bool
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[SupportedFeature, ...] = ()

@@ -1,0 +1,36 @@
+"""Kafka's configuration: names, types, defaults and what may be changed when."""
+
+from moldau.config.broker import BROKER, BrokerConfig
+from moldau.config.definition import (
+    ConfigDef,
+    ConfigError,
+    ConfigKey,
+    ConfigSource,
+    ConfigType,
+    Importance,
+    Update,
+)
+from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.listeners import Endpoint, Voter
+from moldau.config.properties import parse_overrides, parse_properties
+from moldau.config.topic import TOPIC, TopicConfig
+
+__all__ = [
+    "BROKER",
+    "TOPIC",
+    "BrokerConfig",
+    "ConfigDef",
+    "ConfigEntry",
+    "ConfigError",
+    "ConfigKey",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "Endpoint",
+    "Importance",
+    "TopicConfig",
+    "Update",
+    "Voter",
+    "parse_overrides",
+    "parse_properties",
+]

@@ -1,0 +1,142 @@
+"""The configuration of a node, in layers: defaults, its file, the cluster's dynamic defaults, its own
+dynamic values.
+
+``config["log.retention.hours"]`` is the typed value in effect. The properties of
+:class:`BrokerConfig` are for what several keys decide together, and for what is read often.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from moldau.config.combinations import validate
+from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
+from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.keys import log, node, serving, tiers
+from moldau.config.node_settings import NodeSettings
+from moldau.config.synonyms import BROKER_SYNONYMS
+
+BROKER = ConfigDef(
+    (
+        *node.NODE,
+        *node.LISTENERS,
+        *node.QUORUM,
+        *log.LOG,
+        *log.CLEANER,
+        *serving.REPLICATION,
+        *serving.FETCHING,
+        *serving.GROUPS,
+        *serving.OFFSETS,
+        *serving.TRANSACTIONS,
+        *serving.OPERATIONS,
+        *tiers.TIERED,
+        *tiers.DISKLESS,
+        *tiers.MOLDAU,
+    ),
+    passed_on_prefixes=(
+        "diskless.storage.",
+        "rsm.config.",
+        "rlmm.config.",
+        "listener.name.",
+        "ssl.",
+        "sasl.",
+    ),
+)
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class BrokerConfig(NodeSettings):
+    """What a node runs with; immutable. Dynamic changes make a new one."""
+
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        cluster_defaults: Mapping[str, str] = _NOTHING,
+        dynamic: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        self.static = MappingProxyType(dict(static))
+        self.cluster_defaults = MappingProxyType(dict(cluster_defaults))
+        self.dynamic = MappingProxyType(dict(dynamic))
+        self._layers = (
+            (ConfigSource.DYNAMIC_BROKER, BROKER.parse(self.dynamic)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, BROKER.parse(self.cluster_defaults)),
+            (ConfigSource.STATIC_BROKER, BROKER.parse(self.static)),
+        )
+        super().__init__({key.name: self._effective(key.name)[0] for key in BROKER})
+
+    @classmethod
+    def from_properties(
+        cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING
+    ) -> "BrokerConfig":
+        """A node's file, and what the command line sets over it; checked as a whole.
+
+        Raises :class:`ConfigError` naming the key and the reason.
+        """
+        config = cls({**properties, **overrides})
+        validate(config)
+        return config
+
+    def with_dynamic(
+        self, cluster_defaults: Mapping[str, str], dynamic: Mapping[str, str] = _NOTHING
+    ) -> "BrokerConfig":
+        """The same node under other dynamic configs; raises :class:`ConfigError`."""
+        return BrokerConfig(self.static, cluster_defaults, dynamic)
+
+    def _effective(self, name: str) -> tuple[Value, ConfigSource]:
+        for source, values in self._layers:
+            if name in values:
+                return values[name], source
+        return BROKER[name].default, ConfigSource.DEFAULT
+
+    def explicit(self, name: str) -> tuple[Value, ConfigSource] | None:
+        """The value that somebody set, and where; ``None`` when only the default is there."""
+        value, source = self._effective(name)
+        return None if source is ConfigSource.DEFAULT else (value, source)
+
+    def is_set(self, name: str) -> bool:
+        return self.explicit(name) is not None
+
+    def passed_on(self, prefix: str) -> dict[str, str]:
+        """Keys of a plug-in without their prefix."""
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self.static.items()
+            if name.startswith(prefix) and name not in BROKER
+        }
+
+    def layers_of(self, name: str) -> list[tuple[Value, ConfigSource]]:
+        """Every value that is there for a key, the one in effect first, the default last."""
+        found = [(values[name], source) for source, values in self._layers if name in values]
+        default = BROKER[name].default
+        return found if default is None else [*found, (default, ConfigSource.DEFAULT)]
+
+    def describe(self) -> list[ConfigEntry]:
+        """Every key with value, source and synonyms, by name."""
+        return [self.entry(key.name) for key in sorted(BROKER, key=lambda key: key.name)]
+
+    def entry(self, name: str) -> ConfigEntry:
+        """One key with value, source and synonyms."""
+        key = BROKER[name]
+        value, source = self._effective(name)
+        synonyms = tuple(
+            ConfigSynonym(other, None if key.is_sensitive else BROKER[other].format(found), origin)
+            for other in BROKER_SYNONYMS.get(name, (name,))
+            for found, origin in self.layers_of(other)
+        )
+        return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
+
+    @staticmethod
+    def check_dynamic(name: str, value: str | None, *, per_broker: bool) -> None:
+        """Whether a running node may be given this; raises :class:`ConfigError`. ``None`` takes it away."""
+        key = BROKER.get(name)
+        if key is None:
+            raise BROKER.unknown(name)
+        if key.update is Update.READ_ONLY:
+            raise ConfigError(name, f"Cannot update these configs dynamically: {name}")
+        if key.update is Update.PER_BROKER and not per_broker:
+            raise ConfigError(
+                name,
+                f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
+            )
+        if value is not None:
+            key.parse(value)

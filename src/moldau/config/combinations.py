@@ -1,0 +1,218 @@
+"""What must hold among the keys of a node."""
+
+from moldau.config.definition import ConfigError
+from moldau.config.node_settings import NodeSettings
+
+_MIB = 1024 * 1024
+
+
+def validate(config: NodeSettings) -> None:
+    """Raise :class:`ConfigError` for the first key that contradicts another."""
+    _check_identity(config)
+    _check_listeners(config)
+    _check_quorum(config)
+    _check_roles(config)
+    _check_log(config)
+    _check_limits(config)
+
+
+def _require(condition: bool, key: str, message: str) -> None:
+    if not condition:
+        raise ConfigError(key, message)
+
+
+def _check_identity(config: NodeSettings) -> None:
+    _require(
+        bool(config.items("process.roles")),
+        "process.roles",
+        "Missing required configuration `process.roles` which has no default value.",
+    )
+    node_id, broker_id = config.integer("node.id"), config.integer("broker.id")
+    _require(
+        node_id < 0 or broker_id < 0 or node_id == broker_id,
+        "broker.id",
+        "You must set `node.id` to the same value as `broker.id`.",
+    )
+    _require(
+        config.node_id >= 0,
+        "node.id",
+        "Missing configuration `node.id` which is required when `process.roles` is defined "
+        "(i.e. when running in KRaft mode).",
+    )
+
+
+def _check_listeners(config: NodeSettings) -> None:
+    names = {endpoint.name for endpoint in config.listeners}
+    _require(bool(names), "listeners", "listeners must name at least one listener")
+    protocols = config.security_protocols
+    for key, endpoints in (
+        ("listeners", config.listeners),
+        ("advertised.listeners", config.advertised_listeners),
+    ):
+        for endpoint in endpoints:
+            _require(
+                endpoint.name in protocols,
+                key,
+                f"No security protocol defined for listener {endpoint.name} ({key}) in "
+                "listener.security.protocol.map",
+            )
+    for endpoint in config.advertised_listeners:
+        _require(
+            endpoint.name in names,
+            "advertised.listeners",
+            "advertised.listeners listener names must be equal to or a subset of the ones defined in "
+            f"listeners. Found {endpoint.name}. The valid options based on the current configuration are "
+            f"{','.join(sorted(names))}",
+        )
+        _require(
+            endpoint.host != "0.0.0.0" or not config.is_set("advertised.listeners"),
+            "advertised.listeners",
+            "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP "
+            "address.",
+        )
+    _require(
+        not (config.is_set("inter.broker.listener.name") and config.is_set("security.inter.broker.protocol")),
+        "inter.broker.listener.name",
+        "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
+    )
+
+
+def _check_quorum(config: NodeSettings) -> None:
+    voters = {voter.node_id for voter in config.quorum_voters}
+    _require(
+        bool(voters) or bool(config.quorum_bootstrap_servers) or config.is_controller,
+        "controller.quorum.voters",
+        "If using process.roles, either controller.quorum.bootstrap.servers must contain the set of "
+        "bootstrap controllers or controller.quorum.voters must contain a parseable set of controllers.",
+    )
+    node_id = config.node_id
+    if config.is_controller:
+        _require(
+            not voters or node_id in voters,
+            "controller.quorum.voters",
+            f"If process.roles contains the 'controller' role, the node id {node_id} must be included in the "
+            f"set of voters controller.quorum.voters={sorted(voters)}",
+        )
+    else:
+        _require(
+            node_id not in voters,
+            "controller.quorum.voters",
+            f"If process.roles contains just the 'broker' role, the node id {node_id} must not be included "
+            f"in the set of voters controller.quorum.voters={sorted(voters)}",
+        )
+
+
+def _check_roles(config: NodeSettings) -> None:
+    key = "controller.listener.names"
+    names = {endpoint.name for endpoint in config.listeners}
+    controllers = config.controller_listener_names
+    if config.is_controller:
+        _require(
+            bool(controllers) and set(controllers) <= names,
+            key,
+            f"{key} must contain at least one value and only values appearing in the 'listeners' "
+            "configuration when running the KRaft controller role",
+        )
+    else:
+        _require(
+            bool(controllers),
+            key,
+            f"{key} must contain at least one value when running KRaft with just the broker role",
+        )
+        _require(
+            not set(controllers) & names,
+            key,
+            f"{key} must not contain a value appearing in the 'listeners' configuration when running KRaft "
+            "with just the broker role",
+        )
+    if not config.is_broker:
+        _require(
+            not config.broker_listeners,
+            "listeners",
+            f"The listeners config must only contain KRaft controller listeners from {key} when "
+            "process.roles=controller",
+        )
+        return
+    advertised = {endpoint.name for endpoint in config.advertised_listeners}
+    _require(
+        bool(advertised),
+        "advertised.listeners",
+        f"There must be at least one broker advertised listener. Perhaps all listeners appear in {key}?",
+    )
+    _require(
+        config.inter_broker_listener_name in advertised,
+        "inter.broker.listener.name",
+        f"inter.broker.listener.name must be a listener name defined in advertised.listeners: "
+        f"{config.inter_broker_listener_name} is not among {','.join(sorted(advertised))}",
+    )
+
+
+def _check_log(config: NodeSettings) -> None:
+    _require(
+        bool(config.log_dirs),
+        "log.dirs",
+        "At least one log directory must be defined via log.dirs or log.dir.",
+    )
+    _require(
+        len(set(config.log_dirs)) == len(config.log_dirs),
+        "log.dirs",
+        f"Duplicate log directory found: {','.join(config.log_dirs)}",
+    )
+    _require(config.log_roll_ms >= 1, "log.roll.ms", "log.roll.ms must be greater than or equal to 1")
+    jitter = config.optional_integer("log.roll.jitter.ms")
+    _require(
+        jitter is None or jitter >= 0,
+        "log.roll.jitter.ms",
+        "log.roll.jitter.ms must be greater than or equal to 0",
+    )
+    retention = config.log_retention_ms
+    _require(
+        retention == -1 or retention >= 1,
+        "log.retention.ms",
+        "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
+    )
+    _require(
+        config.integer("log.cleaner.dedupe.buffer.size") / max(1, config.integer("log.cleaner.threads"))
+        > _MIB,
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+    )
+
+
+def _check_limits(config: NodeSettings) -> None:
+    wait = config.integer("replica.fetch.wait.max.ms")
+    _require(
+        wait <= config.integer("replica.socket.timeout.ms"),
+        "replica.socket.timeout.ms",
+        "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent "
+        "unnecessary socket timeouts",
+    )
+    _require(
+        wait <= config.integer("replica.lag.time.max.ms"),
+        "replica.fetch.wait.max.ms",
+        "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent "
+        "frequent changes in ISR",
+    )
+    queued = config.integer("queued.max.request.bytes")
+    _require(
+        queued <= 0 or queued >= config.integer("socket.request.max.bytes"),
+        "queued.max.request.bytes",
+        "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
+    )
+    _require(
+        config.integer("max.connections.per.ip") > 0 or bool(config.max_connections_per_ip_overrides),
+        "max.connections.per.ip",
+        "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+    )
+    _require(
+        config.integer("broker.heartbeat.interval.ms") * 2 <= config.integer("broker.session.timeout.ms"),
+        "broker.session.timeout.ms",
+        "broker.heartbeat.interval.ms must be less than or equal to half of broker.session.timeout.ms",
+    )
+    for prefix in ("group.", "group.consumer."):
+        _require(
+            config.integer(f"{prefix}min.session.timeout.ms")
+            <= config.integer(f"{prefix}max.session.timeout.ms"),
+            f"{prefix}max.session.timeout.ms",
+            f"{prefix}max.session.timeout.ms must be greater than or equal to {prefix}min.session.timeout.ms",
+        )

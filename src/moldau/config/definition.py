@@ -1,0 +1,214 @@
+"""What a configuration key is: its type, default, bounds and how it may be changed.
+
+Error texts have the form that users of Kafka know:
+``Invalid value x for configuration num.partitions: Not a number of type INT``.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import TypeAlias, assert_never
+
+Value: TypeAlias = "bool | int | float | str | tuple[str, ...] | None"
+Validator: TypeAlias = Callable[[Value], "str | None"]
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used. ``key`` names the property at fault."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+        self.message = message
+
+
+class ConfigType(IntEnum):
+    """Types, with their numbers in DescribeConfigs responses (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, with its number in DescribeConfigs responses."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
+    DYNAMIC_CLIENT_METRICS = 7
+    DYNAMIC_GROUP = 8
+
+
+class Importance(Enum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+
+class Update(Enum):
+    """Whether a running node takes a new value (KIP-226)."""
+
+    READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
+    CLUSTER_WIDE = "cluster-wide"
+
+
+_INT_BOUNDS = {
+    ConfigType.SHORT: (-(2**15), 2**15 - 1),
+    ConfigType.INT: (-(2**31), 2**31 - 1),
+    ConfigType.LONG: (-(2**63), 2**63 - 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One property. ``doc`` is one or more sentences in Markdown; ``valid`` describes the bounds."""
+
+    name: str
+    type: ConfigType
+    default: Value
+    doc: str
+    importance: Importance = Importance.MEDIUM
+    validator: Validator | None = None
+    valid: str = ""
+    update: Update = Update.READ_ONLY
+    has_effect: bool = True  # False: accepted so that files for Kafka work; the doc says why
+
+    @property
+    def is_sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    def parse(self, text: str) -> Value:
+        """The typed value of ``text``; raises :class:`ConfigError`."""
+        value = self._convert(text.strip())
+        self.check(value)
+        return value
+
+    def check(self, value: Value) -> None:
+        """Raise :class:`ConfigError` when the value is out of bounds."""
+        if self.validator is not None and value is not None:
+            reason = self.validator(value)
+            if reason is not None:
+                raise self.error(self.format(value), reason)
+
+    def error(self, value: object, reason: str) -> ConfigError:
+        shown = "[hidden]" if self.is_sensitive else value
+        return ConfigError(self.name, f"Invalid value {shown} for configuration {self.name}: {reason}")
+
+    def _convert(self, text: str) -> Value:
+        kind = self.type
+        match kind:
+            case ConfigType.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise self.error(text, "Expected value to be either true or false")
+                return text.lower() == "true"
+            case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
+                return self._convert_integer(text)
+            case ConfigType.DOUBLE:
+                try:
+                    return float(text)
+                except ValueError:
+                    raise self.error(text, "Not a number of type DOUBLE") from None
+            case ConfigType.LIST:
+                return tuple(part.strip() for part in text.split(",")) if text else ()
+            case ConfigType.STRING | ConfigType.CLASS | ConfigType.PASSWORD:
+                return text
+            case _:
+                assert_never(kind)
+
+    def _convert_integer(self, text: str) -> int:
+        low, high = _INT_BOUNDS[self.type]
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if digits.isascii() and digits.isdigit() and low <= int(text) <= high:
+            return int(text)
+        raise self.error(text, f"Not a number of type {self.type.name}")
+
+    def format(self, value: Value) -> str | None:
+        """The value as text, as Kafka's tools show it; ``None`` for no value."""
+        match value:
+            case None:
+                return None
+            case bool():
+                return "true" if value else "false"
+            case float():
+                return _java_double(value)
+            case tuple():
+                return ",".join(value)
+            case _:
+                return str(value)
+
+
+def _java_double(value: float) -> str:
+    """As ``Double.toString`` writes it, for the values that configs have."""
+    text = repr(value)
+    if "e" in text:
+        mantissa, _, exponent = text.partition("e")
+        return f"{mantissa if '.' in mantissa else mantissa + '.0'}E{int(exponent)}"
+    return text
+
+
+class ConfigDef:
+    """A set of keys: parses properties, and names what is unknown or wrong."""
+
+    def __init__(self, keys: Iterable[ConfigKey], passed_on_prefixes: tuple[str, ...] = ()) -> None:
+        self._keys: dict[str, ConfigKey] = {}
+        self._prefixes = passed_on_prefixes
+        for key in keys:
+            if key.name in self._keys:
+                raise ValueError(f"{key.name} is defined twice")
+            key.check(key.default)
+            self._keys[key.name] = key
+
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self._keys.values())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._keys
+
+    def __getitem__(self, name: str) -> ConfigKey:
+        return self._keys[name]
+
+    def get(self, name: str) -> ConfigKey | None:
+        return self._keys.get(name)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._keys)
+
+    def is_passed_on(self, name: str) -> bool:
+        """Whether the key belongs to a plug-in, which checks it itself (``rsm.config.…``)."""
+        return name.startswith(self._prefixes) if self._prefixes else False
+
+    def parse(self, values: Mapping[str, str]) -> dict[str, Value]:
+        """Typed values of the given keys (no defaults); raises :class:`ConfigError` for the first bad one."""
+        typed: dict[str, Value] = {}
+        for name, text in values.items():
+            key = self._keys.get(name)
+            if key is None:
+                if self.is_passed_on(name):
+                    typed[name] = text
+                    continue
+                raise self.unknown(name)
+            typed[name] = key.parse(text)
+        return typed
+
+    def unknown(self, name: str) -> ConfigError:
+        """The error for a key that is not defined; it offers the closest one that is."""
+        closest = difflib.get_close_matches(name, self._keys, n=1, cutoff=0.75)
+        hint = f" Did you mean {closest[0]}?" if closest else ""
+        return ConfigError(name, f"Unknown configuration {name}.{hint}")

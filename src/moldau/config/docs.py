@@ -1,0 +1,92 @@
+"""Writes docs/configuration.md from the definitions."""
+
+from collections.abc import Iterable
+
+from moldau.config.definition import ConfigKey
+from moldau.config.keys import log, node, serving, tiers, topic
+from moldau.config.synonyms import TOPIC_SYNONYMS
+
+_SECTIONS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
+    ("The node", node.NODE),
+    ("Listeners and connections", node.LISTENERS),
+    ("Quorum and metadata log", node.QUORUM),
+    ("Log", log.LOG),
+    ("Compaction", log.CLEANER),
+    ("Replication", serving.REPLICATION),
+    ("Fetching", serving.FETCHING),
+    ("Groups", serving.GROUPS),
+    ("Committed offsets", serving.OFFSETS),
+    ("Producers and transactions", serving.TRANSACTIONS),
+    ("Quotas, metrics, security", serving.OPERATIONS),
+    ("Tiered storage", tiers.TIERED),
+    ("Diskless topics", tiers.DISKLESS),
+    ("Moldau's own", tiers.MOLDAU),
+)
+
+_INTRODUCTION = """# Configuration
+
+<!-- Written by `python -m moldau.config.docs`; change the definitions in src/moldau/config/keys instead. -->
+
+A node reads a file in the syntax of Java's properties, with Kafka's names. `--set KEY=VALUE` overrides a key.
+A key that is unknown or has a bad value stops the start with its name and the reason. Keys that configure a
+plug-in (`rsm.config.…`, `rlmm.config.…`), and `listener.name.…`, `ssl.…` and `sasl.…`, are passed on.
+
+"Update" says how a running node takes a new value: *read-only* not at all, *per-broker* for one broker,
+*cluster-wide* for one broker or as the default of all. Keys marked † are accepted so that a file for Kafka
+works, and change nothing here.
+"""
+
+_TOPICS = """## Topics
+
+A topic that does not set a key has the value of the broker config in the last column; of several, the
+first that is set counts.
+
+"""
+
+
+def configuration_page() -> str:
+    """The whole page, in Markdown."""
+    parts = [_INTRODUCTION, "## Nodes\n"]
+    for title, keys in _SECTIONS:
+        parts.append(f"### {title}\n\n" + _broker_table(keys))
+    parts.append(_TOPICS + _topic_table(topic.TOPIC))
+    return "\n".join(parts)
+
+
+def _broker_table(keys: Iterable[ConfigKey]) -> str:
+    rows = [
+        "| key | type | default | valid | update | importance | what it does |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    rows += [
+        f"| `{key.name}`{'' if key.has_effect else ' †'} | {key.type.name.lower()} | {_default(key)} "
+        f"| {_cell(key.valid)} | {key.update.value} | {key.importance.value} | {_cell(key.doc)} |"
+        for key in keys
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def _topic_table(keys: Iterable[ConfigKey]) -> str:
+    rows = ["| key | type | default | valid | what it does | broker config |", "|---|---|---|---|---|---|"]
+    for key in keys:
+        synonyms = ", ".join(f"`{synonym.name}`" for synonym in TOPIC_SYNONYMS.get(key.name, ()))
+        rows.append(
+            f"| `{key.name}` | {key.type.name.lower()} | {_default(key)} | {_cell(key.valid)} "
+            f"| {_cell(key.doc)} | {synonyms} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def _default(key: ConfigKey) -> str:
+    text = key.format(key.default)
+    if text is None:
+        return "null"
+    return f"`{text}`" if text else '""'
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(configuration_page(), end="")

@@ -1,0 +1,38 @@
+"""An effective value with its source, as DescribeConfigs shows it."""
+
+from dataclasses import dataclass
+
+from moldau.config.definition import ConfigKey, ConfigSource, Value
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSynonym:
+    """One place where the value might come from; ``value`` is ``None`` for secrets."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """The value in effect, where it comes from, and what would stand in for it, most specific first."""
+
+    key: ConfigKey
+    value: Value
+    source: ConfigSource
+    synonyms: tuple[ConfigSynonym, ...]
+    is_read_only: bool
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def text(self) -> str | None:
+        """The value as text; ``None`` for a secret or no value."""
+        return None if self.key.is_sensitive else self.key.format(self.value)
+
+    @property
+    def is_default(self) -> bool:
+        return self.source is ConfigSource.DEFAULT

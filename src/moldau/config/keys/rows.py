@@ -1,0 +1,64 @@
+"""The short form in which the tables of keys are written."""
+
+from functools import partial
+from typing import Protocol
+
+from moldau.config.definition import ConfigKey, ConfigType, Importance, Update, Validator, Value
+from moldau.config.validators import Check
+
+HIGH = Importance.HIGH
+MEDIUM = Importance.MEDIUM
+LOW = Importance.LOW
+PER_BROKER = Update.PER_BROKER
+CLUSTER_WIDE = Update.CLUSTER_WIDE
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+DOUBLE_MAX = 1.7976931348623157e308
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+SECOND_MS = 1000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+
+class Row(Protocol):
+    def __call__(
+        self,
+        name: str,
+        default: Value,
+        doc: str,
+        importance: Importance = ...,
+        *,
+        check: Validator | None = ...,
+        update: Update = ...,
+        has_effect: bool = ...,
+    ) -> ConfigKey: ...
+
+
+def _row(
+    type_: ConfigType,
+    name: str,
+    default: Value,
+    doc: str,
+    importance: Importance = MEDIUM,
+    *,
+    check: Validator | None = None,
+    update: Update = Update.READ_ONLY,
+    has_effect: bool = True,
+) -> ConfigKey:
+    valid = check.description if isinstance(check, Check) else ""
+    return ConfigKey(name, type_, default, doc, importance, check, valid, update, has_effect)
+
+
+boolean: Row = partial(_row, ConfigType.BOOLEAN)
+string: Row = partial(_row, ConfigType.STRING)
+int32: Row = partial(_row, ConfigType.INT)
+int16: Row = partial(_row, ConfigType.SHORT)
+int64: Row = partial(_row, ConfigType.LONG)
+double: Row = partial(_row, ConfigType.DOUBLE)
+list_: Row = partial(_row, ConfigType.LIST)
+class_: Row = partial(_row, ConfigType.CLASS)
+password: Row = partial(_row, ConfigType.PASSWORD)

@@ -1,0 +1,498 @@
+"""Fetching, replication, groups, offsets, producers and transactions."""
+
+from moldau.config.keys.rows import (
+    CLUSTER_WIDE,
+    DAY_MS,
+    HIGH,
+    HOUR_MS,
+    INT_MAX,
+    KIB,
+    LOW,
+    MIB,
+    MINUTE_MS,
+    boolean,
+    class_,
+    int16,
+    int32,
+    int64,
+    list_,
+    password,
+    string,
+)
+from moldau.config.validators import at_least, between, list_of, one_of
+
+_ONE_WAITING_ROOM = "Accepted for Kafka's sake: what waits is removed when it ends."
+
+REPLICATION = (
+    int32(
+        "default.replication.factor", 1, "Replicas of a topic that does not say how many.", check=at_least(1)
+    ),
+    int32(
+        "min.insync.replicas",
+        1,
+        "With acks=all, how many replicas must have a record before it counts.",
+        HIGH,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+    ),
+    boolean(
+        "unclean.leader.election.enable",
+        False,
+        "A replica that lacks records may lead when no other is left; records are lost then.",
+        HIGH,
+        update=CLUSTER_WIDE,
+    ),
+    int64(
+        "replica.lag.time.max.ms",
+        30_000,
+        "A follower that has not caught up for this long is out of sync.",
+        HIGH,
+    ),
+    int32("replica.socket.timeout.ms", 30_000, "How long a follower waits for its leader.", HIGH),
+    int32(
+        "replica.socket.receive.buffer.bytes",
+        64 * KIB,
+        "Accepted for Kafka's sake; the system sizes the buffer.",
+        HIGH,
+        has_effect=False,
+    ),
+    int32("replica.fetch.max.bytes", MIB, "Bytes a follower asks for, per partition.", check=at_least(0)),
+    int32(
+        "replica.fetch.response.max.bytes", 10 * MIB, "Bytes a follower asks for, in all.", check=at_least(0)
+    ),
+    int32(
+        "replica.fetch.wait.max.ms",
+        500,
+        "How long a leader may wait for new records before it answers a follower.",
+        HIGH,
+    ),
+    int32("replica.fetch.min.bytes", 1, "Bytes for which a leader waits before it answers a follower.", HIGH),
+    int32("replica.fetch.backoff.ms", 1000, "How long a follower waits after an error.", check=at_least(0)),
+    int32(
+        "num.replica.fetchers",
+        1,
+        "Connections over which a follower follows one broker.",
+        HIGH,
+        update=CLUSTER_WIDE,
+    ),
+    int32(
+        "num.replica.alter.log.dirs.threads",
+        None,
+        "Accepted for Kafka's sake: the event loop does this.",
+        HIGH,
+        has_effect=False,
+    ),
+    int64(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5000,
+        "How often high watermarks are written down.",
+        HIGH,
+    ),
+    boolean(
+        "follower.fetch.last.tiered.offset.enable",
+        False,
+        "A new follower starts at the end of the tiered part.",
+    ),
+    boolean("auto.leader.rebalance.enable", True, "Leadership goes back to the preferred replica.", HIGH),
+    int64(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        "How often that is looked at.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        "Accepted for Kafka's sake; every imbalance is mended.",
+        HIGH,
+        has_effect=False,
+    ),
+    int64(
+        "unclean.leader.election.interval.ms",
+        5 * MINUTE_MS,
+        "How often the controller looks for partitions that wait for an unclean election.",
+        check=at_least(1),
+    ),
+    class_(
+        "replica.selector.class",
+        None,
+        "How a reader's replica is chosen: Kafka's `RackAwareReplicaSelector` is known by name.",
+    ),
+    int32("fetch.purgatory.purge.interval.requests", 1000, _ONE_WAITING_ROOM, has_effect=False),
+    int32("producer.purgatory.purge.interval.requests", 1000, _ONE_WAITING_ROOM, has_effect=False),
+    int32("delete.records.purgatory.purge.interval.requests", 1, _ONE_WAITING_ROOM, has_effect=False),
+)
+
+FETCHING = (
+    int32("fetch.max.bytes", 55 * MIB, "Bytes in one fetch response.", check=at_least(1024)),
+    int32(
+        "max.incremental.fetch.session.cache.slots",
+        1000,
+        "Incremental fetch sessions that are kept.",
+        check=at_least(0),
+    ),
+    int32(
+        "max.request.partition.size.limit",
+        2000,
+        "Partitions in one DescribeTopicPartitions response.",
+        check=at_least(1),
+    ),
+    int32(
+        "remote.fetch.max.wait.ms",
+        500,
+        "How long a fetch may wait for tiered data.",
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+    ),
+    int32("remote.max.partition.fetch.bytes", MIB, "Accepted for Kafka's sake.", has_effect=False),
+)
+
+GROUPS = (
+    int32("group.min.session.timeout.ms", 6000, "The shortest session time-out that a member may ask for."),
+    int32(
+        "group.max.session.timeout.ms",
+        30 * MINUTE_MS,
+        "The longest session time-out that a member may ask for.",
+    ),
+    int32(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long an empty group waits for more members before its first rebalance.",
+    ),
+    int32("group.max.size", INT_MAX, "Members of one group.", check=at_least(1)),
+    list_(
+        "group.coordinator.rebalance.protocols",
+        ("classic", "consumer", "streams"),
+        "The group protocols that are offered.",
+        check=list_of("classic", "consumer", "share", "streams"),
+    ),
+    int32(
+        "group.coordinator.threads",
+        4,
+        "Accepted for Kafka's sake: one event loop serves all groups.",
+        HIGH,
+        check=at_least(1),
+        has_effect=False,
+    ),
+    int32(
+        "group.coordinator.append.linger.ms",
+        5,
+        "How long the coordinator gathers records before it writes them; -1 adapts.",
+        check=at_least(-1),
+    ),
+    int32(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "The session time-out of consumer groups.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        "The shortest session time-out that a group config may set.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "The longest session time-out that a group config may set.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that members of consumer groups are given.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        "The shortest heartbeat interval that a group config may set.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The longest heartbeat interval that a group config may set.",
+        check=at_least(1),
+    ),
+    int32("group.consumer.max.size", INT_MAX, "Members of one consumer group.", check=at_least(1)),
+    list_(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        "The assignors on the broker's side; the first is the default.",
+    ),
+    string(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Which groups may change their protocol while they live.",
+        check=one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+    ),
+    int32(
+        "group.consumer.regex.refresh.interval.ms",
+        10 * MINUTE_MS,
+        "How often subscriptions by pattern are looked at again.",
+        check=at_least(10_000),
+    ),
+    int32(
+        "group.share.session.timeout.ms", 45_000, "The session time-out of share groups.", check=at_least(1)
+    ),
+    int32(
+        "group.share.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that members of share groups are given.",
+        check=at_least(1),
+    ),
+    int32("group.share.max.size", 200, "Members of one share group.", check=between(1, 1000)),
+    int32(
+        "group.share.delivery.count.limit",
+        5,
+        "How often a record of a share group is delivered.",
+        check=between(2, 10),
+    ),
+    int32(
+        "group.share.record.lock.duration.ms",
+        30_000,
+        "How long a member of a share group holds a record.",
+        check=between(1000, HOUR_MS),
+    ),
+)
+
+OFFSETS = (
+    int32(
+        "offset.metadata.max.bytes", 4096, "The size of the text that may go with a committed offset.", HIGH
+    ),
+    int32(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of `__consumer_offsets`; not to be changed later.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int16(
+        "offsets.topic.replication.factor",
+        3,
+        "Replicas of `__consumer_offsets`; fewer where there are fewer brokers (`moldau dev`).",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "offsets.topic.segment.bytes",
+        100 * MIB,
+        "The size of a segment of `__consumer_offsets`.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "offsets.topic.compression.codec",
+        0,
+        "The codec of `__consumer_offsets`: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        HIGH,
+        check=between(0, 4),
+    ),
+    int32(
+        "offsets.load.buffer.size",
+        5 * MIB,
+        "Bytes read at a time when offsets are loaded.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "offsets.retention.minutes",
+        7 * 24 * 60,
+        "How long the offsets of an empty group are kept.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int64(
+        "offsets.retention.check.interval.ms",
+        10 * MINUTE_MS,
+        "How often expired offsets are looked for.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32("offsets.commit.timeout.ms", 5000, "How long a commit may take.", HIGH, check=at_least(1)),
+)
+
+TRANSACTIONS = (
+    int32(
+        "producer.id.expiration.ms",
+        DAY_MS,
+        "How long an idle idempotent producer is remembered.",
+        LOW,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+    ),
+    int32(
+        "producer.id.expiration.check.interval.ms",
+        10 * MINUTE_MS,
+        "How often expired producers are looked for.",
+        LOW,
+        check=at_least(1),
+    ),
+    boolean(
+        "transaction.partition.verification.enable",
+        True,
+        "A transactional write is checked against its transaction.",
+        LOW,
+        update=CLUSTER_WIDE,
+    ),
+    boolean(
+        "transaction.two.phase.commit.enable",
+        False,
+        "Transactions without a time-out (two-phase commit) are allowed.",
+        LOW,
+    ),
+    int32(
+        "transaction.max.timeout.ms",
+        15 * MINUTE_MS,
+        "The longest time-out that a transaction may ask for.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "transactional.id.expiration.ms",
+        7 * DAY_MS,
+        "How long an idle transactional id is remembered.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "transaction.state.log.num.partitions",
+        50,
+        "Partitions of `__transaction_state`; not to be changed later.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int16(
+        "transaction.state.log.replication.factor",
+        3,
+        "Replicas of `__transaction_state`; fewer where there are fewer brokers (`moldau dev`).",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "transaction.state.log.min.isr",
+        2,
+        "`min.insync.replicas` of `__transaction_state`.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "transaction.state.log.segment.bytes",
+        100 * MIB,
+        "The size of a segment of `__transaction_state`.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "transaction.state.log.load.buffer.size",
+        5 * MIB,
+        "Bytes read at a time when transactions are loaded.",
+        HIGH,
+        check=at_least(1),
+    ),
+    int32(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        10_000,
+        "How often transactions past their time-out are looked for.",
+        LOW,
+        check=at_least(1),
+    ),
+    int32(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        HOUR_MS,
+        "How often expired transactional ids are looked for.",
+        LOW,
+        check=at_least(1),
+    ),
+    int32(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "How long a check of a transaction waits before it is repeated.",
+        HIGH,
+        check=at_least(0),
+    ),
+    int32(
+        "add.partitions.to.txn.retry.backoff.max.ms", 100, "The longest such wait.", HIGH, check=at_least(0)
+    ),
+)
+
+OPERATIONS = (
+    int32("quota.window.num", 11, "Samples that a client quota is measured over.", LOW, check=at_least(1)),
+    int32("quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
+    int32(
+        "replication.quota.window.num",
+        11,
+        "Samples that a replication quota is measured over.",
+        LOW,
+        check=at_least(1),
+    ),
+    int32("replication.quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
+    int32(
+        "controller.quota.window.num",
+        11,
+        "Samples that the quota of changes is measured over.",
+        LOW,
+        check=at_least(1),
+    ),
+    int32("controller.quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
+    list_(
+        "metric.reporters",
+        (),
+        "Accepted for Kafka's sake; see `metrics.listener`.",
+        LOW,
+        update=CLUSTER_WIDE,
+        has_effect=False,
+    ),
+    int32(
+        "metrics.num.samples",
+        2,
+        "Accepted for Kafka's sake; rates are left to Prometheus.",
+        LOW,
+        check=at_least(1),
+        has_effect=False,
+    ),
+    int64(
+        "metrics.sample.window.ms",
+        30_000,
+        "Accepted for Kafka's sake; rates are left to Prometheus.",
+        LOW,
+        check=at_least(1),
+        has_effect=False,
+    ),
+    string(
+        "metrics.recording.level",
+        "INFO",
+        "Accepted for Kafka's sake; every meter is always on.",
+        LOW,
+        has_effect=False,
+    ),
+    int32("telemetry.max.bytes", MIB, "The largest push of client metrics.", LOW, check=at_least(1)),
+    boolean("allow.everyone.if.no.acl.found", False, "With an authorizer, what has no ACL is allowed.", LOW),
+    string("super.users", "", "Principals that may do everything: `User:name;User:name`.", LOW),
+    list_("sasl.enabled.mechanisms", ("GSSAPI",), "SASL mechanisms that clients may use."),
+    string("sasl.mechanism.inter.broker.protocol", "GSSAPI", "The SASL mechanism among brokers."),
+    string("sasl.mechanism.controller.protocol", "GSSAPI", "The SASL mechanism towards controllers.", HIGH),
+    password("delegation.token.secret.key", None, "The key that delegation tokens are signed with."),
+    int64(
+        "delegation.token.max.lifetime.ms",
+        7 * DAY_MS,
+        "How long a delegation token may be renewed.",
+        check=at_least(1),
+    ),
+    int64(
+        "delegation.token.expiry.time.ms",
+        DAY_MS,
+        "How long a delegation token is valid without renewal.",
+        check=at_least(1),
+    ),
+    int64(
+        "delegation.token.expiry.check.interval.ms",
+        HOUR_MS,
+        "How often expired delegation tokens are looked for.",
+        LOW,
+        check=at_least(1),
+    ),
+)

@@ -1,0 +1,131 @@
+"""Addresses in configuration: listeners, voters, bootstrap servers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from moldau.config.definition import ConfigError
+
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_ENDPOINT = re.compile(r"^([^:/]+)://(?:\[([0-9a-fA-F:.%]*)\]|([^:/]*)):(-?[0-9]+)$")
+_VOTER = re.compile(r"^([0-9]+)@(?:\[([0-9a-fA-F:.%]+)\]|([^:@]+)):([0-9]+)$")
+_SERVER = re.compile(r"^(?:\[([0-9a-fA-F:.%]+)\]|([^:]+)):([0-9]+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """``name://host:port``; an empty host is every interface."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A controller of a static quorum."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+def parse_endpoints(key: str, text: str | None) -> tuple[Endpoint, ...]:
+    """A list of endpoints with names and ports of their own; raises :class:`ConfigError`."""
+    endpoints = []
+    for part in _parts(text):
+        match = _ENDPOINT.match(part)
+        if match is None:
+            raise ConfigError(
+                key,
+                f"Invalid value {text} for configuration {key}: Unable to parse {part} to a broker endpoint",
+            )
+        name, bracketed, host, port = match.groups()
+        endpoints.append(Endpoint(name.upper(), bracketed or host or "", _port(key, text, port)))
+    names = [endpoint.name for endpoint in endpoints]
+    if len(set(names)) != len(names):
+        raise ConfigError(
+            key, f"Invalid value {text} for configuration {key}: Each listener must have a different name"
+        )
+    addresses = [(endpoint.host, endpoint.port) for endpoint in endpoints if endpoint.port != 0]
+    if key == "listeners" and len(set(addresses)) != len(addresses):
+        raise ConfigError(
+            key, f"Invalid value {text} for configuration {key}: Each listener must have a different port"
+        )
+    return tuple(endpoints)
+
+
+def parse_protocol_map(key: str, text: str) -> Mapping[str, str]:
+    """Listener name → security protocol."""
+    protocols: dict[str, str] = {}
+    for part in _parts(text):
+        name, colon, protocol = part.rpartition(":")
+        if not colon or not name:
+            raise ConfigError(
+                key, f"Invalid value {text} for configuration {key}: {part} is not of the form NAME:PROTOCOL"
+            )
+        if protocol.strip().upper() not in SECURITY_PROTOCOLS:
+            raise ConfigError(key, f"Invalid security protocol `{protocol}` defined in {key}")
+        protocols[name.strip().upper()] = protocol.strip().upper()
+    return protocols
+
+
+def parse_voters(key: str, entries: Sequence[str]) -> tuple[Voter, ...]:
+    """``id@host:port`` entries, of distinct ids."""
+    voters = []
+    for entry in entries:
+        match = _VOTER.match(entry)
+        if match is None:
+            raise ConfigError(
+                key,
+                f"Invalid value {entry} for configuration {key}: it is not of the form "
+                "{id}@{host}:{port}",
+            )
+        node_id, bracketed, host, port = match.groups()
+        voters.append(Voter(int(node_id), bracketed or host, _port(key, entry, port)))
+    if len({voter.node_id for voter in voters}) != len(voters):
+        raise ConfigError(
+            key, f"Invalid value {','.join(entries)} for configuration {key}: A voter's id occurs twice"
+        )
+    return tuple(voters)
+
+
+def parse_servers(key: str, entries: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """``host:port`` entries."""
+    servers = []
+    for entry in entries:
+        match = _SERVER.match(entry)
+        if match is None:
+            raise ConfigError(
+                key, f"Invalid value {entry} for configuration {key}: it is not of the form host:port"
+            )
+        bracketed, host, port = match.groups()
+        servers.append((bracketed or host, _port(key, entry, port)))
+    return tuple(servers)
+
+
+def parse_counts(key: str, text: str) -> dict[str, int]:
+    """``host:count`` entries."""
+    counts = {}
+    for part in _parts(text):
+        host, colon, count = part.rpartition(":")
+        if not colon or not host or not count.strip().isdigit():
+            raise ConfigError(
+                key, f"Invalid value {text} for configuration {key}: {part} is not of the form host:count"
+            )
+        counts[host.strip()] = int(count)
+    return counts
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _port(key: str, text: str | None, port: str) -> int:
+    if not 0 <= int(port) <= 65535:
+        raise ConfigError(key, f"Invalid value {text} for configuration {key}: {port} is not a port")
+    return int(port)

@@ -1,0 +1,137 @@
+"""What several keys decide together: the node's roles, folders, listeners and quorum."""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from moldau.config.listeners import (
+    Endpoint,
+    Voter,
+    parse_counts,
+    parse_endpoints,
+    parse_protocol_map,
+    parse_servers,
+    parse_voters,
+)
+from moldau.config.settings import Settings
+from moldau.config.synonyms import TOPIC_SYNONYMS
+
+
+class NodeSettings(Settings):
+    """Values of a node, and what is derived from them."""
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody set the key, so that its default does not count."""
+        raise NotImplementedError
+
+    @property
+    def node_id(self) -> int:
+        node_id = self.integer("node.id")
+        return node_id if node_id >= 0 else self.integer("broker.id")
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.items("process.roles")
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.items("process.roles")
+
+    @property
+    def rack(self) -> str | None:
+        return self.optional_text("broker.rack")
+
+    @cached_property
+    def log_dirs(self) -> tuple[str, ...]:
+        """Folders for data."""
+        text = self.optional_text("log.dirs") or self.text("log.dir")
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+
+    @property
+    def metadata_log_dir(self) -> str:
+        return self.optional_text("metadata.log.dir") or self.log_dirs[0]
+
+    # Listeners.
+
+    @cached_property
+    def listeners(self) -> tuple[Endpoint, ...]:
+        """Where to listen, brokers' and controllers' listeners alike."""
+        return parse_endpoints("listeners", self.text("listeners"))
+
+    @cached_property
+    def controller_listener_names(self) -> tuple[str, ...]:
+        text = self.optional_text("controller.listener.names") or ""
+        return tuple(part.strip().upper() for part in text.split(",") if part.strip())
+
+    @cached_property
+    def broker_listeners(self) -> tuple[Endpoint, ...]:
+        """The listeners that are not the controllers'."""
+        controllers = self.controller_listener_names
+        return tuple(endpoint for endpoint in self.listeners if endpoint.name not in controllers)
+
+    @cached_property
+    def controller_listeners(self) -> tuple[Endpoint, ...]:
+        controllers = self.controller_listener_names
+        return tuple(endpoint for endpoint in self.listeners if endpoint.name in controllers)
+
+    @cached_property
+    def advertised_listeners(self) -> tuple[Endpoint, ...]:
+        """What clients are told, without the controllers' listeners; an empty host is this machine's name."""
+        text = self.optional_text("advertised.listeners")
+        endpoints = self.listeners if text is None else parse_endpoints("advertised.listeners", text)
+        controllers = self.controller_listener_names
+        return tuple(endpoint for endpoint in endpoints if endpoint.name not in controllers)
+
+    @cached_property
+    def security_protocols(self) -> Mapping[str, str]:
+        """Listener name → security protocol; a controller's listener is PLAINTEXT unless it is mapped."""
+        key = "listener.security.protocol.map"
+        protocols = dict(parse_protocol_map(key, self.text(key)))
+        if not self.is_set(key):
+            for name in self.controller_listener_names:
+                protocols.setdefault(name, "PLAINTEXT")
+        return protocols
+
+    @property
+    def inter_broker_listener_name(self) -> str:
+        name = self.optional_text("inter.broker.listener.name")
+        return (name or self.text("security.inter.broker.protocol")).upper()
+
+    @cached_property
+    def max_connections_per_ip_overrides(self) -> dict[str, int]:
+        key = "max.connections.per.ip.overrides"
+        return parse_counts(key, self.text(key))
+
+    # Quorum.
+
+    @cached_property
+    def quorum_voters(self) -> tuple[Voter, ...]:
+        key = "controller.quorum.voters"
+        return parse_voters(key, self.items(key))
+
+    @cached_property
+    def quorum_bootstrap_servers(self) -> tuple[tuple[str, int], ...]:
+        key = "controller.quorum.bootstrap.servers"
+        return parse_servers(key, self.items(key))
+
+    # Times with several units.
+
+    def _time_ms(self, topic_key: str) -> int:
+        group = TOPIC_SYNONYMS[topic_key]
+        chosen = next((synonym for synonym in group if self.is_set(synonym.name)), group[-1])
+        value = chosen.convert(self[chosen.name])
+        assert isinstance(value, int)
+        return value
+
+    @property
+    def log_retention_ms(self) -> int:
+        """-1 for ever."""
+        value = self._time_ms("retention.ms")
+        return -1 if value < 0 else value
+
+    @property
+    def log_roll_ms(self) -> int:
+        return self._time_ms("segment.ms")
+
+    @property
+    def log_flush_interval_ms(self) -> int:
+        return self._time_ms("flush.ms")

@@ -1,0 +1,49 @@
+"""Typed access to configuration values by name."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from moldau.config.definition import Value
+
+
+class Settings:
+    """Values by key. The accessors say what type they expect, so that callers need no casts."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.values = MappingProxyType(dict(values))
+
+    def __getitem__(self, name: str) -> Value:
+        return self.values[name]
+
+    def integer(self, name: str) -> int:
+        value = self.values[name]
+        assert isinstance(value, int), name
+        assert not isinstance(value, bool), name
+        return value
+
+    def optional_integer(self, name: str) -> int | None:
+        return None if self.values[name] is None else self.integer(name)
+
+    def number(self, name: str) -> float:
+        value = self.values[name]
+        assert isinstance(value, int | float), name
+        return value
+
+    def flag(self, name: str) -> bool:
+        value = self.values[name]
+        assert isinstance(value, bool), name
+        return value
+
+    def text(self, name: str) -> str:
+        value = self.values[name]
+        assert isinstance(value, str), name
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """The text, or ``None`` when there is none or it is empty."""
+        return None if self.values[name] is None else self.text(name) or None
+
+    def items(self, name: str) -> tuple[str, ...]:
+        value = self.values[name]
+        assert isinstance(value, tuple), name
+        return value

@@ -1,0 +1,81 @@
+"""Which broker config stands behind a topic config, and how their units differ.
+
+The first broker config that is set counts; when none is, the first one that has a default.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from moldau.config.definition import Value
+
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+
+
+class Synonym(NamedTuple):
+    """A broker config, and by what its value is multiplied to make the topic's."""
+
+    name: str
+    factor: int = 1
+
+    def convert(self, value: Value) -> Value:
+        """-1 (for ever) stays -1, whatever the unit."""
+        if self.factor == 1 or not isinstance(value, int):
+            return value
+        return value * self.factor if value >= 0 else value
+
+
+def _same(*names: str) -> dict[str, tuple[Synonym, ...]]:
+    return {name: (Synonym(name),) for name in names}
+
+
+def _prefixed(prefix: str, *names: str) -> dict[str, tuple[Synonym, ...]]:
+    return {name: (Synonym(prefix + name),) for name in names}
+
+
+TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
+    "segment.ms": (Synonym("log.roll.ms"), Synonym("log.roll.hours", _HOUR_MS)),
+    "segment.jitter.ms": (Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", _HOUR_MS)),
+    "segment.index.bytes": (Synonym("log.index.size.max.bytes"),),
+    "flush.messages": (Synonym("log.flush.interval.messages"),),
+    "flush.ms": (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
+    "retention.ms": (
+        Synonym("log.retention.ms"),
+        Synonym("log.retention.minutes", _MINUTE_MS),
+        Synonym("log.retention.hours", _HOUR_MS),
+    ),
+    "max.message.bytes": (Synonym("message.max.bytes"),),
+    "file.delete.delay.ms": (Synonym("log.segment.delete.delay.ms"),),
+    "diskless.enable": (Synonym("log.diskless.enable"),),
+    "min.cleanable.dirty.ratio": (Synonym("log.cleaner.min.cleanable.ratio"),),
+    **_prefixed("log.cleaner.", "delete.retention.ms", "min.compaction.lag.ms", "max.compaction.lag.ms"),
+    **_prefixed(
+        "log.",
+        "segment.bytes",
+        "retention.bytes",
+        "index.interval.bytes",
+        "cleanup.policy",
+        "preallocate",
+        "message.timestamp.type",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.after.max.ms",
+        "local.retention.ms",
+        "local.retention.bytes",
+    ),
+    **_same(
+        "unclean.leader.election.enable",
+        "min.insync.replicas",
+        "compression.type",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+    ),
+}
+
+BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    synonym.name: tuple(other.name for other in group[position:])
+    for group in TOPIC_SYNONYMS.values()
+    if len(group) > 1
+    for position, synonym in enumerate(group)
+}
+"""A broker config and those that stand in for it, in order."""

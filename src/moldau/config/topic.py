@@ -1,0 +1,172 @@
+"""The configuration of a topic: its own overrides over what its broker says."""
+
+from collections.abc import Iterable, Mapping
+
+from moldau.config.broker import BROKER, BrokerConfig
+from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Value
+from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.keys.topic import TOPIC as _KEYS
+from moldau.config.settings import Settings
+from moldau.config.synonyms import TOPIC_SYNONYMS
+
+TOPIC = ConfigDef(_KEYS)
+
+
+class TopicConfig(Settings):
+    """The values in effect for one topic; immutable."""
+
+    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+        self.broker = broker
+        self.overrides = dict(overrides)
+        typed = TOPIC.parse(overrides)
+        super().__init__({key.name: typed.get(key.name, _inherited(broker, key.name)[0]) for key in TOPIC})
+
+    @classmethod
+    def effective(cls, broker: BrokerConfig, overrides: Mapping[str, str]) -> "TopicConfig":
+        """Raises :class:`ConfigError` for an unknown key or a bad value.
+
+        ``broker`` carries the dynamic defaults (:meth:`BrokerConfig.with_dynamic`).
+        """
+        return cls(broker, overrides)
+
+    @staticmethod
+    def validate(overrides: Mapping[str, str | None], broker: BrokerConfig) -> "TopicConfig":
+        """The effective config of a topic that is to have these overrides; raises :class:`ConfigError`."""
+        given: dict[str, str] = {}
+        for name, value in overrides.items():
+            if name not in TOPIC:
+                # Kafka's words for this one differ from those at the start of a node.
+                raise ConfigError(name, f"Unknown topic config name: {name}")
+            if value is None:
+                raise ConfigError(name, f"Null value not supported for topic configs: {name}")
+            given[name] = value
+        config = TopicConfig(broker, given)
+        _check_combinations(config)
+        return config
+
+    def describe(self, names: Iterable[str] | None = None) -> list[ConfigEntry]:
+        """Entries for DescribeConfigs, by name; unknown names are left out."""
+        wanted = sorted(key.name for key in TOPIC) if names is None else [n for n in names if n in TOPIC]
+        return [self.entry(name) for name in wanted]
+
+    def entry(self, name: str) -> ConfigEntry:
+        """One key with value, source and synonyms."""
+        key = TOPIC[name]
+        inherited, source = _inherited(self.broker, name)
+        synonyms: list[ConfigSynonym] = []
+        if name in self.overrides:
+            source = ConfigSource.DYNAMIC_TOPIC
+            synonyms.append(ConfigSynonym(name, key.format(self[name]), source))
+        for synonym in TOPIC_SYNONYMS.get(name, ()):
+            for value, origin in self.broker.layers_of(synonym.name):
+                synonyms.append(ConfigSynonym(synonym.name, BROKER[synonym.name].format(value), origin))
+        return ConfigEntry(
+            key, self[name] if name in self.overrides else inherited, source, tuple(synonyms), False
+        )
+
+    # What is read often.
+
+    @property
+    def is_diskless(self) -> bool:
+        return self.flag("diskless.enable")
+
+    @property
+    def is_tiered(self) -> bool:
+        return self.flag("remote.storage.enable")
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.items("cleanup.policy")
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.items("cleanup.policy")
+
+    @property
+    def retention_ms(self) -> int:
+        return self.integer("retention.ms")
+
+    @property
+    def retention_bytes(self) -> int:
+        return self.integer("retention.bytes")
+
+    @property
+    def local_retention_ms(self) -> int:
+        """What -2 stands for is resolved."""
+        value = self.integer("local.retention.ms")
+        return self.retention_ms if value == -2 else value
+
+    @property
+    def local_retention_bytes(self) -> int:
+        """What -2 stands for is resolved."""
+        value = self.integer("local.retention.bytes")
+        return self.retention_bytes if value == -2 else value
+
+    @property
+    def max_message_bytes(self) -> int:
+        return self.integer("max.message.bytes")
+
+    @property
+    def min_insync_replicas(self) -> int:
+        return self.integer("min.insync.replicas")
+
+    @property
+    def stamps_at_append(self) -> bool:
+        return self.text("message.timestamp.type") == "LogAppendTime"
+
+
+def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
+    """What a topic without an override has: the first synonym that is set, else the default."""
+    for synonym in TOPIC_SYNONYMS.get(name, ()):
+        explicit = broker.explicit(synonym.name)
+        if explicit is not None:
+            return synonym.convert(explicit[0]), explicit[1]
+    return TOPIC[name].default, ConfigSource.DEFAULT
+
+
+def _check_combinations(config: TopicConfig) -> None:
+    if config.integer("min.compaction.lag.ms") > config.integer("max.compaction.lag.ms"):
+        raise ConfigError(
+            "min.compaction.lag.ms",
+            "conflict topic config setting min.compaction.lag.ms "
+            f"({config['min.compaction.lag.ms']}) > max.compaction.lag.ms "
+            f"({config['max.compaction.lag.ms']})",
+        )
+    if config.is_tiered:
+        _check_tiered(config)
+    if config.is_diskless:
+        _check_diskless(config)
+
+
+def _check_tiered(config: TopicConfig) -> None:
+    if not config.broker.flag("remote.log.storage.system.enable"):
+        raise ConfigError(
+            "remote.storage.enable",
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        )
+    if config.is_compacted:
+        raise ConfigError(
+            "remote.storage.enable",
+            "Remote log storage only supports topics with cleanup.policy=delete "
+            "or cleanup.policy being an empty list.",
+        )
+    for key, whole in (
+        ("local.retention.ms", config.retention_ms),
+        ("local.retention.bytes", config.retention_bytes),
+    ):
+        local = config.integer(key)
+        if local != -2 and whole != -1 and (local == -1 or local > whole):
+            kind = key.removeprefix("local.")
+            local_is = "-1 as" if local == -1 else "more than"
+            raise ConfigError(
+                key,
+                f"Value must not be {local_is} {kind} property value: {whole}",
+            )
+
+
+def _check_diskless(config: TopicConfig) -> None:
+    if not config.broker.flag("diskless.system.enable"):
+        raise ConfigError(
+            "diskless.enable", "Diskless topics are disabled in the broker (diskless.system.enable=false)."
+        )

@@ -1,0 +1,93 @@
+"""Bounds of values. Each returns the reason for which a value is refused, or ``None``."""
+
+from collections.abc import Callable, Sequence
+
+from moldau.config.definition import Value
+
+
+class Check:
+    """A validator that can describe itself for the documentation."""
+
+    def __init__(self, test: Callable[[Value], str | None], description: str) -> None:
+        self._test = test
+        self.description = description
+
+    def __call__(self, value: Value) -> str | None:
+        return self._test(value)
+
+
+def at_least(low: float) -> Check:
+    return Check(
+        lambda value: f"Value must be at least {low}" if _number(value) < low else None, f"[{low},...]"
+    )
+
+
+def between(low: float, high: float) -> Check:
+    def test(value: Value) -> str | None:
+        if _number(value) < low:
+            return f"Value must be at least {low}"
+        if _number(value) > high:
+            return f"Value must be no more than {high}"
+        return None
+
+    return Check(test, f"[{low},...,{high}]")
+
+
+def one_of(*choices: str) -> Check:
+    listed = ", ".join(choices)
+    return Check(
+        lambda value: None if value in choices else f"String must be one of: {listed}", f"[{listed}]"
+    )
+
+
+def list_of(*choices: str, may_be_empty: bool = True) -> Check:
+    listed = ", ".join(choices)
+
+    def test(value: Value) -> str | None:
+        parts = _parts(value)
+        if not parts and not may_be_empty:
+            return "Value must not be empty"
+        if len(set(parts)) != len(parts):
+            return "Value must not contain duplicates"
+        if any(part not in choices for part in parts):
+            return f"String must be one of: {listed}"
+        return None
+
+    return Check(test, f"[{listed}]")
+
+
+def gzip_level() -> Check:
+    def test(value: Value) -> str | None:
+        return (
+            None
+            if value == -1 or 1 <= _number(value) <= 9
+            else "Value must be between 1 and 9 or equal to -1"
+        )
+
+    return Check(test, "[1,...,9] or -1")
+
+
+def throttled_replicas() -> Check:
+    """``*``, or a list of partition:broker pairs."""
+
+    def test(value: Value) -> str | None:
+        for part in _parts(value):
+            partition, colon, broker = part.partition(":")
+            if part not in ("*", "none") and not (colon and partition.isdigit() and broker.isdigit()):
+                return (
+                    "it must be the literal '*' or a list of replicas in the following format: "
+                    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+                )
+        return None
+
+    return Check(test, "[partitionId]:[brokerId],[partitionId]:[brokerId],...")
+
+
+def _number(value: Value) -> float:
+    assert isinstance(value, int | float)
+    return value
+
+
+def _parts(value: Value) -> Sequence[str]:
+    assert isinstance(value, tuple)
+    return value

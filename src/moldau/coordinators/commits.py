@@ -1,0 +1,71 @@
+"""Answers that wait for the high watermark, in the order of what they saw."""
+
+import asyncio
+from collections import deque
+from typing import Any, NamedTuple
+
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class _Waiting(NamedTuple):
+    covers_offset: int
+    deadline: float
+    future: "asyncio.Future[Any]"
+    response: Any
+
+
+class CommitQueue:
+    """Holds answers until the log has committed everything below an offset, or their time is up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int) -> None:
+        self._loop = loop
+        self._timeout_s = timeout_ms / 1000
+        self._waiting: deque[_Waiting] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, covers_offset: int, future: "asyncio.Future[Any]", response: Any) -> None:
+        """Answer ``response`` once the high watermark is at least ``covers_offset``.
+
+        Offsets never go down from one call to the next.
+        """
+        deadline = self._loop.time() + self._timeout_s
+        self._waiting.append(_Waiting(covers_offset, deadline, future, response))
+        if self._timer is None:
+            self._timer = self._loop.call_at(deadline, self._expire)
+
+    def advance(self, high_watermark: int) -> None:
+        """Give the answers that are covered now."""
+        waiting = self._waiting
+        while waiting and waiting[0].covers_offset <= high_watermark:
+            first = waiting.popleft()
+            if not first.future.done():
+                first.future.set_result(first.response)
+        if not waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def fail(self, error: KafkaError) -> None:
+        """Answer all with ``error``."""
+        waiting, self._waiting = self._waiting, deque()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for item in waiting:
+            if not item.future.done():
+                item.future.set_exception(KafkaError(error.code, error.message))
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        waiting = self._waiting
+        while waiting and (waiting[0].future.done() or waiting[0].deadline <= now):
+            late = waiting.popleft()
+            if not late.future.done():
+                late.future.set_exception(
+                    KafkaError(ErrorCode.coordinator_not_available, "The write was not replicated in time.")
+                )
+        if waiting:
+            self._timer = self._loop.call_at(waiting[0].deadline, self._expire)

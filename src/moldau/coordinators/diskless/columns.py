@@ -1,0 +1,124 @@
+"""Columns of integers as bytes: a base, a width, and the differences from the base. Pure.
+
+A column is: its smallest value as a zigzag varint, the width in bytes (0 to 8) of the largest difference
+from it, then the differences as *planes* (all lowest bytes, all second bytes, ...). The number of values is
+not part of it. Varints per value would be as small, but cost half a microsecond each in Python; this costs
+a few hundredths, which is what makes 200,000 batches a second possible. Equal values take no bytes at all.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+_TYPECODES: Final = {2: "H", 3: "I", 4: "I", 5: "Q", 6: "Q", 7: "Q", 8: "Q"}
+_LITTLE: Final = sys.byteorder == "little"
+
+
+class ColumnError(ValueError):
+    """The bytes are no column."""
+
+
+def put_varint(out: bytearray, value: int) -> None:
+    """Append a zigzag varint of any size."""
+    value = value << 1 if value >= 0 else (-value << 1) - 1
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+
+
+def put_column(out: bytearray, values: Sequence[int]) -> None:
+    """Append ``values``."""
+    if not values:
+        return
+    low = min(values)
+    span = max(values) - low
+    width = (span.bit_length() + 7) >> 3
+    put_varint(out, low)
+    out.append(width)
+    if width == 0:
+        return
+    if width == 1:
+        out += bytes(values) if low == 0 else bytes([value - low for value in values])
+        return
+    if width > 8:
+        raise ColumnError("a column spans more than 64 bits")
+    differences = array(_TYPECODES[width], values if low == 0 else [value - low for value in values])
+    if not _LITTLE:
+        differences.byteswap()
+    raw, step = differences.tobytes(), differences.itemsize
+    for plane in range(width):
+        out += raw[plane::step]
+
+
+class ColumnReader:
+    """Reads what the functions above wrote, from the front."""
+
+    __slots__ = ("_buffer", "_position")
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = bytes(buffer)
+        self._position = 0
+
+    def raw(self, size: int) -> bytes:
+        """The next ``size`` bytes."""
+        end = self._position + size
+        found = self._buffer[self._position : end]
+        if len(found) != size:
+            raise ColumnError("the columns end too early")
+        self._position = end
+        return found
+
+    def varint(self) -> int:
+        """The next zigzag varint."""
+        value = shift = 0
+        buffer, position = self._buffer, self._position
+        while True:
+            if position >= len(buffer) or shift > 70:
+                raise ColumnError("the columns end within a number")
+            byte = buffer[position]
+            position += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                break
+            shift += 7
+        self._position = position
+        return (value >> 1) ^ -(value & 1)
+
+    def count(self) -> int:
+        """The next varint, which counts something."""
+        value = self.varint()
+        if value < 0:
+            raise ColumnError("a negative count")
+        return value
+
+    def column(self, count: int) -> list[int]:
+        """The next column, of ``count`` values."""
+        if count == 0:
+            return []
+        low = self.varint()
+        width = self.raw(1)[0]
+        if width == 0:
+            return [low] * count
+        if width == 1:
+            found = self.raw(count)
+            return list(found) if low == 0 else [low + value for value in found]
+        if width > 8:
+            raise ColumnError(f"a column of {width} bytes a value")
+        differences = array(_TYPECODES[width])
+        step = differences.itemsize
+        raw = bytearray(count * step)
+        for plane in range(width):
+            raw[plane::step] = self.raw(count)
+        differences.frombytes(raw)
+        if not _LITTLE:
+            differences.byteswap()
+        return differences.tolist() if low == 0 else [low + value for value in differences]
+
+    def end(self) -> None:
+        """Check that nothing is left."""
+        if self._position != len(self._buffer):
+            raise ColumnError(f"{len(self._buffer) - self._position} bytes are left over")

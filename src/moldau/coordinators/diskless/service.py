@@ -1,0 +1,376 @@
+"""The diskless coordinator as its callers see it: all calls, for the coordinator partitions led here.
+
+A call names its coordinator (the partition of ``__diskless_metadata``) first; which user partition belongs
+to which coordinator is in the partition's metadata and known to the caller. Operations run before their
+first suspension, so calls made in order take effect in it, and any number may be under way.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.checkpoint import SnapshottedLog
+from moldau.coordinators.diskless.codec import DisklessCodec
+from moldau.coordinators.diskless.files import DisklessSettings
+from moldau.coordinators.diskless.finding import Finder
+from moldau.coordinators.diskless.offsets import OffsetLister
+from moldau.coordinators.diskless.reading import StoreReader
+from moldau.coordinators.diskless.records import DisklessRecord
+from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.shard import DisklessShard
+from moldau.coordinators.diskless.snapshots import Snapshotter
+from moldau.coordinators.diskless.store import DisklessStore
+from moldau.coordinators.diskless.view import StoredPartition
+from moldau.coordinators.diskless.waiting import CommitWaiters
+from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.replicated_log import OffsetAndEpoch
+
+logger = logging.getLogger(__name__)
+
+METADATA_TOPIC: Final = "__diskless_metadata"
+
+
+class DisklessCoordinator:
+    """Leads some partitions of ``__diskless_metadata``. All calls are made on the event loop."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: DisklessSettings | None = None,
+        *,
+        opener: SqliteOpener = open_sqlite,
+        commit_timeout_ms: int = 5000,
+    ) -> None:
+        self.settings = settings or DisklessSettings()
+        self._machine = machine
+        self._opener = opener
+        self._waiters = CommitWaiters()
+        self._stores: dict[int, DisklessStore] = {}
+        self._readers: dict[int, StoreReader] = {}
+        self._snapshotters: dict[int, Snapshotter] = {}
+        self._logs: dict[int, tuple[SnapshottedLog, str]] = {}
+        self._epochs: dict[int, int] = {}
+        self._finder = Finder(self._waiters)
+        self._lister = OffsetLister()
+        self._runtime: CoordinatorRuntime[DisklessShard, DisklessRecord] = CoordinatorRuntime(
+            METADATA_TOPIC,
+            machine.clock,
+            lambda _: DisklessShard(self.settings),
+            DisklessCodec(),
+            commit_timeout_ms=commit_timeout_ms,
+            new_store=self._new_store,
+        )
+
+    # -- leadership -----------------------------------------------------------------------------
+
+    def load(
+        self,
+        coordinator_id: int,
+        epoch: int,
+        log: CoordinatorLog,
+        snapshots: SnapshottedLog,
+        database_path: str,
+    ) -> None:
+        """This node leads the partition from ``epoch`` on; returns at once.
+
+        ``database_path`` is the absolute path of the SQLite file, which is a cache: it may be deleted.
+        """
+        if coordinator_id in self._runtime.partitions:
+            self._waiters.wake_all()
+        self._logs[coordinator_id] = (snapshots, database_path)
+        self._epochs[coordinator_id] = epoch
+        self._runtime.load(coordinator_id, epoch, log)
+
+    def unload(self, coordinator_id: int, epoch: int | None = None) -> None:
+        """This node leads the partition no more."""
+        self._runtime.unload(coordinator_id, epoch)
+        if coordinator_id not in self._runtime.partitions:
+            for known in (self._stores, self._readers, self._snapshotters, self._logs, self._epochs):
+                known.pop(coordinator_id, None)
+            self._waiters.wake_all()
+
+    @property
+    def coordinator_ids(self) -> list[int]:
+        """The coordinators that are led here, loaded or not."""
+        return self._runtime.partitions
+
+    def is_active(self, coordinator_id: int) -> bool:
+        return self._runtime.is_active(coordinator_id)
+
+    async def until_loaded(self, coordinator_id: int) -> None:
+        await self._runtime.until_loaded(coordinator_id)
+
+    async def close(self) -> None:
+        """Unload everything; SQLite files are left clean."""
+        self._waiters.wake_all()
+        await self._runtime.close()
+
+    def _new_store(self, coordinator_id: int) -> DisklessStore:
+        log, path = self._logs[coordinator_id]
+        store = DisklessStore(
+            self._machine, log, path, coordinator_id, opener=self._opener, listener=self._changed
+        )
+        self._stores[coordinator_id] = store
+        self._readers[coordinator_id] = StoreReader(store)
+        self._snapshotters[coordinator_id] = Snapshotter(store)
+        return store
+
+    def _changed(self, partitions: Sequence[StoredPartition]) -> None:
+        self._waiters.wake([partition.id for partition in partitions])
+
+    def _reader(self, coordinator_id: int) -> StoreReader:
+        """Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS."""
+        reader = self._readers.get(coordinator_id)
+        if reader is None or coordinator_id not in self._runtime.partitions:
+            raise KafkaError(ErrorCode.not_coordinator, f"{METADATA_TOPIC}-{coordinator_id} is not here.")
+        if not self._runtime.is_active(coordinator_id):
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "The coordinator is being loaded.")
+        return reader
+
+    # -- commit ---------------------------------------------------------------------------------
+
+    def commit_file(
+        self, coordinator_id: int, call: calls.CommitFileCall
+    ) -> "asyncio.Future[calls.CommitFileResult]":
+        """Commit a file's batches; idempotent by object key. The offsets are given in the order of calls.
+
+        Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown.
+        """
+        return self._runtime.write(
+            coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token)
+        )
+
+    async def delete_records(
+        self, coordinator_id: int, offsets: Sequence[calls.OffsetToDelete]
+    ) -> list[calls.DeletedRecords]:
+        """Move log starts."""
+        deleted: list[calls.DeletedRecords] = await self._runtime.write(
+            coordinator_id, lambda shard, _, token: shard.delete_records(offsets, token)
+        )
+        return deleted
+
+    async def create_partitions(
+        self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
+    ) -> list[calls.TopicResult]:
+        """Converge to the image: what is missing is created at offset 0."""
+        created: list[calls.TopicResult] = await self._runtime.write(
+            coordinator_id, lambda shard, _, token: shard.create_partitions(topics, token)
+        )
+        return created
+
+    async def delete_topics(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> list[calls.TopicResult]:
+        """Converge to the image: these topics are gone from the cluster's metadata."""
+        deleted: list[calls.TopicResult] = await self._runtime.write(
+            coordinator_id, lambda shard, _, token: shard.delete_topics(topic_ids, token)
+        )
+        return deleted
+
+    async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
+        """Move ``wal_start`` on: the compare-and-set of consolidation."""
+        pruned: calls.PrunedPartition = await self._runtime.write(
+            coordinator_id, lambda shard, _, token: shard.prune(call, token)
+        )
+        return pruned
+
+    # -- reads ----------------------------------------------------------------------------------
+
+    async def find_batches(
+        self, coordinator_id: int, call: calls.FindBatchesCall
+    ) -> list[calls.FoundPartition]:
+        """Where batches lie, from the committed state; waits as the call says."""
+        return await self._finder.find(lambda: self._reader(coordinator_id), call)
+
+    async def list_offsets(
+        self, coordinator_id: int, timestamps: Sequence[calls.TimestampToList]
+    ) -> list[calls.ListedOffset]:
+        """Offsets by timestamp; reflects everything decided before."""
+        await self._barrier(coordinator_id)
+        return self._lister.list(self._reader(coordinator_id), timestamps)
+
+    async def describe_topics(
+        self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
+    ) -> list[calls.DescribedPartition]:
+        """For tools: the partitions of some topics, or all."""
+        await self._barrier(coordinator_id)
+        reader = self._reader(coordinator_id)
+        wanted = None if topic_ids is None else set(topic_ids)
+        self._stores[coordinator_id].write_all()
+        partitions = [
+            found
+            for found in self._stores[coordinator_id].view
+            if wanted is None or found.id.topic_id in wanted
+        ]
+        return reader.describe_partitions(sorted(partitions, key=lambda found: (found.name, found.id[1])))
+
+    def describe_objects(self, coordinator_id: int, topic_id: UUID) -> calls.DescribedObjects:
+        """For tools: the objects that a topic's batches lie in; call ``describe_topics`` before."""
+        reader = self._reader(coordinator_id)
+        view = self._stores[coordinator_id].view
+        return reader.describe_objects([found for found in view if found.id.topic_id == topic_id])
+
+    async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
+        """For tools: what the coordinator holds and how far its state has come."""
+        await self._barrier(coordinator_id)
+        reader, store = self._reader(coordinator_id), self._stores[coordinator_id]
+        store.write_all()
+        applied, snapshot = store.database.applied(), store.log.latest_snapshot_id()
+        partitions, batches, files = reader.counts()
+        return calls.DescribedCoordinator(
+            coordinator_id,
+            self._epochs[coordinator_id],
+            partitions,
+            batches,
+            files,
+            applied.offset,
+            store.log.start_offset,
+            store.log.end_offset,
+            *((-1, -1) if snapshot is None else snapshot),
+        )
+
+    async def _barrier(self, coordinator_id: int) -> None:
+        """Return when everything decided so far is committed and seen by the store."""
+        await self._runtime.read(coordinator_id, lambda shard, now_ms: None)
+
+    # -- files ----------------------------------------------------------------------------------
+
+    async def describe_files(
+        self, coordinator_id: int, object_keys: Sequence[str]
+    ) -> list[calls.DescribedFile]:
+        """What is known of these objects, everything decided before included."""
+
+        def closed(shard: DisklessShard, now_ms: int) -> list[tuple[bool, bool]]:
+            files = shard.files
+            return [(files.result(key) is not None, files.is_closed(key)) for key in object_keys]
+
+        states = await self._runtime.read(coordinator_id, closed)
+        reader = self._reader(coordinator_id)
+        self._stores[coordinator_id].write_all()
+        described = []
+        for key, (remembered, is_closed) in zip(object_keys, states, strict=True):
+            found = reader.describe_file(key)
+            described.append(
+                calls.DescribedFile(
+                    key,
+                    found.is_known or remembered,
+                    is_closed,
+                    found.has_live_batches,
+                    found.size_bytes,
+                    found.used_bytes,
+                    found.live_batches,
+                    found.created_ms,
+                    found.is_owned,
+                    found.next_owner_ids,
+                    found.unused_since_ms,
+                )
+            )
+        return described
+
+    async def list_files(
+        self, coordinator_id: int, after_key: str = "", limit: int = 1000
+    ) -> list[calls.DescribedFile]:
+        """For tools: files in the order of their keys."""
+        await self._barrier(coordinator_id)
+        reader = self._reader(coordinator_id)
+        self._stores[coordinator_id].write_all()
+        return reader.list_files(after_key, limit)
+
+    async def oldest_file(self, coordinator_id: int) -> int | None:
+        """When the oldest file that this coordinator still has was begun, in ms; ``None`` if it has none."""
+        await self._barrier(coordinator_id)
+        reader = self._reader(coordinator_id)
+        self._stores[coordinator_id].write_all()
+        return reader.oldest_created_ms()
+
+    async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
+        """Log that nothing of these objects will ever be committed; before they are deleted as orphans.
+
+        A file that is committed here, in whatever state, is refused.
+        """
+        reader = self._reader(coordinator_id)
+        self._stores[coordinator_id].write_all()
+        live = {key for key in object_keys if reader.describe_file(key).is_known}
+        closed: list[calls.ClosedFile] = await self._runtime.write(
+            coordinator_id,
+            lambda shard, now_ms, token: shard.close_files(object_keys, live, now_ms, token),
+        )
+        return closed
+
+    async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
+        """Own a file that another coordinator hands over, its ``remaining_owner_ids`` this one first."""
+        remaining = [owner for owner in file.remaining_owner_ids if owner != coordinator_id]
+        await self._runtime.write(
+            coordinator_id,
+            lambda shard, now_ms, token: shard.take_over(
+                file.object_key, remaining, file.size_bytes, file.created_ms, now_ms, token
+            ),
+        )
+
+    async def release_files(self, coordinator_id: int, object_keys: Sequence[str]) -> None:
+        """These files were handed over, or their objects were deleted."""
+        await self._runtime.write(
+            coordinator_id, lambda shard, _, token: shard.release_files(object_keys, token)
+        )
+
+    def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> list[calls.FileToHandOver]:
+        """Files to be handed over: ``take_over`` at the next owner, then ``release_files`` here."""
+        return self._reader(coordinator_id).files_to_hand_over(limit)
+
+    def free_files(
+        self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
+    ) -> list[calls.FreeFile]:
+        """Files that nobody needs since then: delete the objects, then ``release_files``."""
+        return self._reader(coordinator_id).free_files(limit, unused_before_ms)
+
+    def files_of_others(
+        self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
+    ) -> list[calls.FreeFile]:
+        """Files unused here since then whose owner has not handed them over, in the order of that time.
+
+        It has live batches of them, as a rule. But an owner that never learnt of a file (its commit there
+        was refused) hands nothing over: when ``describe_files`` there does not know it, close it there and
+        take it over here, or it would never be freed.
+        """
+        return self._reader(coordinator_id).files_of_others(limit, unused_before_ms, unused_from_ms)
+
+    # -- upkeep ---------------------------------------------------------------------------------
+
+    async def apply_retention(
+        self, coordinator_id: int, policies: Sequence[calls.RetentionPolicy]
+    ) -> list[calls.DeletedRecords]:
+        """One bounded pass of retention by time and size; call it again while it deletes something."""
+        now_ms = self._machine.clock.now_ms()
+        offsets: list[calls.OffsetToDelete] = []
+        for policy in policies:
+            start = self._reader(coordinator_id).retained_from(policy, now_ms)
+            if start is not None:
+                offsets.append(calls.OffsetToDelete(policy.topic_id, policy.partition_index, start))
+            await asyncio.sleep(0)  # spread over the loop's turns
+        return await self.delete_records(coordinator_id, offsets) if offsets else []
+
+    async def forget_old(self, coordinator_id: int) -> None:
+        """Drop producers that were quiet for long, and results that nobody may ask for any more."""
+
+        def expire(shard: DisklessShard, now_ms: int) -> tuple[int, list[tuple[int, int]]]:
+            before_ms = now_ms - self.settings.remember_ms
+            shard.files.forget_before(before_ms, limit=1 << 30)
+            return before_ms, shard.expire_producers(now_ms)
+
+        before_ms, producers = await self._runtime.read(coordinator_id, expire)
+        self._reader(coordinator_id)
+        store = self._stores[coordinator_id]
+        store.write_all()
+        store.materialiser.forget(before_ms, producers)
+
+    async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
+        """Snapshot the committed state and prune the log, while commits go on."""
+        self._reader(coordinator_id)
+        return await self._snapshotters[coordinator_id].snapshot()
+
+    def records_since_snapshot(self, coordinator_id: int) -> int:
+        self._reader(coordinator_id)
+        return self._stores[coordinator_id].records_since_snapshot

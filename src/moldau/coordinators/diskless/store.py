@@ -1,0 +1,249 @@
+"""The materialised state of one coordinator: SQLite plus what is committed and not in it yet.
+
+The runtime hands committed records over; reads see them at once (``view``), SQLite gets them a little
+later, many in one transaction together with the applied offset and epoch. The file is a cache: one that
+was not closed cleanly, or does not match the log, is dropped and rebuilt from the latest snapshot; the
+runtime replays the rest.
+
+Writing is done on the event loop, in slices of ``FLUSH_RECORDS``: a thread would take the interpreter's
+lock in turns with the loop and win nothing. Snapshots are read from a connection and a read transaction
+of their own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, cast
+
+from moldau.coordinators.diskless.checkpoint import SnapshottedLog, load_checkpoint
+from moldau.coordinators.diskless.commit import WindowChanges
+from moldau.coordinators.diskless.database import Applied, Database, unpack_window
+from moldau.coordinators.diskless.files import Remembered
+from moldau.coordinators.diskless.materialiser import Materialiser, Unwritten
+from moldau.coordinators.diskless.partitions import PartitionState
+from moldau.coordinators.diskless.records import DisklessRecord
+from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.shard import DisklessShard
+from moldau.coordinators.diskless.view import CommittedView, StoredPartition
+from moldau.coordinators.shard import CommittedRecord
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+logger = logging.getLogger(__name__)
+
+FLUSH_DELAY_S: Final = 0.02
+FLUSH_RECORDS: Final = 8
+"""Records a transaction takes; the loop gets a turn after each."""
+MAX_UNWRITTEN_RECORDS: Final = 256
+"""Beyond it, records are written as they are handed over."""
+
+Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
+"""Called with the partitions that a commit has changed."""
+
+
+class DisklessStore:
+    """Implements the runtime's ``ShardStore``; reads go through ``view`` and ``database``."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        log: SnapshottedLog,
+        path: str,
+        coordinator_id: int,
+        *,
+        opener: SqliteOpener = open_sqlite,
+        listener: Listener | None = None,
+    ) -> None:
+        self.coordinator_id = coordinator_id
+        self.view = CommittedView()
+        self.committed_offset = 0
+        self.records_since_snapshot = 0
+        self.machine = machine
+        self.log = log
+        self.path = path
+        self.opener = opener
+        self._listener = listener
+        self._materialiser: Materialiser | None = None
+        self._unwritten: deque[Unwritten] = deque()
+        self._windows: dict[int, WindowChanges] = {}
+        self._handle: asyncio.Handle | None = None
+        self._paused = 0
+
+    @property
+    def materialiser(self) -> Materialiser:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS while the store is not open."""
+        if self._materialiser is None:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "The store is not open.")
+        return self._materialiser
+
+    @property
+    def database(self) -> Database:
+        return self.materialiser.database
+
+    # -- the runtime's side ---------------------------------------------------------------------
+
+    async def restore(self, shard: object) -> int | None:
+        assert isinstance(shard, DisklessShard)
+        self._drop_database()
+        disk = self.machine.disk
+        database = Database.open_clean(self.opener, disk, self.path)
+        if database is not None and not self._matches(database.applied()):
+            logger.warning("%s does not match the log and is rebuilt.", self.path)
+            database.close(clean=False)
+            database = None
+        if database is None:
+            database = Database.create(self.opener, disk, self.path)
+            try:
+                await load_checkpoint(self.log, database)
+            except BaseException:
+                database.close(clean=False)
+                raise
+        applied = database.applied()
+        if applied.offset < self.log.start_offset:
+            database.close(clean=False)
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"The log starts at {self.log.start_offset} and no snapshot covers what was before.",
+            )
+        self._materialiser = Materialiser(database, self.coordinator_id)
+        self._load(shard, self._materialiser)
+        self.committed_offset = applied.offset
+        shard.on_windows = self._windows.__setitem__
+        self._plan_writing()
+        return applied.offset
+
+    def _matches(self, applied: Applied) -> bool:
+        """Whether the log has, just before the applied offset, a record of the applied epoch."""
+        if not self.log.start_offset <= applied.offset <= self.log.end_offset:
+            return False
+        return applied.epoch == self._epoch_before(applied.offset)
+
+    def _epoch_before(self, offset: int) -> int:
+        if offset == 0:
+            return -1
+        snapshot = self.log.latest_snapshot_id()
+        if snapshot is not None and snapshot.offset == offset:
+            return snapshot.epoch
+        epoch = self.log.epoch_for_offset(offset - 1)
+        return -1 if epoch is None else epoch
+
+    def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
+        view = self.view = CommittedView()
+        self._windows = {}
+        self._unwritten.clear()
+        hot: dict[int, PartitionState] = {}
+        for written in materialiser.partitions.values():
+            if written.deleted:
+                continue
+            stored = StoredPartition(written.number, written.id, written.name)
+            stored.timestamp_bound_ms = written.timestamp_bound_ms
+            state = PartitionState(written.number, written.id, written.name)
+            for copy in (stored, state):
+                copy.copy_offsets(written)
+            view.add(stored)
+            shard.partitions.add(state)
+            hot[written.number] = state
+        database = materialiser.database
+        for number, producer_id, packed in database.all("select * from producers"):
+            if number in hot:
+                hot[number].producers[producer_id] = unpack_window(packed)
+        for key, *remembered in database.all("select * from results order by committed_ms"):
+            shard.files.restore_result(key, Remembered(*remembered))
+        for key, closed_ms in database.all("select * from closed order by closed_ms"):
+            shard.files.close(key, closed_ms)
+
+    def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
+        view, windows = self.view, self._windows
+        changed: list[StoredPartition] = []
+        for offset, record in records:
+            found = cast(DisklessRecord, record)
+            change = view.apply(offset, found)
+            changed.extend(change.partitions)
+            self._unwritten.append(Unwritten(offset, found, windows.pop(offset, None), change.extents))
+        self.committed_offset = max(self.committed_offset, up_to_offset)
+        if not records:
+            return
+        self.records_since_snapshot += len(records)
+        while len(self._unwritten) > MAX_UNWRITTEN_RECORDS and not self._paused:
+            self._write_some()
+        self._plan_writing()
+        if self._listener is not None and changed:
+            self._listener(changed)
+
+    async def close(self) -> None:
+        self._drop_database()
+
+    def _drop_database(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._materialiser is None:
+            return
+        clean = True
+        try:
+            self.write_all()
+        except Exception:
+            logger.exception("%s could not be brought up to date; it will be rebuilt.", self.path)
+            clean = False
+        database, self._materialiser = self._materialiser.database, None
+        database.close(clean=clean)
+
+    # -- to SQLite ------------------------------------------------------------------------------
+
+    def write_all(self) -> None:
+        """Write everything that is committed."""
+        while self._unwritten:
+            self._write_some()
+
+    async def catch_up(self) -> None:
+        """Write what is committed by now, letting the loop turn in between."""
+        end = self.committed_offset
+        while self._unwritten and self._unwritten[0].offset < end and self._materialiser is not None:
+            if not self._paused:
+                self._write_some()
+            await asyncio.sleep(0)
+
+    def pause_writing(self) -> None:
+        """Hold writes back: for a reader of a database that cannot have both."""
+        self._paused += 1
+
+    def resume_writing(self) -> None:
+        self._paused -= 1
+        self._plan_writing()
+
+    def _plan_writing(self) -> None:
+        if self._handle is not None or self._materialiser is None or self._paused:
+            return
+        if self._unwritten or self._materialiser.to_trim:
+            self._handle = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._turn)
+
+    def _turn(self) -> None:
+        self._handle = None
+        materialiser = self._materialiser
+        if materialiser is None or self._paused:
+            return
+        try:
+            if self._unwritten:
+                self._write_some()
+            elif materialiser.to_trim:
+                materialiser.trim_some(self.machine.clock.now_ms())
+        except Exception:
+            logger.exception("%s could not be written; it will be tried again.", self.path)
+            self._plan_writing()
+            return
+        if self._unwritten or materialiser.to_trim:
+            self._handle = asyncio.get_running_loop().call_soon(self._turn)
+
+    def _write_some(self) -> None:
+        unwritten, view = self._unwritten, self.view
+        taken = [unwritten[at] for at in range(min(FLUSH_RECORDS, len(unwritten)))]
+        end = taken[-1].offset + 1
+        self.materialiser.write(taken, Applied(end, self._epoch_before(end)), self.machine.clock.now_ms())
+        for offset, _, _, extents in taken:
+            unwritten.popleft()
+            view.file_keys.pop(offset, None)
+            # An extent leaves the tail only now that SQLite has it; a deleted partition has left whole.
+            for extent in extents:
+                partition = view.by_number.get(extent.partition)
+                if partition is not None:
+                    partition.tail.popleft()

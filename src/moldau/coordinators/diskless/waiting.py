@@ -1,0 +1,49 @@
+"""Who waits for a commit: one structure, indexed by partition. Lives on the event loop."""
+
+import asyncio
+from collections.abc import Iterable
+
+from moldau.coordinators.diskless.calls import PartitionId
+
+
+class CommitWaiters:
+    """FindBatches calls that wait for their partitions to change."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[PartitionId, dict[asyncio.Future[None], None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def wait(self, partitions: Iterable[PartitionId], timeout_s: float) -> bool:
+        """Wait until one of the partitions changes; false when the time is over before."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        ids = tuple(partitions)
+        for partition_id in ids:
+            self._waiting.setdefault(partition_id, {})[future] = None
+        handle = loop.call_later(timeout_s, future.cancel)
+        try:
+            await asyncio.wait([future])
+            return not future.cancelled()
+        finally:
+            handle.cancel()
+            for partition_id in ids:
+                waiting = self._waiting.get(partition_id)
+                if waiting is not None:
+                    waiting.pop(future, None)
+                    if not waiting:
+                        del self._waiting[partition_id]
+
+    def wake(self, partitions: Iterable[PartitionId]) -> None:
+        """These partitions have changed."""
+        if not self._waiting:
+            return
+        for partition_id in partitions:
+            for future in self._waiting.pop(partition_id, ()):
+                if not future.done():
+                    future.set_result(None)
+
+    def wake_all(self) -> None:
+        """Everyone is to look again."""
+        self.wake(tuple(self._waiting))

@@ -1,0 +1,92 @@
+"""What a shard's operation asks of the runtime: records to append, answers to give, timers to set.
+
+Pure. An operation returns one :class:`Effects`; nothing of it happens before the operation ends.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, NewType, TypeAlias, TypeVar
+
+Token = NewType("Token", int)
+"""Names a waiting request. The runtime mints one per operation; a shard keeps it while it lets wait."""
+
+TimerKey: TypeAlias = Hashable
+"""Names a timer within its shard; setting a timer again moves it."""
+
+R = TypeVar("R")
+
+
+class Reply(NamedTuple):
+    """An answer to a waiting request; given once all that the shard had decided by then is committed."""
+
+    token: Token
+    response: Any
+
+
+class SetTimer(NamedTuple):
+    """Call the shard's ``on_timer`` with ``key`` after ``after_ms`` milliseconds, and not before."""
+
+    key: TimerKey
+    after_ms: int
+
+
+class CancelTimer(NamedTuple):
+    """Forget the timer ``key``; harmless when there is none."""
+
+    key: TimerKey
+
+
+TimerChange: TypeAlias = SetTimer | CancelTimer
+
+
+class BatchKind(NamedTuple):
+    """The attributes that all records of one batch share."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    transactional: bool = False
+
+
+PLAIN: Final = BatchKind()
+
+
+@dataclass(frozen=True, slots=True)
+class Effects(Generic[R]):
+    """The outcome of one operation.
+
+    ``records`` are appended in order and, when ``atomic``, in one batch. Records that a shard cannot
+    see as one decision (a sweep over many groups) set ``atomic=False`` and may be split.
+    """
+
+    records: Sequence[R] = ()
+    replies: Sequence[Reply] = ()
+    timers: Sequence[TimerChange] = ()
+    kind: BatchKind = PLAIN
+    atomic: bool = True
+
+
+@dataclass(slots=True)
+class Outbox(Generic[R]):
+    """Collects effects while an operation runs, so that its steps need not pass them around."""
+
+    records: list[R] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    timers: list[TimerChange] = field(default_factory=list)
+
+    def reply(self, token: Token, response: Any) -> None:
+        self.replies.append(Reply(token, response))
+
+    def set_timer(self, key: TimerKey, after_ms: int) -> None:
+        self.timers.append(SetTimer(key, after_ms))
+
+    def cancel_timer(self, key: TimerKey) -> None:
+        self.timers.append(CancelTimer(key))
+
+    def effects(self, *, atomic: bool = True) -> Effects[R]:
+        """All that was collected."""
+        return Effects(self.records, self.replies, self.timers, atomic=atomic)
+
+
+def answer(token: Token, response: Any, records: Sequence[R] = ()) -> Effects[R]:
+    """The effects of a plain operation: append ``records``, then answer its own request."""
+    return Effects(records, (Reply(token, response),))

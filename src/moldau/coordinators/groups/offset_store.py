@@ -1,0 +1,109 @@
+"""Committed offsets of all groups of a shard, and those of transactions that are still open. Pure.
+
+Only replay changes it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+from moldau.coordinators.groups.records import CommittedOffset
+
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+
+class StoredOffset(NamedTuple):
+    """A committed offset and where in the log its record lies."""
+
+    value: CommittedOffset
+    record_offset: int
+
+
+class OffsetStore:
+    """Offsets by group and partition."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[Place, StoredOffset]] = {}
+        self._open: dict[int, dict[str, dict[Place, StoredOffset]]] = {}
+        self._open_by_group: dict[str, set[int]] = {}
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        stored = self._groups.get(group_id, {}).get((topic, partition))
+        return None if stored is None else stored.value
+
+    def of_group(self, group_id: str) -> dict[Place, CommittedOffset]:
+        """A copy, in the order of first commit."""
+        return {place: stored.value for place, stored in self._groups.get(group_id, {}).items()}
+
+    def places(self, group_id: str) -> list[Place]:
+        """All partitions with an offset, open transactions' included."""
+        places = dict.fromkeys(self._groups.get(group_id, ()))
+        for producer_id in sorted(self._open_by_group.get(group_id, ())):
+            places.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
+        return list(places)
+
+    def has(self, group_id: str) -> bool:
+        return group_id in self._groups or group_id in self._open_by_group
+
+    def has_open_transactions(self, group_id: str) -> bool:
+        return group_id in self._open_by_group
+
+    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has an offset for the partition (KIP-447)."""
+        return any(
+            (topic, partition) in self._open[producer_id].get(group_id, ())
+            for producer_id in self._open_by_group.get(group_id, ())
+        )
+
+    def group_ids(self) -> Iterator[str]:
+        """Groups that have committed offsets or open transactions."""
+        yield from dict.fromkeys((*self._groups, *self._open_by_group))
+
+    # replay
+
+    def put(
+        self,
+        group_id: str,
+        place: Place,
+        value: CommittedOffset,
+        record_offset: int,
+        producer_id: int,
+        transactional: bool,
+    ) -> None:
+        """A commit: of a transaction, it waits for the transaction's end."""
+        stored = StoredOffset(value, record_offset)
+        if transactional:
+            self._open.setdefault(producer_id, {}).setdefault(group_id, {})[place] = stored
+            self._open_by_group.setdefault(group_id, set()).add(producer_id)
+        else:
+            self._groups.setdefault(group_id, {})[place] = stored
+
+    def remove(self, group_id: str, place: Place) -> None:
+        """A tombstone: it ends what open transactions have for the partition, too."""
+        offsets = self._groups.get(group_id)
+        if offsets is not None:
+            offsets.pop(place, None)
+            if not offsets:
+                del self._groups[group_id]
+        for producer_id in self._open_by_group.get(group_id, ()):
+            self._open[producer_id].get(group_id, {}).pop(place, None)
+
+    def end_transaction(self, producer_id: int, committed: bool) -> list[str]:
+        """Move a transaction's offsets over, or drop them; return the groups it touched."""
+        ended = self._open.pop(producer_id, {})
+        for group_id, offsets in ended.items():
+            producers = self._open_by_group[group_id]
+            producers.discard(producer_id)
+            if not producers:
+                del self._open_by_group[group_id]
+            if committed:
+                self._merge(group_id, offsets)
+        return list(ended)
+
+    def _merge(self, group_id: str, offsets: dict[Place, StoredOffset]) -> None:
+        # The record that is later in the log wins, whenever its transaction ended: the compacted log
+        # keeps that one only, and a restart must come to the same state.
+        for place, stored in offsets.items():
+            present = self._groups.get(group_id, {}).get(place)
+            if present is None or stored.record_offset > present.record_offset:
+                self._groups.setdefault(group_id, {})[place] = stored

@@ -1,0 +1,31 @@
+"""The broker configs that groups obey, with Kafka's defaults."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSettings:
+    """Kafka's config name behind each field."""
+
+    min_session_timeout_ms: int = 6_000
+    """``group.min.session.timeout.ms``"""
+    max_session_timeout_ms: int = 1_800_000
+    """``group.max.session.timeout.ms``"""
+    initial_rebalance_delay_ms: int = 3_000
+    """``group.initial.rebalance.delay.ms``"""
+    max_size: int = 2**31 - 1
+    """``group.max.size``"""
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member's first join may wait; its session timeout does not count before (KIP-394)."""
+    offset_metadata_max_bytes: int = 4_096
+    """``offset.metadata.max.bytes``"""
+    offsets_retention_ms: int = 10_080 * 60_000
+    """``offsets.retention.minutes``"""
+    offsets_retention_check_interval_ms: int = 600_000
+    """``offsets.retention.check.interval.ms``"""
+    offsets_topic_partitions: int = 50
+    """``offsets.topic.num.partitions``"""
+    offset_commit_timeout_ms: int = 5_000
+    """``offset.commit.timeout.ms``"""
+    max_write_bytes: int = 1_048_588
+    """Largest write of one request: what fits in one batch of the offsets topic."""

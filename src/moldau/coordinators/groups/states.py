@@ -1,0 +1,39 @@
+"""The states of a classic group and the legal moves between them. Pure."""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+
+class GroupState(enum.Enum):
+    """Kafka's names: they go on the wire in DescribeGroups and ListGroups."""
+
+    EMPTY = "Empty"
+    """No members; perhaps committed offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Members are called to join the next generation."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """The generation is fixed; its leader works out the assignment."""
+    STABLE = "Stable"
+    """Every member can have its assignment."""
+    DEAD = "Dead"
+    """Removed."""
+
+
+TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD}
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset(
+        {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD}
+    ),
+    GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
+    GroupState.DEAD: frozenset(),
+}
+"""From each state, the states that may follow."""
+
+
+def can_rebalance(state: GroupState) -> bool:
+    """Whether a rebalance may start now (one that is under way is joined instead)."""
+    return GroupState.PREPARING_REBALANCE in TRANSITIONS[state]

@@ -1,0 +1,334 @@
+"""One partition's shard while this node leads the partition.
+
+The order, which is the runtime's contract with its shards:
+
+1. *Decide*: an operation looks at the shard and returns effects. It sees every earlier decision,
+   committed or not.
+2. *Replay*: its records are applied to the shard at once, at the offsets they are about to get, so
+   that the next operation need not wait for the log.
+3. *Append*: what was decided within one turn of the loop goes to the log as one batch.
+4. *Answer*: when the high watermark has passed everything that the operation could have seen.
+
+When an append fails, the shard knows things that the log does not: all who wait get an error, the
+shard is thrown away and loaded again from the log.
+
+States: LOADING -> ACTIVE -> CLOSED; a failure leads from either of the first two back to LOADING.
+"""
+
+import asyncio
+import enum
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from moldau.coordinators.commits import CommitQueue
+from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token
+from moldau.coordinators.errors import coordinator_error
+from moldau.coordinators.loader import ShardLoader
+from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
+from moldau.coordinators.shard import CommittedRecord, RecordCodec, Shard, ShardStore
+from moldau.coordinators.timers import ShardTimers
+from moldau.runtime import Clock, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+S = TypeVar("S", bound=Shard[Any])
+
+RELOAD_DELAY_S = 0.5
+RELOAD_DELAY_MAX_S = 30.0
+
+
+class HostState(enum.Enum):
+    """Whether the shard can be asked."""
+
+    LOADING = "loading"
+    ACTIVE = "active"
+    CLOSED = "closed"
+
+
+class ShardHost(Generic[S, R]):
+    """Runs one shard over one log, in one term of leadership."""
+
+    def __init__(
+        self,
+        name: str,
+        epoch: int,
+        log: CoordinatorLog,
+        new_shard: Callable[[], S],
+        codec: RecordCodec[R],
+        clock: Clock,
+        *,
+        store: ShardStore | None,
+        commit_timeout_ms: int,
+        after: "asyncio.Task[None] | None" = None,
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.name = name
+        self.epoch = epoch
+        self.state = HostState.LOADING
+        self._after = after
+        self._log = log
+        self._new_shard = new_shard
+        self._codec = codec
+        self._clock = clock
+        self._store = store
+        self._loop = loop
+        self._shard = new_shard()
+        self._timers = ShardTimers(loop, self._on_timer)
+        self._commits = CommitQueue(loop, commit_timeout_ms)
+        self._waiting: dict[Token, asyncio.Future[Any]] = {}
+        self._next_token = 0
+        self._pending = PendingBatch()
+        self._flush_planned = False
+        self._appending = False
+        self._end_offset = 0
+        self._uncommitted: deque[CommittedRecord] = deque()
+        self._loading = loop.create_task(self._load(), name=f"load {name}")
+        log.on_high_watermark(self._on_high_watermark)
+
+    async def until_loaded(self) -> None:
+        """Wait for the load that is under way; returns too when the host is closed."""
+        await asyncio.wait([self._loading])
+
+    def write(self, operation: Callable[[S, int, Token], Effects[R]]) -> "asyncio.Future[Any]":
+        """Run an operation now; the future is its answer. Fails with :class:`KafkaError`."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            self._check_active()
+            token = Token(self._next_token)
+            self._next_token += 1
+            self._waiting[token] = future
+            try:
+                effects = operation(self._shard, self._clock.now_ms(), token)
+            except BaseException:
+                del self._waiting[token]
+                raise
+        except KafkaError as error:
+            future.set_exception(error)
+            return future
+        except Exception:
+            future.set_exception(self._bug("An operation"))
+            return future
+        self._accept(effects)
+        return future
+
+    def read(self, operation: Callable[[S, int], Any]) -> "asyncio.Future[Any]":
+        """Look at the shard now; answer once all that was seen is committed."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        try:
+            self._check_active()
+            response = operation(self._shard, self._clock.now_ms())
+        except KafkaError as error:
+            future.set_exception(error)
+        except Exception:
+            future.set_exception(self._bug("A read"))
+        else:
+            self._answer(future, response)
+        return future
+
+    def stop(self) -> None:
+        """Stop leading, at once: everyone who waits is sent to look for the new coordinator."""
+        self.state = HostState.CLOSED
+        self._log.on_high_watermark(None)
+        self._loading.cancel()
+        self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
+
+    async def close(self) -> None:
+        """After :meth:`stop`: wait until nothing of this host runs any more."""
+        await asyncio.wait([self._loading])
+        if self._store is not None:
+            await self._store.close()
+
+    def _check_active(self) -> None:
+        match self.state:
+            case HostState.ACTIVE:
+                return
+            case HostState.LOADING:
+                raise KafkaError(ErrorCode.coordinator_load_in_progress, f"{self.name} is being loaded.")
+            case HostState.CLOSED:
+                raise KafkaError(ErrorCode.not_coordinator, f"{self.name} is not on this node.")
+
+    def _bug(self, what: str) -> KafkaError:
+        logger.exception("%s of %s failed.", what, self.name)
+        return KafkaError(ErrorCode.unknown_server_error, "The coordinator could not handle the request.")
+
+    # decide -> replay -> append -> answer
+
+    def _accept(self, effects: Effects[R]) -> None:
+        if effects.records and not self._replay(effects):
+            return
+        for change in effects.timers:
+            self._timers.apply(change)
+        for reply in effects.replies:
+            self._give(reply)
+
+    def _replay(self, effects: Effects[R]) -> bool:
+        """Apply and queue the records; false when the shard was lost on the way."""
+        encode = self._codec.encode
+        try:
+            pairs = [KeyValue(*encode(record)) for record in effects.records]
+        except Exception as failure:
+            logger.exception("%s decided on records that cannot be encoded.", self.name)
+            self._lose(failure)
+            return False
+        limit = self._log.max_batch_bytes
+        if effects.atomic and batch_size_bytes(pairs) > limit:
+            error = KafkaError(ErrorCode.message_too_large, f"A write of {self.name} exceeds {limit} bytes.")
+            self._lose(error)
+            return False
+        if effects.atomic and not self._make_room(effects.kind, sum(pair.size_bytes for pair in pairs)):
+            return False
+        now_ms = self._clock.now_ms()
+        for record, pair in zip(effects.records, pairs, strict=True):
+            if not effects.atomic and not self._make_room(effects.kind, pair.size_bytes):
+                return False
+            offset = self._end_offset
+            try:
+                self._shard.replay(offset, record, effects.kind)
+            except Exception as error:
+                logger.exception("%s could not replay its own record at offset %d.", self.name, offset)
+                self._lose(error)
+                return False
+            self._pending.add(pair, offset, now_ms, effects.kind)
+            self._end_offset = offset + 1
+            if self._store is not None:
+                self._uncommitted.append(CommittedRecord(offset, record))
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._planned_flush)
+        return True
+
+    def _make_room(self, kind: BatchKind, more_bytes: int) -> bool:
+        if not self._pending.takes(kind, more_bytes, self._log.max_batch_bytes):
+            self._flush()
+        return self.state is HostState.ACTIVE
+
+    def _planned_flush(self) -> None:
+        self._flush_planned = False
+        if self.state is HostState.ACTIVE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        expected = self._end_offset - len(self._pending)
+        # The log may move its high watermark within the append. Nothing is answered before we know
+        # that the records lie where the shard believes they do.
+        self._appending = True
+        try:
+            base_offset = self._log.append(self._pending.take())
+        except Exception as error:
+            logger.warning("%s could not append to its log: %s", self.name, error)
+            self._lose(error)
+            return
+        finally:
+            self._appending = False
+        if base_offset != expected:
+            self._lose(
+                KafkaError(
+                    ErrorCode.coordinator_not_available,
+                    f"{self.name} appended at offset {base_offset} instead of {expected}.",
+                )
+            )
+            return
+        self._on_high_watermark(self._log.high_watermark)
+
+    def _give(self, reply: Reply) -> None:
+        future = self._waiting.pop(reply.token, None)
+        if future is not None:
+            self._answer(future, reply.response)
+
+    def _answer(self, future: "asyncio.Future[Any]", response: Any) -> None:
+        if not self._pending and self._end_offset <= self._log.high_watermark:
+            if not future.done():
+                future.set_result(response)
+        else:
+            self._commits.add(self._end_offset, future, response)
+
+    def _on_high_watermark(self, high_watermark: int) -> None:
+        if self.state is HostState.ACTIVE and not self._appending:
+            covered = min(high_watermark, self._end_offset - len(self._pending))
+            self._hand_over(covered)
+            self._commits.advance(covered)
+
+    def _hand_over(self, high_watermark: int) -> None:
+        if self._store is None:
+            return
+        uncommitted = self._uncommitted
+        records = []
+        while uncommitted and uncommitted[0].offset < high_watermark:
+            records.append(uncommitted.popleft())
+        self._store.committed(records, high_watermark)
+
+    # timers
+
+    def _on_timer(self, key: TimerKey) -> None:
+        if self.state is not HostState.ACTIVE:
+            return
+        try:
+            effects = self._shard.on_timer(key, self._clock.now_ms())
+        except Exception:
+            logger.exception("Timer %r of %s failed.", key, self.name)
+            return
+        self._accept(effects)
+
+    # loading and losing
+
+    async def _load(self) -> None:
+        if self._after is not None:
+            # An earlier term's store of the same partition may still be closing its files.
+            await asyncio.wait([self._after])
+            self._after = None
+        delay_s = RELOAD_DELAY_S
+        while self.state is HostState.LOADING:
+            try:
+                await self._load_once()
+                return
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                logger.warning("%s could not be loaded and will be tried again: %s", self.name, error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RELOAD_DELAY_MAX_S)
+
+    async def _load_once(self) -> None:
+        log, store = self._log, self._store
+        self._shard = self._new_shard()
+        self._uncommitted.clear()
+        offset = await store.restore(self._shard) if store is not None else None
+        start = log.log_start_offset if offset is None else offset
+
+        def remember(offset: int, record: R) -> None:
+            self._uncommitted.append(CommittedRecord(offset, record))
+
+        def hand_over() -> None:
+            self._hand_over(log.high_watermark)
+
+        loader = ShardLoader(self._shard, self._codec, log, remember if store is not None else None)
+        self._end_offset = await loader.run(start, hand_over)
+        effects = self._shard.on_loaded(self._clock.now_ms())
+        self.state = HostState.ACTIVE
+        logger.info(
+            "%s is loaded: %d records up to offset %d.", self.name, loader.records_replayed, self._end_offset
+        )
+        self._accept(effects)
+
+    def _lose(self, error: BaseException) -> None:
+        """The shard and its log disagree: start over from the log."""
+        if self.state is not HostState.ACTIVE:
+            return
+        self.state = HostState.LOADING
+        self._drop(coordinator_error(error))
+        self._loading = self._loop.create_task(self._load(), name=f"reload {self.name}")
+
+    def _drop(self, error: KafkaError) -> None:
+        self._timers.clear()
+        self._pending = PendingBatch()
+        self._commits.fail(error)
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(KafkaError(error.code, error.message))

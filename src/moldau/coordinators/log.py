@@ -1,0 +1,116 @@
+"""The partition log as the runtime needs it, and one in memory for tests and tools."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from moldau.records.batch import iter_headers, parse_header, set_base_offset_and_epoch
+
+
+class CoordinatorLog(Protocol):
+    """A partition that this node leads. All calls are made on the event loop.
+
+    The runtime is the only writer while it holds the partition, and relies on it: an append lands at
+    ``log_end_offset``.
+    """
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int:
+        """Offset of the next record."""
+        ...
+
+    @property
+    def high_watermark(self) -> int:
+        """All records below are committed."""
+        ...
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """Largest batch that :meth:`append` takes (``max.message.bytes``)."""
+        ...
+
+    def append(self, batch: bytearray) -> int:
+        """Append one record batch as leader with acks=all; return its base offset.
+
+        The batch's base offset and leader epoch are overwritten in place. Raises
+        :class:`moldau.runtime.KafkaError` when it was not appended.
+        """
+        ...
+
+    async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
+        """Whole batches from the one that holds ``offset`` on, up to the log's end; at least one if any.
+
+        Raises :class:`moldau.runtime.KafkaError`.
+        """
+        ...
+
+    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
+        """Call ``listener`` with the high watermark each time it has moved; ``None`` to stop."""
+        ...
+
+
+class MemoryLog:
+    """A log in memory whose high watermark follows its end, or is held back by a test."""
+
+    def __init__(self, *, max_batch_bytes: int = 1_048_588) -> None:
+        self.max_batch_bytes = max_batch_bytes
+        self.log_start_offset = 0
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.batches: list[bytes] = []
+        self.held = False
+        """While true, appends do not move the high watermark: :meth:`commit` does."""
+        self.failure: Exception | None = None
+        """What the next appends and reads raise."""
+        self._listener: Callable[[int], None] | None = None
+        self._moved = asyncio.Event()
+
+    def append(self, batch: bytearray) -> int:
+        if self.failure is not None:
+            raise self.failure
+        base_offset = self.log_end_offset
+        set_base_offset_and_epoch(batch, 0, base_offset, 0)
+        self.batches.append(bytes(batch))
+        self.log_end_offset = base_offset + parse_header(batch).last_offset_delta + 1
+        if not self.held:
+            self.commit(self.log_end_offset)
+        return base_offset
+
+    def commit(self, offset: int | None = None) -> None:
+        """Move the high watermark to ``offset`` (the log's end by default)."""
+        self.high_watermark = self.log_end_offset if offset is None else offset
+        self._moved.set()
+        if self._listener is not None:
+            self._listener(self.high_watermark)
+
+    async def until(self, offset: int) -> None:
+        """Wait until everything below ``offset`` is committed."""
+        while self.high_watermark < offset:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def truncate(self, offset: int) -> None:
+        """Drop the batches from ``offset`` on, as a change of leaders may."""
+        self.batches = [batch for batch in self.batches if parse_header(batch).base_offset < offset]
+        self.log_end_offset = offset
+        self.high_watermark = min(self.high_watermark, offset)
+
+    async def read(self, offset: int, max_bytes: int) -> bytes:
+        if self.failure is not None:
+            raise self.failure
+        found = bytearray()
+        for batch in self.batches:
+            header = parse_header(batch)
+            if header.base_offset + header.last_offset_delta < offset:
+                continue
+            if found and len(found) + len(batch) > max_bytes:
+                break
+            found += batch
+        assert sum(1 for _ in iter_headers(found)) or not found
+        return bytes(found)
+
+    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
+        self._listener = listener

@@ -1,0 +1,15 @@
+"""Which partition of a coordinator's topic a key lives in: Kafka's mapping, so that tools agree."""
+
+
+def java_string_hash(text: str) -> int:
+    """Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit integer."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for position in range(0, len(units), 2):
+        value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def coordinator_partition(key: str, partition_count: int) -> int:
+    """The partition that holds the state of ``key`` (a group id or a transactional id)."""
+    return (java_string_hash(key) & 0x7FFFFFFF) % partition_count

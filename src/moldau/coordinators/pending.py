@@ -1,0 +1,66 @@
+"""Records that were decided and replayed but not yet appended: the batch being filled. Pure."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from moldau.coordinators.effects import PLAIN, BatchKind
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+
+BATCH_OVERHEAD_BYTES: Final = 61
+RECORD_OVERHEAD_BYTES: Final = 26
+"""At most: length, attributes, two deltas, key and value length, header count, as varints."""
+
+
+class KeyValue(NamedTuple):
+    """An encoded record."""
+
+    key: bytes | None
+    value: bytes | None
+
+    @property
+    def size_bytes(self) -> int:
+        """An upper bound of what it takes in a batch."""
+        return len(self.key or b"") + len(self.value or b"") + RECORD_OVERHEAD_BYTES
+
+
+def batch_size_bytes(pairs: Sequence[KeyValue]) -> int:
+    """An upper bound of the size of a batch of ``pairs``."""
+    return BATCH_OVERHEAD_BYTES + sum(pair.size_bytes for pair in pairs)
+
+
+class PendingBatch:
+    """Gathers records of one kind until they are appended together."""
+
+    def __init__(self) -> None:
+        self._records: list[Record] = []
+        self.kind = PLAIN
+        self.size_bytes = BATCH_OVERHEAD_BYTES
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def takes(self, kind: BatchKind, more_bytes: int, max_bytes: int) -> bool:
+        """Whether records of ``kind`` and ``more_bytes`` may join those that are here."""
+        if not self._records:
+            return True
+        return kind == self.kind and self.size_bytes + more_bytes <= max_bytes
+
+    def add(self, pair: KeyValue, offset: int, timestamp_ms: int, kind: BatchKind) -> None:
+        """Add a record that will get ``offset``."""
+        self.kind = kind
+        self._records.append(Record(offset, timestamp_ms, pair.key, pair.value, ()))
+        self.size_bytes += pair.size_bytes
+
+    def take(self) -> bytearray:
+        """The batch, uncompressed; this one is empty after."""
+        records, self._records, self.size_bytes = self._records, [], BATCH_OVERHEAD_BYTES
+        return bytearray(
+            build_batch(
+                records,
+                base_offset=records[0].offset,
+                producer_id=self.kind.producer_id,
+                producer_epoch=self.kind.producer_epoch,
+                transactional=self.kind.transactional,
+            )
+        )

@@ -1,0 +1,74 @@
+"""What the runtime needs of a kind of shard: its state machine, its codec and, if any, its own store."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from moldau.coordinators.effects import BatchKind, Effects, TimerKey
+
+R = TypeVar("R")
+
+
+class Shard(Protocol[R]):
+    """The pure state of one partition. Operations beyond these are methods of the concrete class.
+
+    Contract: only :meth:`replay` and :meth:`replay_marker` change what a restart must bring back.
+    State of the moment (who waits, who is alive) may change in an operation; it dies with the shard.
+    """
+
+    def replay(self, offset: int, record: R, kind: BatchKind) -> None:
+        """Apply a record of the log at ``offset``: its own decision of just now, or one being loaded."""
+        ...
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """Apply the end of a transaction."""
+        ...
+
+    def on_loaded(self, now_ms: int) -> Effects[R]:
+        """The log has been replayed whole and this node may decide: start timers."""
+        ...
+
+    def on_timer(self, key: TimerKey, now_ms: int) -> Effects[R]:
+        """A timer that the shard set is due."""
+        ...
+
+
+class RecordCodec(Protocol[R]):
+    """Between a shard's records and the keys and values of its topic."""
+
+    def encode(self, record: R) -> tuple[bytes | None, bytes | None]:
+        """Key and value."""
+        ...
+
+    def decode(self, key: bytes | None, value: bytes | None) -> R | None:
+        """The record, or ``None`` for a kind this version does not know and can skip."""
+        ...
+
+
+class CommittedRecord(NamedTuple):
+    """A record and the offset at which the log has committed it."""
+
+    offset: int
+    record: object
+
+
+class ShardStore(Protocol):
+    """A materialisation beside the log, for shards that have one (snapshots, SQLite).
+
+    Calls come in the order restore, committed*, close, on the event loop; a store that works in
+    threads queues by itself. What it holds is never ahead of the log's high watermark.
+    """
+
+    async def restore(self, shard: object) -> int | None:
+        """Bring ``shard`` to the store's state; return the first offset to replay after it.
+
+        ``None`` when the store holds nothing that matches the log: replay starts at the log's start.
+        """
+        ...
+
+    def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
+        """All offsets below ``up_to_offset`` are committed; ``records`` are those since the last call."""
+        ...
+
+    async def close(self) -> None:
+        """The partition has left this node, or is about to be loaded anew."""
+        ...

@@ -1,0 +1,69 @@
+"""Named timers of one shard, on the event loop's clock."""
+
+import asyncio
+from collections.abc import Callable
+
+from moldau.coordinators.effects import CancelTimer, SetTimer, TimerChange, TimerKey
+
+
+class _Timer:
+    __slots__ = ("due", "handle", "scheduled")
+
+    def __init__(self, due: float, handle: asyncio.Handle) -> None:
+        self.due = due
+        # Kept here: uvloop gives a plain handle, which knows no time, for what is due at once.
+        self.scheduled = due
+        self.handle = handle
+
+
+class ShardTimers:
+    """Sets, moves and cancels timers.
+
+    Heartbeats push the same timer back again and again, so a move to a later time keeps the loop's
+    handle and looks at the clock when it fires: a heartbeat then costs no entry in the loop's heap.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[TimerKey], None]) -> None:
+        self._loop = loop
+        self._fire = fire
+        self._timers: dict[TimerKey, _Timer] = {}
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def apply(self, change: TimerChange) -> None:
+        """Do what a shard asked."""
+        match change:
+            case SetTimer(key, after_ms):
+                self._set(key, self._loop.time() + after_ms / 1000)
+            case CancelTimer(key):
+                timer = self._timers.pop(key, None)
+                if timer is not None:
+                    timer.handle.cancel()
+
+    def clear(self) -> None:
+        """Cancel all."""
+        for timer in self._timers.values():
+            timer.handle.cancel()
+        self._timers.clear()
+
+    def _set(self, key: TimerKey, due: float) -> None:
+        timer = self._timers.get(key)
+        if timer is None:
+            self._timers[key] = _Timer(due, self._loop.call_at(due, self._due, key))
+        elif due >= timer.scheduled:
+            timer.due = due
+        else:
+            timer.handle.cancel()
+            timer.due = timer.scheduled = due
+            timer.handle = self._loop.call_at(due, self._due, key)
+
+    def _due(self, key: TimerKey) -> None:
+        timer = self._timers[key]
+        # The loop may run a handle up to its clock's resolution early, so equality is not asked for.
+        if timer.due > timer.scheduled:
+            timer.scheduled = timer.due
+            timer.handle = self._loop.call_at(timer.due, self._due, key)
+            return
+        del self._timers[key]
+        self._fire(key)

@@ -1,0 +1,71 @@
+"""What brokers need of the coordinators of diskless topics (KIP-1163's pluggable batch coordinator)."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, cast
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import (
+    CommitFileCall,
+    CommitFileResult,
+    DeletedRecords,
+    FindBatchesCall,
+    FoundPartition,
+    ListedOffset,
+    OffsetToDelete,
+    TimestampToList,
+)
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+__all__ = ["BatchCoordinator", "BatchCoordinatorMaker", "load_batch_coordinator"]
+
+
+class BatchCoordinator(Protocol):
+    """All coordinators of the cluster behind one face; the built-in one calls in process where it can.
+
+    Every call may raise :class:`moldau.runtime.KafkaError`; what concerns one partition or batch is in
+    its own ``error``. Except for ``commit_file``, calls are split over coordinators behind this face and
+    answered in the order in which they were asked.
+    """
+
+    def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
+        """The id of the coordinator that a partition belongs to; it never changes.
+
+        Raises ``UNKNOWN_TOPIC_ID`` or ``UNKNOWN_TOPIC_OR_PARTITION``.
+        """
+        ...
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        """Commit one coordinator's share of a file.
+
+        After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown; the same call, repeated,
+        answers with what happened.
+        """
+        ...
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+    async def list_offsets(self, partitions: Sequence[TimestampToList]) -> Sequence[ListedOffset]: ...
+
+    async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
+
+
+BatchCoordinatorMaker: TypeAlias = Callable[[Mapping[str, str], Machine], BatchCoordinator]
+"""What ``diskless.batch.coordinator.class.name`` names: called with the node's properties."""
+
+
+def load_batch_coordinator(
+    class_name: str, properties: Mapping[str, str], machine: Machine
+) -> BatchCoordinator:
+    """Make the coordinator that a class or function by dotted path stands for.
+
+    Raises ``INVALID_CONFIG`` naming the key and the reason.
+    """
+    module_name, _, attribute = class_name.replace(":", ".").rpartition(".")
+    try:
+        make = cast(BatchCoordinatorMaker, getattr(importlib.import_module(module_name), attribute))
+        return make(properties, machine)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise KafkaError(
+            ErrorCode.invalid_config, f"diskless.batch.coordinator.class.name {class_name}: {error}"
+        ) from error

@@ -1,0 +1,49 @@
+"""What the object store's requests come to for each GiB: what a provider bills, beside what was moved."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from moldau.diskless.read_meters import FetchMeters
+from moldau.metrics import Counter, Meters
+
+__all__ = ["watch_bill"]
+
+GIB: Final = 1 << 30
+PRODUCING: Final = ("upload", "list", "delete")
+CONSUMING: Final = ("fetch",)
+
+
+def watch_bill(meters: Meters, fetched: FetchMeters) -> None:
+    """``moldau_diskless_Bill_RequestsPerGiBProduced{operation=…}`` and ``…Consumed``; 0 before any byte.
+
+    Produced is what was uploaded, consumed what Fetch requests of diskless topics were answered with; both
+    since the node's start, failed attempts included, as they are billed.
+    """
+    bill = meters.scoped("moldau.diskless", "Bill")
+    uploaded = meters.scoped("moldau.diskless", "Writer").counter(
+        "UploadBytesPerSec", "Bytes of objects stored."
+    )
+    sides: tuple[tuple[str, str, Sequence[str], Callable[[], float]], ...] = (
+        ("RequestsPerGiBProduced", "Requests for each GiB uploaded.", PRODUCING, lambda: uploaded.value),
+        (
+            "RequestsPerGiBConsumed",
+            "Requests for each GiB that consumers read.",
+            CONSUMING,
+            lambda: fetched.cache_hit_bytes.value + fetched.cold_bytes.value,
+        ),
+    )
+    store = meters.scoped("moldau.objects", "ObjectStorage")
+    for name, text, operations, moved_bytes in sides:
+        for operation in operations:
+            requests = store.counter(
+                "RequestsPerSec", "Requests sent to the object store.", operation=operation
+            )
+            bill.gauge(name, _ratio(requests, moved_bytes), text, operation=operation)
+
+
+def _ratio(requests: Counter, moved_bytes: Callable[[], float]) -> Callable[[], float]:
+    def read() -> float:
+        moved = moved_bytes()
+        return requests.value / (moved / GIB) if moved else 0.0
+
+    return read

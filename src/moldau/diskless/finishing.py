@@ -1,0 +1,44 @@
+"""From a batch as it was uploaded to the batch that consumers see.
+
+The coordinator's decisions (base offset, append time) are written into a copy. Offset and epoch lie outside
+the checksum; the append time does not, so that the checksum is verified first and then made anew.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
+from moldau.records.batch import check_batch, set_base_offset_and_epoch, set_log_append_time
+from moldau.records.errors import CorruptRecordError
+
+LEADER_EPOCH: Final = 0
+"""Of every diskless batch: their order has one source for ever, the coordinator."""
+
+
+def finish_batch(buffer: bytearray | memoryview, position: int, coordinate: BatchCoordinate) -> None:
+    """Write the coordinator's decisions into the batch at ``position`` of a writable buffer.
+
+    Raises :class:`CorruptRecordError` when the bytes are not the batch that was committed.
+    """
+    header = check_batch(buffer, position)
+    span = coordinate.last_offset - coordinate.base_offset
+    if header.size_bytes != coordinate.size_bytes or header.last_offset_delta != span:
+        raise CorruptRecordError(
+            f"{coordinate.object_key} at byte {coordinate.byte_offset}: a batch of {header.size_bytes} bytes"
+            f" and {header.last_offset_delta + 1} offsets, committed were {coordinate.size_bytes} bytes and"
+            f" {span + 1} offsets"
+        )
+    if coordinate.timestamp_type == LOG_APPEND_TIME:
+        set_log_append_time(buffer, position, coordinate.log_append_time_ms)
+    set_base_offset_and_epoch(buffer, position, coordinate.base_offset, LEADER_EPOCH)
+
+
+def finish_batches(batches: Sequence[tuple[BatchCoordinate, memoryview]]) -> memoryview:
+    """A finished copy of batches, one behind the other; raises as :func:`finish_batch`."""
+    copy = bytearray(sum(len(view) for _, view in batches))
+    position = 0
+    for coordinate, view in batches:
+        copy[position : position + len(view)] = view
+        finish_batch(copy, position, coordinate)
+        position += len(view)
+    return memoryview(copy)

@@ -1,0 +1,312 @@
+"""Follows one coordinator for a set of partitions: find batches, read them, append them, again.
+
+A lane is one of two kinds. The *tail* waits at the coordinator until something is committed, by any broker,
+and asks for it at once. *Catching up* never waits at the coordinator, and has budgets of its own, so that a
+partition that is far behind does not slow those that are not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import (
+    BatchCoordinate,
+    FindBatchesCall,
+    FoundPartition,
+    PartitionId,
+    PartitionToFind,
+)
+from moldau.diskless.object_reads import ObjectReads
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.read_meters import ReadMeters
+from moldau.diskless.read_round import Batches, ReadRound
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_FIRST_BACKOFF_S: Final = 0.02
+_MAX_BACKOFF_S: Final = 2.0
+_NEW_AT_A_TIME: Final = 16
+
+
+class BatchFinder(Protocol):
+    """The part of a batch coordinator that readers need."""
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+
+class Follower(Protocol):
+    """Whoever the lane works for: decides what an answer means and takes the batches."""
+
+    async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
+        """Take note of an answer; false when its batches are not to be read (look again)."""
+        ...
+
+    def take(self, cache: PartitionCache, batches: Batches) -> bool:
+        """Append batches and wake readers; false when they cannot be taken."""
+        ...
+
+    def round_over(self, cache: PartitionCache) -> None:
+        """All of a partition's batches of a round were taken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """How much a lane reads at a time."""
+
+    max_bytes: int
+    """Of one round."""
+    partition_max_bytes: int
+    """Of one partition in a round, so that a large one leaves room for the others."""
+    first_max_bytes: int
+    """What a partition may be behind when it begins: more is not read but skipped."""
+    max_wait_ms: int
+    slow_round_ms: int = 200
+    """After this, the lane goes on without the partitions that still wait for their bytes."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A partition in the lane."""
+
+    cache: PartitionCache
+    is_busy: bool = False
+    is_resting: bool = False
+    backoff_s: float = 0.0
+
+    def back_off(self) -> float:
+        """Wait, longer each time in a row, before the next try; how long."""
+        self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
+        self.is_resting = True
+        return self.backoff_s
+
+
+class FollowLane:
+    """The loop; :meth:`run` is a task of the cacher."""
+
+    def __init__(
+        self,
+        name: str,
+        finder: BatchFinder,
+        reads: ObjectReads,
+        follower: Follower,
+        settings: LaneSettings,
+        meters: ReadMeters,
+    ) -> None:
+        self.name = name
+        self._finder = finder
+        self._reads = reads
+        self._follower = follower
+        self._settings = settings
+        self._meters = meters
+        self._members: dict[PartitionId, Member] = {}
+        self._changed = asyncio.Event()
+        self._slow: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._failures = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, cache: PartitionCache) -> None:
+        self._members[cache.partition_id] = Member(cache)
+        self._changed.set()
+
+    def remove(self, cache: PartitionCache) -> bool:
+        """False when it was not in the lane."""
+        if self._members.pop(cache.partition_id, None) is None:
+            return False
+        self._changed.set()
+        return True
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                members = self._ready()
+                if not members:
+                    await self._changed.wait()
+                    continue
+                try:
+                    found = await self._find(members)
+                    self._failures = 0
+                    if found is not None:
+                        await self._process(found)
+                except (KafkaError, OSError) as error:
+                    await self._pause(error)
+                except Exception:
+                    logger.exception("following the coordinator failed; it will be tried again")
+                    await self._pause(None)
+        finally:
+            slow = list(self._slow)
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+
+    def _ready(self) -> list[Member]:
+        """Who is to be asked for now, another one first each time."""
+        ready = [member for member in self._members.values() if not (member.is_busy or member.is_resting)]
+        self._turn += 1
+        start = self._turn % len(ready) if ready else 0
+        turned = ready[start:] + ready[:start]
+        # New ones are asked for by themselves: how far each is behind is to be seen whole.
+        new = [member for member in turned if not member.cache.is_known]
+        return new[:_NEW_AT_A_TIME] or turned
+
+    async def _find(self, members: list[Member]) -> Sequence[FoundPartition] | None:
+        """Ask the coordinator; ``None`` when the set of partitions has changed meanwhile."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        are_new = not members[0].cache.is_known
+        partition_max_bytes = settings.first_max_bytes if are_new else settings.partition_max_bytes
+        call = FindBatchesCall(
+            [
+                PartitionToFind(
+                    *member.cache.partition_id, member.cache.local_end_offset, partition_max_bytes
+                )
+                for member in members
+            ],
+            max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
+            min_bytes=0 if are_new else 1,
+            max_wait_ms=0 if are_new else settings.max_wait_ms,
+        )
+        begin = loop.time()
+        finding = asyncio.ensure_future(self._finder.find_batches(call))
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((finding, changing), return_when=asyncio.FIRST_COMPLETED)
+            if not finding.done():
+                return None
+            found = finding.result()
+        finally:
+            changing.cancel()
+            finding.cancel()
+            await asyncio.gather(changing, finding, return_exceptions=True)
+        if any(partition.batches for partition in found):
+            self._meters.find_time_ms.update((loop.time() - begin) * 1000)
+        return found
+
+    async def _process(self, found: Sequence[FoundPartition]) -> None:
+        wanted: list[tuple[Member, Sequence[BatchCoordinate]]] = []
+        starved: list[Member] = []
+        left_bytes = self._settings.max_bytes
+        for partition in found:
+            member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
+            if member is None or member.is_busy or member.cache.is_closed:
+                continue
+            if not self._is_answer(member, partition):
+                continue
+            if not await self._follower.judge(member.cache, partition):
+                # At once the first time, but an answer that never fits must not make a busy loop.
+                self._retry_later(member)
+                continue
+            batches = partition.batches if member.cache.is_usable else ()
+            some = _within(batches, min(left_bytes, self._settings.partition_max_bytes), bool(wanted))
+            if some:
+                left_bytes -= sum(batch.size_bytes for batch in some)
+                wanted.append((member, some))
+            elif member.cache.is_caught_up:
+                member.backoff_s = 0.0
+                self._follower.round_over(member.cache)
+            else:
+                starved.append(member)
+        if wanted:
+            await self._read(wanted)
+        else:
+            for member in starved:
+                self._retry_later(member)
+
+    def _is_answer(self, member: Member, found: FoundPartition) -> bool:
+        if found.error in (ErrorCode.none, ErrorCode.offset_out_of_range):
+            return True
+        self._retry_later(member)
+        return False
+
+    async def _read(self, wanted: list[tuple[Member, Sequence[BatchCoordinate]]]) -> None:
+        members = [member for member, _ in wanted]
+
+        def deliver(number: int, batches: Batches) -> None:
+            member = members[number]
+            if member.cache.is_closed or not self._follower.take(member.cache, batches):
+                read_round.give_up(number)
+                self._retry_later(member)
+
+        def fail(number: int, error: StorageError) -> None:
+            self._read_failed(members[number], error)
+
+        read_round = ReadRound(self._reads, [batches for _, batches in wanted], deliver, fail)
+        self._meters.rounds.value += 1
+        self._meters.round_bytes.update(sum(batch.size_bytes for _, some in wanted for batch in some))
+        for member in members:
+            member.is_busy = True
+        task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
+        await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
+        if task.done():
+            task.result()
+            return
+        self._slow.add(task)
+        task.add_done_callback(self._slow.discard)
+        for number, member in enumerate(members):
+            if read_round.is_over(number):
+                self._over(member)
+
+    async def _finish(self, read_round: ReadRound, members: list[Member]) -> None:
+        try:
+            await read_round.run()
+        finally:
+            self._meters.gets_per_round.update(read_round.gets)
+            for member in members:
+                self._over(member)
+
+    def _over(self, member: Member) -> None:
+        """A round is over for a partition: it may be asked for again."""
+        if not member.is_busy:
+            return
+        member.is_busy = False
+        if not member.is_resting:
+            member.backoff_s = 0.0
+        if self._members.get(member.cache.partition_id) is member:
+            self._changed.set()
+            self._follower.round_over(member.cache)
+
+    def _read_failed(self, member: Member, error: StorageError) -> None:
+        if isinstance(error, ObjectNotFoundError):
+            # Its batches have moved to the tier or were deleted since; the coordinator will say so.
+            self._meters.lost_objects.value += 1
+        logger.warning(
+            "cannot read batches of %s-%d: %s", member.cache.topic, member.cache.key.partition, error
+        )
+        self._retry_later(member)
+
+    def _retry_later(self, member: Member) -> None:
+        if not member.is_resting:
+            # By a flag and not by the time: a timer may fire a little before its time has come.
+            asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
+
+    def _rested(self, member: Member) -> None:
+        member.is_resting = False
+        self._changed.set()
+
+    async def _pause(self, error: Exception | None) -> None:
+        """The coordinator does not answer: wait a little, longer each time."""
+        self._failures += 1
+        if error is not None and self._failures in (1, 10, 100):
+            logger.warning("the diskless coordinator cannot be followed: %s", error)
+        await asyncio.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._failures, 10)))
+
+
+def _within(
+    batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
+) -> Sequence[BatchCoordinate]:
+    """The first batches that fit; one at least if nobody else has any, so that all get on."""
+    size_bytes = 0
+    for count, batch in enumerate(batches):
+        size_bytes += batch.size_bytes
+        if size_bytes > max_bytes and (count or others_have_some):
+            return batches[:count]
+    return batches

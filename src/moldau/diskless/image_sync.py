@@ -1,0 +1,153 @@
+"""Coordinators converge to the cluster's metadata: it says which topics there are, they follow.
+
+A topic is created and deleted in the metadata first, durably; whichever broker leads a partition's
+coordinator then makes the coordinator agree, again and again until it does. A topic id is never used twice,
+so creating what exists and deleting what is gone are both harmless.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+from uuid import UUID
+
+from moldau.cluster.topics_image import Topic
+from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
+from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_TOPICS_A_CALL: Final = 100
+_UNKNOWN_TOPIC_GRACE_S: Final = 30.0
+"""A topic that the coordinator has and this broker's metadata has not may be newer than that metadata."""
+
+
+class TopicKeeper(Protocol):
+    """The coordinators led here, as far as topics go."""
+
+    @property
+    def coordinator_ids(self) -> list[int]: ...
+
+    def is_active(self, coordinator_id: int) -> bool: ...
+
+    async def create_partitions(
+        self, coordinator_id: int, topics: Sequence[PartitionsToCreate]
+    ) -> Sequence[TopicResult]: ...
+
+    async def delete_topics(
+        self, coordinator_id: int, topic_ids: Sequence[UUID]
+    ) -> Sequence[TopicResult]: ...
+
+    async def describe_topics(
+        self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
+    ) -> Sequence[DescribedPartition]: ...
+
+
+class ImageSync:
+    """:meth:`run_once` does what is to be done; call it when told so, and now and then."""
+
+    def __init__(
+        self, keeper: TopicKeeper, topics: Callable[[], Iterable[Topic]], on_work: Callable[[], None]
+    ) -> None:
+        """``topics``: all of the current metadata. ``on_work`` is called when there is something to do."""
+        self._keeper = keeper
+        self._topics = topics
+        self._on_work = on_work
+        self._changed: dict[UUID, Topic] = {}
+        self._removed: dict[UUID, set[int]] = {}
+        self._agreed: set[int] = set()
+        """Coordinators that have been compared with the whole metadata since they are led here."""
+        self._strangers: dict[tuple[int, UUID], float] = {}
+        self._look_again_s: dict[int, float] = {}
+
+    def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
+        """The metadata has other topics now."""
+        for topic in changed:
+            if topic.is_diskless:
+                self._changed[topic.topic_id] = topic
+        for topic in removed:
+            if topic.is_diskless:
+                self._changed.pop(topic.topic_id, None)
+                owners = {partition.diskless_coordinator for partition in topic.partitions}
+                self._removed.setdefault(topic.topic_id, set()).update(owners)
+        if self._changed or self._removed:
+            self._on_work()
+
+    def leads_no_more(self, coordinator_id: int) -> None:
+        """Another broker leads it: all there is to know will be learned anew when it comes back."""
+        self._agreed.discard(coordinator_id)
+        self._look_again_s.pop(coordinator_id, None)
+
+    async def run_once(self) -> None:
+        """Make the coordinators led here agree. Raises ``KafkaError`` when some call failed: run it again."""
+        led = self._keeper.coordinator_ids
+        self._agreed.intersection_update(led)
+        active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
+        changed, self._changed = self._changed, {}
+        removed, self._removed = self._removed, {}
+        try:
+            for coordinator_id in active:
+                if coordinator_id in self._agreed:
+                    await self._create(coordinator_id, changed.values())
+                else:
+                    await self._create(coordinator_id, self._topics())
+                    self._agreed.add(coordinator_id)
+                gone = [topic_id for topic_id, owners in removed.items() if coordinator_id in owners]
+                await self._delete(coordinator_id, gone)
+                await self._look_for_strangers(coordinator_id)
+        except BaseException:
+            self._changed = {**changed, **self._changed}
+            for topic_id, owners in removed.items():
+                self._removed.setdefault(topic_id, set()).update(owners)
+            raise
+        if len(active) < len(led):
+            # What is being loaded is compared whole once it is there.
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "a coordinator is being loaded")
+
+    async def _create(self, coordinator_id: int, topics: Iterable[Topic]) -> None:
+        wanted = []
+        for topic in topics:
+            indexes = [
+                index
+                for index, partition in enumerate(topic.partitions)
+                if partition.diskless_coordinator == coordinator_id
+            ]
+            if indexes:
+                wanted.append(PartitionsToCreate(topic.topic_id, topic.name, indexes))
+        for start in range(0, len(wanted), _TOPICS_A_CALL):
+            some = wanted[start : start + _TOPICS_A_CALL]
+            _raise_first(await self._keeper.create_partitions(coordinator_id, some))
+
+    async def _delete(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> None:
+        for start in range(0, len(topic_ids), _TOPICS_A_CALL):
+            some = topic_ids[start : start + _TOPICS_A_CALL]
+            _raise_first(await self._keeper.delete_topics(coordinator_id, some))
+
+    async def _look_for_strangers(self, coordinator_id: int) -> None:
+        """Delete topics whose removal nobody told us of, for it happened while nobody led here."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._look_again_s.get(coordinator_id, 0.0):
+            return
+        self._look_again_s[coordinator_id] = now_s + _UNKNOWN_TOPIC_GRACE_S
+        known = {topic.topic_id for topic in self._topics()}
+        described = await self._keeper.describe_topics(coordinator_id)
+        here = {partition.topic_id for partition in described}
+        gone = []
+        for topic_id in here - known:
+            since_s = self._strangers.setdefault((coordinator_id, topic_id), now_s)
+            if now_s - since_s >= _UNKNOWN_TOPIC_GRACE_S:
+                gone.append(topic_id)
+        for found in [found for found in self._strangers if found[0] == coordinator_id]:
+            if found[1] in known or found[1] not in here:
+                del self._strangers[found]
+        if gone:
+            logger.info(
+                "coordinator %d: %d topics are not in the metadata any more", coordinator_id, len(gone)
+            )
+            await self._delete(coordinator_id, sorted(gone))
+
+
+def _raise_first(results: Sequence[TopicResult]) -> None:
+    for result in results:
+        if result.error is not ErrorCode.none:
+            raise KafkaError(result.error, result.message)

@@ -1,0 +1,49 @@
+"""Names of WAL objects: unique without coordination, sorted by time, spread over the store. Pure.
+
+``wal/<shard>/<yyyymmddhh>/<time>-<broker>-<random>``, the time in milliseconds as 12 hexadecimal digits.
+S3 bounds the requests a second for each prefix, and names that only grow all hit its last one: sixteen
+shards (a random digit) give each broker sixteen. Within a shard keys come in order of time, so the orphan
+scan lists each one only as far as the age that it looks for.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from moldau.runtime import Entropy
+
+__all__ = ["WAL_PREFIX", "WalKey", "new_object_key", "parse_object_key", "wal_folders"]
+
+WAL_PREFIX = "wal"
+_SHARDS = "0123456789abcdef"
+
+
+class WalKey(NamedTuple):
+    """What a key tells."""
+
+    created_ms: int
+    broker_id: int
+
+
+def new_object_key(created_ms: int, broker_id: int, entropy: Entropy, prefix: str = WAL_PREFIX) -> str:
+    """A key that nobody else makes: 80 random bits beside time and broker."""
+    # The low bits of a version 4 UUID are all random.
+    digits = f"{entropy.uuid4().int & (1 << 60) - 1:015x}{entropy.randrange(1 << 20):05x}"
+    hour = datetime.fromtimestamp(created_ms / 1000, UTC).strftime("%Y%m%d%H")
+    return f"{prefix}/{digits[-1]}/{hour}/{created_ms:012x}-{broker_id}-{digits}"
+
+
+def parse_object_key(key: str) -> WalKey | None:
+    """Time and broker of a key of ours; None for any other."""
+    name = key.rpartition("/")[2].split("-")
+    if len(name) != 3 or len(name[0]) != 12:
+        return None
+    try:
+        return WalKey(int(name[0], 16), int(name[1]))
+    except ValueError:
+        return None
+
+
+def wal_folders(prefix: str = WAL_PREFIX) -> Sequence[str]:
+    """The folders to list for all WAL objects, each in order of time."""
+    return [f"{prefix}/{shard}/" for shard in _SHARDS]

@@ -1,0 +1,139 @@
+"""ListOffsets of a diskless partition: the coordinator names the batch, its bytes name the record."""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import (
+    LOG_APPEND_TIME,
+    BatchCoordinate,
+    FindBatchesCall,
+    FoundPartition,
+    ListedOffset,
+    PartitionToFind,
+    TimestampToList,
+)
+from moldau.diskless.client_errors import client_error
+from moldau.diskless.finishing import LEADER_EPOCH, finish_batches
+from moldau.diskless.object_reads import ObjectReads, plan_reads
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.records.errors import CorruptRecordError
+from moldau.records.timestamps import iter_positions_in_time
+from moldau.replication.partition import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    FoundOffset,
+)
+from moldau.runtime import ErrorCode, KafkaError, Workers
+
+_KNOWN_TIMEOUT_S: Final = 5.0
+_ATTEMPTS: Final = 3
+_SCANNED_ON_LOOP_BYTES: Final = 256 * 1024
+_FOUND_BATCHES: Final = 1_000
+
+
+class OffsetLister(Protocol):
+    """The part of a batch coordinator that knows offsets."""
+
+    async def list_offsets(self, partitions: Sequence[TimestampToList]) -> Sequence[ListedOffset]: ...
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+
+class OffsetLookup:
+    """Answers lookups; the latest and earliest offsets are the coordinator's, strictly."""
+
+    def __init__(self, lister: OffsetLister, reads: ObjectReads, workers: Workers) -> None:
+        self._lister = lister
+        self._reads = reads
+        self._workers = workers
+
+    async def find(self, cache: PartitionCache, timestamp_ms: int) -> FoundOffset:
+        """The first record at or after a time, or a special offset. Raises ``KafkaError``."""
+        if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
+            return await self._earliest_local(cache)
+        if timestamp_ms < LATEST_TIERED_TIMESTAMP:
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
+            )
+        for _ in range(_ATTEMPTS):
+            listed = await self._list(cache, timestamp_ms)
+            if listed.batch is None:
+                # A special offset, or a batch whose records all have its append time, or nothing.
+                epoch = LEADER_EPOCH if listed.offset >= 0 else -1
+                return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
+            try:
+                found = await self._in_batch(listed.log_start_offset, listed.batch, timestamp_ms)
+                if found.offset < 0:
+                    return await self._behind(cache, listed.batch.last_offset + 1, timestamp_ms)
+            except ObjectNotFoundError:
+                continue  # its batches were deleted or moved since: ask again
+            except StorageError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+            except CorruptRecordError as error:
+                raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+            return found
+        raise KafkaError(ErrorCode.kafka_storage_error, "the batch's object is gone")
+
+    async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
+        (listed,) = await self._lister.list_offsets([TimestampToList(*cache.partition_id, timestamp_ms)])
+        if listed.error is not ErrorCode.none:
+            raise client_error(listed.error, listed.message, ErrorCode.leader_not_available)
+        return listed
+
+    @staticmethod
+    async def _earliest_local(cache: PartitionCache) -> FoundOffset:
+        """This replica's own: where its cache begins."""
+        if not await cache.until_known(_KNOWN_TIMEOUT_S):
+            raise KafkaError(ErrorCode.leader_not_available)
+        start = cache.local_start_offset if cache.is_usable else cache.high_watermark
+        return FoundOffset(max(start, cache.log_start_offset), -1, LEADER_EPOCH)
+
+    async def _behind(self, cache: PartitionCache, offset: int, timestamp_ms: int) -> FoundOffset:
+        """What the batch promised lies below the log start inside it: go on behind it."""
+        while timestamp_ms >= 0:
+            call = FindBatchesCall(
+                [PartitionToFind(*cache.partition_id, offset, 1 << 30)],
+                max_bytes=1 << 30,
+                max_batches_per_partition=_FOUND_BATCHES,
+            )
+            (found,) = await self._lister.find_batches(call)
+            if found.error is not ErrorCode.none:
+                raise client_error(found.error, found.message, ErrorCode.leader_not_available)
+            for coordinate in found.batches:
+                if coordinate.max_timestamp_ms >= timestamp_ms:
+                    record = await self._in_batch(found.log_start_offset, coordinate, timestamp_ms)
+                    if record.offset >= 0:
+                        return record
+            if not found.batches:
+                break
+            offset = found.batches[-1].last_offset + 1
+        return FoundOffset()
+
+    async def _in_batch(self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int) -> FoundOffset:
+        if coordinate.timestamp_type == LOG_APPEND_TIME:
+            # All its records have one timestamp: it need not be read.
+            offset = max(coordinate.base_offset, log_start)
+            return FoundOffset(offset, coordinate.log_append_time_ms, LEADER_EPOCH)
+        (read,) = plan_reads([coordinate])
+        view = self._reads.in_memory(read)
+        if view is None:
+            view = await self._reads.fetch(read)
+        batch = finish_batches([(coordinate, view)])
+        if coordinate.size_bytes > _SCANNED_ON_LOOP_BYTES:
+            return await self._workers.run(_first_record, batch, timestamp_ms, log_start)
+        return _first_record(batch, timestamp_ms, log_start)
+
+
+def _first_record(batch: memoryview, timestamp_ms: int, log_start: int) -> FoundOffset:
+    """The first live record at or after the time (for MAX_TIMESTAMP: with the latest of all); -1: none."""
+    best = FoundOffset()
+    for offset, timestamp in iter_positions_in_time(batch):
+        if offset < log_start:
+            continue
+        if timestamp_ms != MAX_TIMESTAMP and timestamp >= timestamp_ms:
+            return FoundOffset(offset, timestamp, LEADER_EPOCH)
+        if timestamp_ms == MAX_TIMESTAMP and (best.offset < 0 or timestamp > best.timestamp_ms):
+            best = FoundOffset(offset, timestamp, LEADER_EPOCH)
+    return best

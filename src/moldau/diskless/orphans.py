@@ -1,0 +1,212 @@
+"""Finds objects that no coordinator knows, and removes them when nothing can bring them back (KIP-1164).
+
+An object is an orphan when all of this holds:
+
+1. it was begun, and stored, longer ago than the max commit age and the clocks' skew (or the configured
+   grace, if that is longer): its uploader's commit is refused from now on;
+2. every coordinator of the cluster says that it does not know it;
+3. after that, every coordinator has *logged* it closed, and still does not know it: a commit that was on its
+   way meanwhile has either arrived, and then it is known, or is refused for ever.
+
+A coordinator that cannot be asked saves everything that would have to be asked.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import ClosedFile, DescribedFile
+from moldau.diskless.object_keys import WAL_PREFIX, parse_object_key, wal_folders
+from moldau.metrics import Meters
+from moldau.objects.storage import ObjectInfo, ObjectStorage
+from moldau.runtime import Clock, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_ASKED_AT_A_TIME: Final = 500
+_REPORTED_MAX: Final = 1_000
+
+
+class FileWitness(Protocol):
+    """Every coordinator of the cluster, as a witness of what it knows of files."""
+
+    async def describe_files(
+        self, coordinator_id: int, object_keys: Sequence[str]
+    ) -> Sequence[DescribedFile]: ...
+
+    async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> Sequence[ClosedFile]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanSettings:
+    """When an object is old enough, and how much a scan looks at."""
+
+    max_commit_age_ms: int
+    clock_skew_ms: int
+    grace_ms: int
+    max_objects: int = 100_000
+    """Listed in one scan; the next one goes on behind them."""
+    prefix: str = WAL_PREFIX
+
+    @property
+    def min_age_ms(self) -> int:
+        return max(self.max_commit_age_ms + self.clock_skew_ms, self.grace_ms)
+
+
+@dataclass(slots=True)
+class OrphanReport:
+    """What a scan found."""
+
+    listed: int = 0
+    """Objects looked at."""
+    old: int = 0
+    """Of these, old enough."""
+    foreign: int = 0
+    """With names that no broker gives: never touched."""
+    known: int = 0
+    """Old, and known to a coordinator."""
+    orphans: int = 0
+    orphan_bytes: int = 0
+    deleted: int = 0
+    unanswered: int = 0
+    """Old objects about which some coordinator could not be asked."""
+    examples: list[str] = field(default_factory=list)
+    """Keys of orphans, a bounded number of them."""
+    is_complete: bool = True
+    """Whether all objects were looked at."""
+
+
+class OrphanScan:
+    """Scans the store; one scan at a time."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        witness: FileWitness,
+        coordinator_ids: Callable[[], Sequence[int]],
+        clock: Clock,
+        settings: OrphanSettings,
+        meters: Meters,
+    ) -> None:
+        """``coordinator_ids``: every coordinator of the cluster, whoever leads it."""
+        self._storage = storage
+        self._witness = witness
+        self._coordinator_ids = coordinator_ids
+        self._clock = clock
+        self.settings = settings
+        self._resume_after: dict[str, str] = {}
+        self.last_report: OrphanReport | None = None
+        scope = meters.scoped("moldau.diskless", "Orphans")
+        self._deleted = scope.counter("DeletedPerSec", "Objects that no coordinator knew, deleted.")
+        self._deleted_bytes = scope.counter("DeletedBytesPerSec", "Bytes of those objects.")
+        scope.gauge("Found", lambda: self.last_report.orphans if self.last_report else 0)
+
+    async def run(self, *, dry_run: bool = False) -> OrphanReport:
+        """One bounded scan; with ``dry_run`` nothing is closed or deleted. Raises ``StorageError``."""
+        report = OrphanReport()
+        coordinator_ids = list(self._coordinator_ids())
+        if not coordinator_ids:
+            # No metadata partitions, no witness: then nothing may be judged.
+            return report
+        before_ms = self._clock.now_ms() - self.settings.min_age_ms
+        for folder in wal_folders(self.settings.prefix):
+            if not await self._scan_folder(folder, before_ms, coordinator_ids, report, dry_run):
+                report.is_complete = False
+                break
+        self.last_report = report
+        if report.orphans:
+            logger.info(
+                "orphan scan: %d of %d objects are known to no coordinator, %d deleted",
+                *(report.orphans, report.listed, report.deleted),
+            )
+        return report
+
+    async def _scan_folder(
+        self,
+        folder: str,
+        before_ms: int,
+        coordinator_ids: Sequence[int],
+        report: OrphanReport,
+        dry_run: bool,
+    ) -> bool:
+        """False when the scan's bound was reached in it."""
+        waiting: list[ObjectInfo] = []
+        start_after = self._resume_after.pop(folder, "")
+        async for page in self._storage.list(folder, start_after=start_after):
+            for info in page:
+                report.listed += 1
+                parsed = parse_object_key(info.key)
+                if parsed is None:
+                    report.foreign += 1
+                elif parsed.created_ms < before_ms and info.last_modified_ms < before_ms:
+                    report.old += 1
+                    waiting.append(info)
+            if len(waiting) >= _ASKED_AT_A_TIME:
+                await self._judge(waiting, coordinator_ids, report, dry_run)
+                waiting = []
+            last = page[-1].key if page else ""
+            parsed = parse_object_key(last)
+            if parsed is not None and parsed.created_ms >= before_ms:
+                break  # in order of time: what follows is younger still
+            if report.listed >= self.settings.max_objects:
+                self._resume_after[folder] = last
+                break
+        await self._judge(waiting, coordinator_ids, report, dry_run)
+        return folder not in self._resume_after
+
+    async def _judge(
+        self,
+        objects: Sequence[ObjectInfo],
+        coordinator_ids: Sequence[int],
+        report: OrphanReport,
+        dry_run: bool,
+    ) -> None:
+        sizes = {info.key: info.size_bytes for info in objects}
+        try:
+            unknown = await self._unknown_to_all(list(sizes), coordinator_ids, self._ask)
+            report.known += len(sizes) - len(unknown)
+            orphans = unknown
+            if unknown and not dry_run:
+                orphans = await self._unknown_to_all(unknown, coordinator_ids, self._close)
+                report.known += len(unknown) - len(orphans)
+        except (KafkaError, OSError) as error:
+            report.unanswered += len(sizes)
+            logger.info("orphan scan: %d objects cannot be judged now: %s", len(sizes), error)
+            return
+        report.orphans += len(orphans)
+        report.orphan_bytes += sum(sizes[key] for key in orphans)
+        report.examples += orphans[: max(0, _REPORTED_MAX - len(report.examples))]
+        if orphans and not dry_run:
+            await self._storage.delete(orphans)
+            report.deleted += len(orphans)
+            self._deleted.value += len(orphans)
+            self._deleted_bytes.value += sum(sizes[key] for key in orphans)
+
+    @staticmethod
+    async def _unknown_to_all(
+        keys: list[str],
+        coordinator_ids: Sequence[int],
+        ask: Callable[[int, list[str]], Awaitable[list[str]]],
+    ) -> list[str]:
+        for coordinator_id in coordinator_ids:
+            if not keys:
+                break
+            keys = await ask(coordinator_id, keys)
+        return keys
+
+    async def _ask(self, coordinator_id: int, keys: list[str]) -> list[str]:
+        described = await self._witness.describe_files(coordinator_id, keys)
+        known = {file.object_key for file in described if file.is_known or file.has_live_batches}
+        _check_all_answered(keys, {file.object_key for file in described})
+        return [key for key in keys if key not in known]
+
+    async def _close(self, coordinator_id: int, keys: list[str]) -> list[str]:
+        closed = await self._witness.close_files(coordinator_id, keys)
+        _check_all_answered(keys, {file.object_key for file in closed})
+        return [file.object_key for file in closed if file.error is ErrorCode.none]
+
+
+def _check_all_answered(asked: Sequence[str], answered: set[str]) -> None:
+    if not answered.issuperset(asked):
+        raise KafkaError(ErrorCode.unknown_server_error, "a coordinator left objects out of its answer")

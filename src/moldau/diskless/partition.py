@@ -1,0 +1,352 @@
+"""A diskless partition on this broker: produced through the writer, read from the cache or from objects."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from moldau.coordinators.diskless.calls import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    DeletedRecords,
+    OffsetToDelete,
+)
+from moldau.diskless.client_errors import client_error
+from moldau.diskless.cold_reads import ColdOutcome, ColdReads
+from moldau.diskless.finishing import LEADER_EPOCH
+from moldau.diskless.offset_lookup import OffsetLookup
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.read_meters import FetchMeters
+from moldau.diskless.traffic import TopicTraffic
+from moldau.records.batch import BatchHeader, TimestampType, validate_produce
+from moldau.records.errors import CorruptRecordError, RecordsRejectedError
+from moldau.records.validation import check_timestamps
+from moldau.replication.partition import (
+    ActiveProducer,
+    AppendAnswer,
+    AppendOutcome,
+    FoundOffset,
+    PartitionKey,
+    PartitionState,
+    ReadAnswer,
+    ReadOutcome,
+    ReadRequest,
+)
+from moldau.runtime import Clock, ErrorCode, KafkaError
+from moldau.storage.log_config import LogConfig
+
+_UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""What may wait for a new partition to be known at its coordinator."""
+
+_KNOWN_TIMEOUT_S: Final = 5.0
+
+
+class BatchWriter(Protocol):
+    """The part of the WAL writer that a partition needs."""
+
+    def append(
+        self,
+        key: PartitionKey,
+        records: memoryview,
+        header: BatchHeader,
+        *,
+        timeout_ms: int,
+        timestamp_type: int = 0,
+        request_id: int = 0,
+    ) -> AppendAnswer:
+        """Take a validated batch (copied before this returns); its outcome when that is known.
+
+        Batches of a partition are committed in the order of these calls.
+        """
+        ...
+
+
+class RecordDeleter(Protocol):
+    """The part of a batch coordinator that deletes records."""
+
+    async def delete_records(self, partitions: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
+
+
+class _Unborn(NamedTuple):
+    """An append that waits until the partition is known."""
+
+    records: bytes
+    header: BatchHeader
+    timeout_at_s: float
+    answer: "asyncio.Future[AppendOutcome]"
+
+
+class DisklessPartition:
+    """One partition behind the interface of all partitions.
+
+    Every broker may serve it: a leader epoch in a request is not checked, for the order of a diskless
+    partition does not depend on who leads it. Batches carry leader epoch 0 for ever.
+    """
+
+    def __init__(
+        self,
+        cache: PartitionCache,
+        writer: BatchWriter,
+        deleter: RecordDeleter,
+        cold_reads: ColdReads,
+        lookup: OffsetLookup,
+        clock: Clock,
+        config: LogConfig,
+        meters: FetchMeters,
+        traffic: TopicTraffic,
+    ) -> None:
+        self.cache = cache
+        self.config = config
+        """The topic's own; that of the cached log has other bounds."""
+        self.leader_epoch_in_metadata = 0
+        self.is_leader_in_metadata = False
+        self._key = cache.key
+        self._writer = writer
+        self._deleter = deleter
+        self._cold_reads = cold_reads
+        self._lookup = lookup
+        self._clock = clock
+        self._meters = meters
+        self._traffic = traffic
+        self._unborn: deque[_Unborn] = deque()
+        self._unborn_bytes = 0
+
+    @property
+    def key(self) -> PartitionKey:
+        return self._key
+
+    @property
+    def topic(self) -> str:
+        return self.cache.topic
+
+    @property
+    def leader_epoch(self) -> int:
+        """The partition's epoch in the metadata, which clients compare with what they know."""
+        return self.leader_epoch_in_metadata
+
+    @property
+    def is_leader(self) -> bool:
+        return self.is_leader_in_metadata
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Never: the object store keeps the copies."""
+        return False
+
+    # -- produce ------------------------------------------------------------------------------
+
+    def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
+        try:
+            header = self._validate(records)
+        except KafkaError as error:
+            self._traffic.refused(error.code, len(records))
+            bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
+            return AppendOutcome(error.code, message=error.message, record_errors=bad)
+        if self.cache.is_closed:
+            return AppendOutcome(ErrorCode.not_leader_or_follower)
+        if not self.cache.is_known or self._unborn:
+            answer: AppendAnswer = self._append_when_known(records, header, timeout_ms)
+        else:
+            answer = self._append_now(records, header, timeout_ms)
+        if not isinstance(answer, AppendOutcome) or answer.error is ErrorCode.none:
+            self._traffic.appended(header.records_count, len(records))
+        return AppendOutcome() if required_acks == 0 else answer
+
+    def _validate(self, records: memoryview) -> BatchHeader:
+        config = self.config
+        header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
+        if header.is_transactional:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"{self.topic} is a diskless topic, which does not support transactions yet",
+            )
+        if config.message_timestamp_type is TimestampType.CREATE_TIME:
+            check_timestamps(
+                records,
+                header,
+                now_ms=self._clock.now_ms(),
+                before_max_ms=config.message_timestamp_before_max_ms,
+                after_max_ms=config.message_timestamp_after_max_ms,
+            )
+        return header
+
+    def _append_now(self, records: memoryview, header: BatchHeader, timeout_ms: float) -> AppendAnswer:
+        stamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return self._writer.append(
+            self._key,
+            records,
+            header,
+            timeout_ms=int(timeout_ms),
+            timestamp_type=LOG_APPEND_TIME if stamps else CREATE_TIME,
+        )
+
+    def _append_when_known(
+        self, records: memoryview, header: BatchHeader, timeout_ms: int
+    ) -> "asyncio.Future[AppendOutcome]":
+        """Keep the order of what is produced to a partition that its coordinator is still to create."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[AppendOutcome] = loop.create_future()
+        # One batch may always wait, or a large one could never be the first.
+        if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
+            answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+            return answer
+        if not self._unborn:
+            self.cache.when_known(self._born)
+        timer = loop.call_later(timeout_ms / 1000, _time_out, answer)
+        answer.add_done_callback(lambda _: timer.cancel())
+        self._unborn.append(_Unborn(bytes(records), header, loop.time() + timeout_ms / 1000, answer))
+        self._unborn_bytes += len(records)
+        return answer
+
+    def _born(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unborn:
+            unborn = self._unborn.popleft()
+            self._unborn_bytes -= len(unborn.records)
+            if unborn.answer.done():
+                continue
+            if self.cache.is_closed:
+                unborn.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+                continue
+            rest_ms = max(0.0, unborn.timeout_at_s - loop.time()) * 1000
+            answer = self._append_now(memoryview(unborn.records), unborn.header, rest_ms)
+            if isinstance(answer, AppendOutcome):
+                unborn.answer.set_result(answer)
+            else:
+                answer.add_done_callback(_passing_on(unborn.answer))
+
+    # -- consume ------------------------------------------------------------------------------
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        cache = self.cache
+        offset = request.offset
+        if cache.is_closed:
+            return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        if not cache.is_known:
+            return asyncio.ensure_future(self._read_when_known(request))
+        if offset < cache.log_start_offset:
+            return self._known(error=ErrorCode.offset_out_of_range)
+        local_end = cache.local_end_offset
+        if cache.is_usable and cache.local_start_offset <= offset < local_end:
+            return self._read_local(request, local_end)
+        if offset == cache.high_watermark or (offset == local_end and cache.is_usable):
+            return self._known()
+        return asyncio.ensure_future(self._read_cold(request))
+
+    def _known(
+        self,
+        *,
+        error: ErrorCode = ErrorCode.none,
+        views: Sequence[memoryview] = (),
+        size_bytes: int = 0,
+        read_committed: bool = False,
+    ) -> ReadOutcome:
+        cache = self.cache
+        return ReadOutcome(
+            error=error,
+            views=views,
+            size_bytes=size_bytes,
+            high_watermark=cache.high_watermark,
+            last_stable_offset=cache.high_watermark,
+            log_start_offset=cache.log_start_offset,
+            aborted=() if read_committed and error is ErrorCode.none else None,
+        )
+
+    def _read_local(self, request: ReadRequest, local_end: int) -> ReadOutcome:
+        try:
+            result = self.cache.log.read(
+                request.offset,
+                request.max_bytes,
+                upper_bound_offset=local_end,
+                min_one_batch=request.min_one_batch,
+            )
+        except KafkaError as failure:
+            self._meters.errors.value += 1
+            return self._known(error=failure.code)
+        self._meters.cache_hits.value += 1
+        self._meters.cache_hit_bytes.value += result.size_bytes
+        self._traffic.read(result.size_bytes)
+        return self._known(
+            views=result.views, size_bytes=result.size_bytes, read_committed=request.read_committed
+        )
+
+    async def _read_when_known(self, request: ReadRequest) -> ReadOutcome:
+        if not await self.cache.until_known(_KNOWN_TIMEOUT_S):
+            closed = self.cache.is_closed
+            return ReadOutcome(
+                error=ErrorCode.not_leader_or_follower if closed else ErrorCode.kafka_storage_error
+            )
+        answer = self.read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
+
+    async def _read_cold(self, request: ReadRequest) -> ReadOutcome:
+        outcome = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
+        if outcome.failure is not None:
+            self._meters.errors.value += outcome.failure.code is not ErrorCode.offset_out_of_range
+            return self._known(error=outcome.failure.code)
+        too_large = outcome.batches and outcome.batches[0][0].size_bytes > request.max_bytes
+        if not outcome.batches or (too_large and not request.min_one_batch):
+            return self._known(read_committed=request.read_committed)
+        return self._cold_result(request, outcome)
+
+    def _cold_result(self, request: ReadRequest, outcome: ColdOutcome) -> ReadOutcome:
+        try:
+            view = outcome.finished()
+        except CorruptRecordError:
+            self._meters.errors.value += 1
+            return self._known(error=ErrorCode.corrupt_message)
+        self._meters.cold_reads.value += 1
+        self._meters.cold_bytes.value += len(view)
+        self._traffic.read(len(view))
+        return self._known(views=(view,), size_bytes=len(view), read_committed=request.read_committed)
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def find_offset(
+        self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
+    ) -> FoundOffset:
+        return await self._lookup.find(self.cache, timestamp_ms)
+
+    async def delete_records(self, before_offset: int) -> int:
+        (deleted,) = await self._deleter.delete_records(
+            [OffsetToDelete(*self.cache.partition_id, before_offset)]
+        )
+        if deleted.error is not ErrorCode.none:
+            raise client_error(deleted.error, deleted.message, ErrorCode.leader_not_available)
+        self.cache.learn(log_start_offset=deleted.low_watermark, wal_start_offset=-1, high_watermark=-1)
+        return deleted.low_watermark
+
+    def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        if not self.cache.is_known:
+            raise KafkaError(ErrorCode.offset_not_available)
+        if leader_epoch < LEADER_EPOCH:
+            return -1, -1
+        return LEADER_EPOCH, self.cache.high_watermark
+
+    def state(self) -> PartitionState:
+        cache = self.cache
+        return PartitionState(
+            cache.high_watermark,
+            cache.log_start_offset,
+            cache.high_watermark,
+            cache.log.size_bytes if cache.is_usable else 0,
+            cache.log.directory,
+            tuple(ActiveProducer(*producer) for producer in cache.log.active_producers()),
+        )
+
+
+def _passing_on(
+    target: "asyncio.Future[AppendOutcome]",
+) -> "Callable[[asyncio.Future[AppendOutcome]], None]":
+    def pass_on(done: "asyncio.Future[AppendOutcome]") -> None:
+        if not target.done():
+            target.set_result(
+                AppendOutcome(ErrorCode.not_leader_or_follower) if done.cancelled() else done.result()
+            )
+
+    return pass_on
+
+
+def _time_out(answer: "asyncio.Future[AppendOutcome]") -> None:
+    if not answer.done():
+        answer.set_result(AppendOutcome(ErrorCode.request_timed_out))

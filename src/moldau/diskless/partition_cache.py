@@ -1,0 +1,173 @@
+"""What this broker has of a diskless partition: local segments as a cache, and the offsets it was told.
+
+The coordinator owns log start, WAL start and high watermark; here they are copies that are true up to
+the last answer and only move up. The local log holds a dense run of offsets ``[local start, local end)``
+that may begin anywhere and is dropped whenever it does not fit what the coordinator says.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from moldau.coordinators.diskless.calls import BatchCoordinate, PartitionId
+from moldau.diskless.finishing import finish_batch
+from moldau.records.errors import CorruptRecordError
+from moldau.replication.partition import PartitionKey
+from moldau.storage.log import PartitionLog
+
+UNKNOWN: Final = -1
+_WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class Scratch:
+    """One buffer for batches on their way into logs: fresh pages would cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def take(self, size_bytes: int) -> memoryview:
+        """``size_bytes`` writable bytes, valid until the next call."""
+        if len(self._buffer) < size_bytes:
+            self._buffer = bytearray(max(size_bytes, 2 * len(self._buffer)))
+        return memoryview(self._buffer)[:size_bytes]
+
+
+class PartitionCache:
+    """The cached run of one partition."""
+
+    def __init__(self, key: PartitionKey, topic: str, coordinator_id: int, log: PartitionLog) -> None:
+        self.key = key
+        self.topic = topic
+        self.coordinator_id = coordinator_id
+        self.log = log
+        self.log_start_offset = UNKNOWN
+        self.wal_start_offset = UNKNOWN
+        self.high_watermark = UNKNOWN
+        self.is_closed = False
+        self._on_known: list[Callable[[], None]] = []
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.key.topic_id, self.key.partition)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the coordinator has told the partition's offsets."""
+        return self.high_watermark >= 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether local segments can be read and written; without them every read is a cold one."""
+        return not self.log.is_offline
+
+    @property
+    def local_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def local_end_offset(self) -> int:
+        """From where on batches are wanted next."""
+        return self.log.log_end_offset if self.is_usable else max(0, self.high_watermark)
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.is_known and self.local_end_offset >= self.high_watermark
+
+    def learn(self, *, log_start_offset: int, wal_start_offset: int, high_watermark: int) -> None:
+        """Take note of offsets; answers that were overtaken by newer ones change nothing."""
+        was_known = self.is_known
+        self.log_start_offset = max(self.log_start_offset, log_start_offset)
+        self.wal_start_offset = max(self.wal_start_offset, wal_start_offset)
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        if self.is_known and not was_known:
+            waiting, self._on_known = self._on_known, []
+            for callback in waiting:
+                callback()
+
+    def when_known(self, callback: Callable[[], None]) -> None:
+        """Call back, once, as soon as the offsets are known (also when the partition is closed)."""
+        self._on_known.append(callback)
+
+    async def until_known(self, timeout_s: float) -> bool:
+        """Wait until the offsets are known; false when the time was up or the partition is gone."""
+        if not self.is_known and not self.is_closed:
+            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_known(lambda: None if known.done() else known.set_result(None))
+            await asyncio.wait([known], timeout=timeout_s)
+            known.cancel()
+        return self.is_known and not self.is_closed
+
+    def correct(self, high_watermark: int) -> None:
+        """The coordinator has, surely, less than it once said (its log was restored from a backup)."""
+        self.high_watermark = high_watermark
+        self.log_start_offset = min(self.log_start_offset, high_watermark)
+
+    def append(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
+        """Append batches that follow the local end.
+
+        Raises :class:`CorruptRecordError` for the first one that is not what was committed, after those
+        before it were appended; ``KafkaError`` when the disk fails.
+        """
+        position = 0
+        while position < len(batches):
+            count = _fitting(batches, position)
+            self._append_some(batches[position : position + count], scratch)
+            position += count
+
+    def _append_some(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
+        log = self.log
+        expected = log.log_end_offset
+        buffer = scratch.take(sum(len(view) for _, view in batches))
+        end = 0
+        error: CorruptRecordError | None = None
+        for coordinate, view in batches:
+            if coordinate.base_offset != expected:
+                error = CorruptRecordError(
+                    f"{self.topic}-{self.key.partition}: offset {coordinate.base_offset} came after"
+                    f" {expected - 1}"
+                )
+                break
+            buffer[end : end + len(view)] = view
+            try:
+                finish_batch(buffer, end, coordinate)
+            except CorruptRecordError as corrupt:
+                error = corrupt
+                break
+            end += len(view)
+            expected = coordinate.last_offset + 1
+        if end:
+            log.append_as_follower(buffer[:end])
+            log.high_watermark = log.log_end_offset
+        if error is not None:
+            raise error
+
+    def restart_at(self, offset: int) -> None:
+        """Drop what is cached; the next batch to cache begins at ``offset``."""
+        if self.is_usable:
+            self.log.truncate_fully_and_start_at(offset)
+            self.log.high_watermark = offset
+
+    def evict_first_segment(self) -> list[str]:
+        """Give up the oldest cached batches; returns the paths of the files to be removed."""
+        log = self.log
+        segments = log.segments.segments
+        if len(segments) == 1:
+            log.roll()
+        log.update_log_start_offset(log.segments.segments[1].base_offset)
+        return log.delete_segments_before_start()
+
+    def close(self) -> None:
+        """The partition has left this broker: nobody waits for it any more."""
+        self.is_closed = True
+        waiting, self._on_known = self._on_known, []
+        for callback in waiting:
+            callback()
+
+
+def _fitting(batches: Sequence[tuple[BatchCoordinate, memoryview]], position: int) -> int:
+    size_bytes = 0
+    for count, (_, view) in enumerate(batches[position:]):
+        size_bytes += len(view)
+        if count and size_bytes > _WRITE_BYTES_MAX:
+            return count
+    return len(batches) - position

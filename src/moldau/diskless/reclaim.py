@@ -1,0 +1,155 @@
+"""Deletes the objects that nobody needs any more, and hands files on to their next owners (KIP-1164).
+
+Whether a file is needed is decided and logged by its coordinators; here it is only carried out. There is
+nothing to remember: what is to be done is asked anew in each pass, so a new leader goes on where the old
+one was, and whatever fails is tried again for ever.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import FileToHandOver, FreeFile
+from moldau.metrics import Meters
+from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.runtime import Clock, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_FILES_A_PASS: Final = 1_000
+_HAND_OVERS_A_PASS: Final = 100
+_ROUNDS_A_PASS: Final = 10
+
+
+class FileKeeper(Protocol):
+    """The coordinators led here, as far as the life of files goes."""
+
+    @property
+    def coordinator_ids(self) -> list[int]: ...
+
+    def is_active(self, coordinator_id: int) -> bool: ...
+
+    def free_files(
+        self, coordinator_id: int, unused_before_ms: int, limit: int = 1000
+    ) -> Sequence[FreeFile]: ...
+
+    def files_to_hand_over(self, coordinator_id: int, limit: int = 100) -> Sequence[FileToHandOver]: ...
+
+    async def release_files(self, coordinator_id: int, object_keys: Sequence[str]) -> None: ...
+
+
+class FileTaker(Protocol):
+    """Any coordinator of the cluster, as the next owner of a file."""
+
+    async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What a pass did."""
+
+    deleted: int = 0
+    deleted_bytes: int = 0
+    handed_over: int = 0
+    failed: int = 0
+
+
+class FileReclaimer:
+    """Carries out deletion and hand-over for every coordinator led here."""
+
+    def __init__(
+        self,
+        keeper: FileKeeper,
+        taker: FileTaker,
+        storage: ObjectStorage,
+        clock: Clock,
+        grace_ms: int,
+        meters: Meters,
+    ) -> None:
+        """``grace_ms``: how long an object stays after its last batch went; reads may be under way."""
+        self._keeper = keeper
+        self._taker = taker
+        self._storage = storage
+        self._clock = clock
+        self._grace_ms = grace_ms
+        self._released: dict[int, set[str]] = {}
+        scope = meters.scoped("moldau.diskless", "Reclaim")
+        self._deleted = scope.counter("FilesDeletedPerSec", "Objects deleted because nobody needs them.")
+        self._deleted_bytes = scope.counter("FileBytesDeletedPerSec", "Bytes of those objects.")
+        self._handed_over = scope.counter("FilesHandedOverPerSec", "Files given to their next owner.")
+        self._errors = scope.counter("ErrorsPerSec", "Deletions and hand-overs that have to be repeated.")
+
+    async def run_once(self) -> Reclaimed:
+        """One bounded pass over all coordinators led here."""
+        deleted = deleted_bytes = handed_over = failed = 0
+        for coordinator_id in self._keeper.coordinator_ids:
+            if not self._keeper.is_active(coordinator_id):
+                continue
+            try:
+                handed_over += await self._hand_over(coordinator_id)
+                count, size_bytes = await self._delete(coordinator_id)
+                deleted += count
+                deleted_bytes += size_bytes
+            except (StorageError, KafkaError, OSError) as error:
+                failed += 1
+                self._errors.value += 1
+                logger.warning("files of coordinator %d cannot be deleted now: %s", coordinator_id, error)
+        return Reclaimed(deleted, deleted_bytes, handed_over, failed)
+
+    async def _delete(self, coordinator_id: int) -> tuple[int, int]:
+        count = size_bytes = 0
+        for _ in range(_ROUNDS_A_PASS):
+            before_ms = self._clock.now_ms() - self._grace_ms
+            limit = _FILES_A_PASS + len(self._released.get(coordinator_id, ()))
+            listed = self._keeper.free_files(coordinator_id, before_ms, limit)
+            keys = self._not_released(coordinator_id, [file.object_key for file in listed])
+            if not keys:
+                break
+            # First the objects: a file that is released is known to nobody but the orphan scan.
+            await self._storage.delete(keys)
+            await self._release(coordinator_id, keys)
+            wanted = set(keys)
+            freed_bytes = sum(file.size_bytes for file in listed if file.object_key in wanted)
+            count += len(keys)
+            size_bytes += freed_bytes
+            self._deleted.value += len(keys)
+            self._deleted_bytes.value += freed_bytes
+        return count, size_bytes
+
+    async def _hand_over(self, coordinator_id: int) -> int:
+        limit = _HAND_OVERS_A_PASS + len(self._released.get(coordinator_id, ()))
+        listed = {file.object_key: file for file in self._keeper.files_to_hand_over(coordinator_id, limit)}
+        handed_over: list[str] = []
+        for key in listed:
+            if key in self._released.get(coordinator_id, ()):
+                continue
+            next_owner = listed[key].remaining_owner_ids[0]
+            try:
+                await self._taker.take_over(next_owner, listed[key])
+            except (KafkaError, OSError) as error:
+                self._errors.value += 1
+                logger.info(
+                    "%s stays with coordinator %d, %d does not take it: %s",
+                    *(key, coordinator_id, next_owner, error),
+                )
+                continue
+            handed_over.append(key)
+        if handed_over:
+            # Only now: had the next owner not logged it, nobody would own the file.
+            await self._release(coordinator_id, handed_over)
+            self._handed_over.value += len(handed_over)
+        return len(handed_over)
+
+    async def _release(self, coordinator_id: int, keys: list[str]) -> None:
+        await self._keeper.release_files(coordinator_id, keys)
+        self._released.setdefault(coordinator_id, set()).update(keys)
+
+    def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
+        """What is listed goes by the store, which learns of a release a moment later than its log."""
+        released = self._released.get(coordinator_id)
+        if not released:
+            return listed
+        still_there = released.intersection(listed)
+        self._released[coordinator_id] = still_there
+        return [key for key in listed if key not in still_there]

@@ -1,0 +1,98 @@
+"""Keeps the coordinators led here small: retention of topics, snapshots, and what may be forgotten.
+
+Each pass is bounded by the coordinator; here the passes are driven and spread in time, and repeated while
+they delete something.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import DeletedRecords, RetentionPolicy
+from moldau.metrics import Meters
+from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_POLICIES_A_PASS: Final = 100
+_PASSES_MAX: Final = 1_000
+
+
+class UpkeptCoordinators(Protocol):
+    """The coordinators led here."""
+
+    @property
+    def coordinator_ids(self) -> list[int]: ...
+
+    def is_active(self, coordinator_id: int) -> bool: ...
+
+    async def apply_retention(
+        self, coordinator_id: int, policies: Sequence[RetentionPolicy]
+    ) -> list[DeletedRecords]: ...
+
+    async def forget_old(self, coordinator_id: int) -> None: ...
+
+    async def snapshot(self, coordinator_id: int) -> object: ...
+
+    def records_since_snapshot(self, coordinator_id: int) -> int: ...
+
+
+class CoordinatorUpkeep:
+    """Drives retention and snapshots of every coordinator led here."""
+
+    def __init__(
+        self,
+        coordinators: UpkeptCoordinators,
+        policies: Callable[[int], Sequence[RetentionPolicy]],
+        meters: Meters,
+        *,
+        snapshot_records: int,
+    ) -> None:
+        """``policies``: those of a coordinator's partitions, as the topics' configurations say now."""
+        self._coordinators = coordinators
+        self._policies = policies
+        self._snapshot_records = snapshot_records
+        scope = meters.scoped("moldau.diskless", "Retention")
+        self._deletions = scope.counter("DeletionsPerSec", "Moves of a partition's log start by retention.")
+
+    def _active(self) -> list[int]:
+        return [found for found in self._coordinators.coordinator_ids if self._coordinators.is_active(found)]
+
+    async def apply_retention(self) -> None:
+        """Retention of all topics, whole."""
+        for coordinator_id in self._active():
+            policies = [
+                policy
+                for policy in self._policies(coordinator_id)
+                if policy.retention_ms >= 0 or policy.retention_bytes >= 0
+            ]
+            for start in range(0, len(policies), _POLICIES_A_PASS):
+                await self._apply_some(coordinator_id, policies[start : start + _POLICIES_A_PASS])
+
+    async def _apply_some(self, coordinator_id: int, policies: list[RetentionPolicy]) -> None:
+        for _ in range(_PASSES_MAX):
+            try:
+                deleted = await self._coordinators.apply_retention(coordinator_id, policies)
+            except KafkaError as error:
+                # It has moved away, or is being loaded: its next leader, or the next round, does it.
+                logger.info("retention at coordinator %d ends early: %s", coordinator_id, error)
+                return
+            moved = {
+                (found.topic_id, found.partition_index) for found in deleted if found.error is ErrorCode.none
+            }
+            self._deletions.value += len(moved)
+            policies = [policy for policy in policies if (policy.topic_id, policy.partition_index) in moved]
+            if not policies:
+                return
+            await asyncio.sleep(0)
+
+    async def tidy(self) -> None:
+        """Snapshots where the log has grown enough, and forgetting what is too old to matter."""
+        for coordinator_id in self._active():
+            try:
+                await self._coordinators.forget_old(coordinator_id)
+                if self._coordinators.records_since_snapshot(coordinator_id) >= self._snapshot_records:
+                    await self._coordinators.snapshot(coordinator_id)
+            except KafkaError as error:
+                logger.info("coordinator %d is not tidied now: %s", coordinator_id, error)

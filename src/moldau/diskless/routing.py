@@ -1,0 +1,175 @@
+"""The built-in batch coordinator: sends each call to the coordinators whose partitions it names."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import (
+    CommitFileCall,
+    CommitFileResult,
+    DeletedRecords,
+    FindBatchesCall,
+    FoundPartition,
+    ListedOffset,
+    OffsetToDelete,
+    PartitionToFind,
+    TimestampToList,
+)
+from moldau.runtime import ErrorCode, KafkaError
+
+__all__ = ["CoordinatorCalls", "RoutingBatchCoordinator"]
+
+
+class CoordinatorCalls(Protocol):
+    """The calls of single coordinators, in process (``DisklessCoordinator``) or by RPC."""
+
+    def commit_file(self, coordinator_id: int, call: CommitFileCall) -> Awaitable[CommitFileResult]: ...
+
+    async def find_batches(self, coordinator_id: int, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+    async def list_offsets(
+        self, coordinator_id: int, timestamps: Sequence[TimestampToList]
+    ) -> Sequence[ListedOffset]: ...
+
+    async def delete_records(
+        self, coordinator_id: int, offsets: Sequence[OffsetToDelete]
+    ) -> Sequence[DeletedRecords]: ...
+
+
+Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete)
+Answer = TypeVar("Answer", FoundPartition, ListedOffset, DeletedRecords)
+Refuse: TypeAlias = Callable[[UUID, int, ErrorCode, str | None], Answer]
+
+
+class RoutingBatchCoordinator:
+    """A :class:`moldau.diskless.batch_coordinator.BatchCoordinator` over single coordinators.
+
+    ``owner_of`` tells a partition's coordinator (from the cluster's metadata) and may raise; ``calls_of``
+    tells how a coordinator is reached now. What one of them refuses does not fail the others' part.
+    """
+
+    def __init__(
+        self, owner_of: Callable[[UUID, int], int], calls_of: Callable[[int], CoordinatorCalls]
+    ) -> None:
+        self._owner_of = owner_of
+        self._calls_of = calls_of
+
+    def coordinator_of(self, topic_id: UUID, partition_index: int) -> int:
+        return self._owner_of(topic_id, partition_index)
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        return await self._calls_of(coordinator_id).commit_file(coordinator_id, call)
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
+        """As one coordinator does; over several, the wait ends when the first of them has something."""
+        owners = {self._owner_or_none(asked) for asked in call.partitions}
+        if len(owners) == 1 or not call.max_wait_ms:
+            return _within(await self._find(call), call.max_bytes)
+        found = await self._find(replace(call, min_bytes=0, max_wait_ms=0))
+        if not _is_enough(found, call.min_bytes):
+            await self._until_one_has_something(call)
+            found = await self._find(replace(call, min_bytes=0, max_wait_ms=0))
+        return _within(found, call.max_bytes)
+
+    async def list_offsets(self, partitions: Sequence[TimestampToList]) -> Sequence[ListedOffset]:
+        return await self._split(
+            partitions, lambda owner, some: self._calls_of(owner).list_offsets(owner, some), ListedOffset
+        )
+
+    async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]:
+        return await self._split(
+            offsets, lambda owner, some: self._calls_of(owner).delete_records(owner, some), DeletedRecords
+        )
+
+    async def _find(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
+        return await self._split(
+            call.partitions,
+            lambda owner, some: self._calls_of(owner).find_batches(owner, replace(call, partitions=some)),
+            FoundPartition,
+        )
+
+    async def _until_one_has_something(self, call: FindBatchesCall) -> None:
+        """Any byte of any coordinator ends the wait: what each has, only all of them could add up."""
+        call = replace(call, min_bytes=min(1, call.min_bytes), max_bytes=1)
+        parts = _by_owner(call.partitions, self._owner_or_none)
+        tasks = [
+            asyncio.ensure_future(self._calls_of(owner).find_batches(owner, replace(call, partitions=some)))
+            for owner, some in parts.items()
+            if owner is not None
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _split(
+        self,
+        asked: Sequence[Asked],
+        ask: Callable[[int, Sequence[Asked]], Coroutine[Any, Any, Sequence[Answer]]],
+        refuse: "Refuse[Answer]",
+    ) -> Sequence[Answer]:
+        """Ask all coordinators at once; the answers in the order of what was asked."""
+        answers: dict[tuple[UUID, int], list[Answer]] = {}
+
+        async def ask_one(owner: int | None, some: Sequence[Asked]) -> None:
+            try:
+                if owner is None:
+                    raise KafkaError(ErrorCode.unknown_topic_or_partition, "no coordinator is known for it")
+                found: Iterable[Answer] = await ask(owner, some)
+            except KafkaError as error:
+                found = [refuse(one.topic_id, one.partition_index, error.code, error.message) for one in some]
+            except (OSError, TimeoutError):
+                code = ErrorCode.coordinator_not_available
+                found = [refuse(one.topic_id, one.partition_index, code, None) for one in some]
+            for answer in found:
+                answers.setdefault((answer.topic_id, answer.partition_index), []).append(answer)
+
+        parts = _by_owner(asked, self._owner_or_none)
+        if len(parts) == 1:
+            await ask_one(*next(iter(parts.items())))
+        else:
+            await asyncio.gather(*(ask_one(owner, some) for owner, some in parts.items()))
+        return [answers[one.topic_id, one.partition_index].pop(0) for one in asked]
+
+    def _owner_or_none(self, asked: PartitionToFind | TimestampToList | OffsetToDelete) -> int | None:
+        try:
+            return self._owner_of(asked.topic_id, asked.partition_index)
+        except KafkaError:
+            return None
+
+
+def _by_owner(
+    asked: Sequence[Asked], owner_of: Callable[[Asked], int | None]
+) -> dict[int | None, list[Asked]]:
+    parts: dict[int | None, list[Asked]] = {}
+    for owner, run in groupby(asked, owner_of):
+        parts.setdefault(owner, []).extend(run)
+    return parts
+
+
+def _is_enough(found: Sequence[FoundPartition], min_bytes: int) -> bool:
+    """Whether there is anything that a waiting FindBatches answers at once."""
+    if any(one.error is not ErrorCode.none or one.moved_to_tier for one in found):
+        return True
+    return sum(batch.size_bytes for one in found for batch in one.batches) >= min_bytes
+
+
+def _within(found: Sequence[FoundPartition], max_bytes: int) -> Sequence[FoundPartition]:
+    """Spend the byte budget in the order of the partitions; each coordinator was given all of it."""
+    left = max_bytes
+    bounded: list[FoundPartition] = []
+    for one in found:
+        kept = []
+        for batch in one.batches:
+            if left <= 0 or (batch.size_bytes > left and left < max_bytes):
+                left = 0
+                break
+            kept.append(batch)
+            left -= batch.size_bytes
+        bounded.append(one if len(kept) == len(one.batches) else one._replace(batches=kept))
+    return bounded

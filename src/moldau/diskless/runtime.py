@@ -1,0 +1,224 @@
+"""The diskless half of a broker: the object store, the writer, the readers and the background work.
+
+Start: settings are checked → the store is used once (a bad bucket, credential or address ends the start) →
+the writer, the readers → background work. Stop: the writer finishes what producers wait for, then the
+rest, the store last.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from moldau.cluster.topics_image import Topic
+from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
+from moldau.coordinators.diskless.files import DisklessSettings as CoordinatorSettings
+from moldau.diskless.batch_coordinator import BatchCoordinator
+from moldau.diskless.bill import watch_bill
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.cacher import Cacher
+from moldau.diskless.cold_reads import ColdReads
+from moldau.diskless.image_sync import ImageSync, TopicKeeper
+from moldau.diskless.object_reads import ObjectReads
+from moldau.diskless.offset_lookup import OffsetLookup
+from moldau.diskless.orphans import FileWitness, OrphanScan, OrphanSettings
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.read_meters import FetchMeters, ReadMeters
+from moldau.diskless.reclaim import FileKeeper, FileReclaimer
+from moldau.diskless.repeating import Repeating
+from moldau.diskless.retention import CoordinatorUpkeep, UpkeptCoordinators
+from moldau.diskless.settings import DisklessSettings
+from moldau.diskless.strays import StrayKeeper, StrayScan
+from moldau.diskless.traffic import TopicTraffic
+from moldau.diskless.writer import DisklessWriter
+from moldau.metrics import BrokerTopicMeters, Meters
+from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+
+class LocalCoordinators(TopicKeeper, FileKeeper, StrayKeeper, UpkeptCoordinators, Protocol):
+    """The coordinators that this broker leads (``DisklessCoordinator``)."""
+
+    @property
+    def settings(self) -> CoordinatorSettings: ...
+
+
+class AllCoordinators(FileWitness, Protocol):
+    """Every coordinator of the cluster, wherever it is."""
+
+    async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
+
+
+class DisklessRuntime:
+    """Owns everything between the partitions of diskless topics and the object store.
+
+    To be made on the loop that runs it; :meth:`start` before partitions are opened.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        settings: DisklessSettings,
+        *,
+        broker_id: int,
+        coordinator: BatchCoordinator,
+        local: LocalCoordinators,
+        all_coordinators: AllCoordinators,
+        coordinator_ids: Callable[[], Sequence[int]],
+        topics: Callable[[], Iterable[Topic]],
+        policies: Callable[[int], Sequence[RetentionPolicy]],
+        arrivals: WaitingRoom[PartitionKey],
+        meters: Meters,
+        topic_meters: BrokerTopicMeters,
+    ) -> None:
+        """Raises ``StorageError`` and ``ValueError`` for settings that cannot be.
+
+        ``coordinator_ids``: all of the cluster. ``topics``: of the current metadata. ``policies``: the
+        retention of a coordinator's partitions.
+        """
+        settings.check()
+        self._machine = machine
+        self._coordinator = coordinator
+        self.settings = settings
+        self.health = StorageHealth()
+        self.storage = open_storage(
+            settings.storage, machine, meters, policy=settings.retries, health=self.health
+        )
+        self.writer = DisklessWriter(
+            self.storage, coordinator, machine, meters, broker_id=broker_id, settings=settings.writer
+        )
+        recent = self.writer.recent
+        self.cacher = Cacher(machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher)
+        cold_meters = ReadMeters(meters, "cold")
+        reads = ObjectReads(self.storage, recent, ByteBudget(settings.cold_reads.budget_bytes), cold_meters)
+        self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads)
+        self._lookup = OffsetLookup(coordinator, reads, machine.workers)
+        self._fetch_meters = FetchMeters(meters)
+        watch_bill(meters, self._fetch_meters)
+        self._topic_meters = topic_meters
+        self.image_sync = ImageSync(local, topics, lambda: self._syncing.nudge())
+        self.reclaimer = FileReclaimer(
+            local, all_coordinators, self.storage, machine.clock, settings.file_delete_grace_ms, meters
+        )
+        self.orphans = OrphanScan(
+            self.storage,
+            all_coordinators,
+            coordinator_ids,
+            machine.clock,
+            _orphan_settings(settings, local.settings),
+            meters,
+        )
+        self.upkeep = CoordinatorUpkeep(local, policies, meters, snapshot_records=settings.snapshot_records)
+        self.strays = StrayScan(
+            local, all_coordinators, coordinator_ids, machine.clock, self.orphans.settings.min_age_ms
+        )
+        self._local = local
+        self._syncing = Repeating("diskless image sync", self.image_sync.run_once, 30_000, initial_delay_ms=0)
+        self._repeating = self._background()
+
+    def _background(self) -> list[Repeating]:
+        settings = self.settings
+        return [
+            self._syncing,
+            Repeating("diskless file deletion", self._reclaim, settings.reclaim_interval_ms),
+            Repeating(
+                "diskless retention",
+                self.upkeep.apply_retention,
+                settings.retention_check_interval_ms,
+                initial_delay_ms=min(30_000, settings.retention_check_interval_ms),
+            ),
+            Repeating("diskless upkeep", self.upkeep.tidy, settings.tidy_interval_ms),
+            Repeating("diskless orphan scan", self._scan_for_orphans, settings.orphan_scan_interval_ms),
+        ]
+
+    async def start(self, *, was_used_before: bool = False) -> None:
+        """Raises ``StorageError`` when the store cannot be used, in a sentence for the operator.
+
+        With ``was_used_before``, a store that is only away for a while does not end the start: metadata,
+        groups and what is cached are served without it.
+        """
+        try:
+            await self.storage.check()
+        except StorageError as error:
+            if not (was_used_before and error.transient):
+                raise
+            logger.warning("%s; going on without it until it is back", error)
+        for repeating in self._repeating:
+            repeating.start()
+
+    async def stop(self) -> None:
+        """Finish what producers wait for, then end."""
+        await self.writer.close()
+        for repeating in reversed(self._repeating):
+            await repeating.stop()
+        await self.cacher.close()
+        await self.cold_reads.close()
+        await self.storage.close()
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def open_partition(self, cache: PartitionCache, config: LogConfig) -> DisklessPartition:
+        """Begin to serve a partition; ``config`` is the topic's own."""
+        partition = DisklessPartition(
+            cache,
+            self.writer,
+            self._coordinator,
+            self.cold_reads,
+            self._lookup,
+            self._machine.clock,
+            config,
+            self._fetch_meters,
+            TopicTraffic(self._topic_meters, cache.topic),
+        )
+        self.cacher.add(cache)
+        return partition
+
+    def close_partition(self, partition: DisklessPartition) -> None:
+        """Serve it no more; its local log is the caller's to close or delete."""
+        self.cacher.remove(partition.cache)
+        self.cold_reads.forget(partition.key)
+
+    def topics_changed(self, changed: Iterable[Topic], removed: Iterable[Topic]) -> None:
+        """The metadata has other topics now: the coordinators led here follow."""
+        self.image_sync.topics_changed(changed, removed)
+
+    def coordinator_changed(self, coordinator_id: int) -> None:
+        """This broker begins or ends to lead a coordinator."""
+        self.image_sync.leads_no_more(coordinator_id)
+        self._syncing.nudge()
+
+    # -- health -------------------------------------------------------------------------------
+
+    def problem(self) -> str | None:
+        """What is wrong, in one sentence, for the health page; ``None`` when all is well."""
+        report = self.health.report
+        if report.state is HealthState.WORKING:
+            return None
+        return f"the object store is {report.state.value}: {report.last_error}"
+
+    # -- background ---------------------------------------------------------------------------
+
+    async def _reclaim(self) -> None:
+        done = await self.reclaimer.run_once()
+        if done.failed:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
+
+    async def _scan_for_orphans(self) -> None:
+        await self.strays.run()
+        # One broker scans the store: the one that leads the first coordinator.
+        if 0 in self._local.coordinator_ids and self._local.is_active(0):
+            await self.orphans.run()
+
+
+def _orphan_settings(settings: DisklessSettings, of_coordinators: CoordinatorSettings) -> OrphanSettings:
+    return OrphanSettings(
+        of_coordinators.max_commit_age_ms,
+        of_coordinators.clock_skew_ms,
+        settings.file_delete_grace_ms,
+        prefix=settings.writer.prefix,
+    )

@@ -1,0 +1,33 @@
+"""What the diskless half of a broker is told, gathered from its configuration."""
+
+from dataclasses import dataclass, field
+
+from moldau.diskless.cacher import CacherSettings
+from moldau.diskless.cold_reads import ColdReadSettings, check_lifetimes
+from moldau.diskless.writer import WriterSettings
+from moldau.objects import RetryPolicy, StorageSettings
+
+
+@dataclass(frozen=True, slots=True)
+class DisklessSettings:
+    """Times in milliseconds, sizes in bytes."""
+
+    storage: StorageSettings
+    writer: WriterSettings = field(default_factory=WriterSettings)
+    cacher: CacherSettings = field(default_factory=CacherSettings)
+    cold_reads: ColdReadSettings = field(default_factory=ColdReadSettings)
+    retries: RetryPolicy = field(default_factory=RetryPolicy)
+    retention_check_interval_ms: int = 300_000
+    reclaim_interval_ms: int = 10_000
+    file_delete_grace_ms: int = 3_600_000
+    """How long an object stays after its last batch went, and an orphan after it was uploaded."""
+    orphan_scan_interval_ms: int = 3_600_000
+    tidy_interval_ms: int = 10_000
+    snapshot_records: int = 20_000
+    """After so many new records a coordinator takes a snapshot and shortens its log."""
+
+    def check(self) -> None:
+        """Raises ``ValueError`` when what is told to readers would outlive the objects that it names."""
+        check_lifetimes(
+            self.cold_reads.coordinate_lifetime_ms, self.cold_reads.timeout_ms, self.file_delete_grace_ms
+        )

@@ -1,0 +1,84 @@
+"""The producers that wait for one object, and the time-outs that they came with."""
+
+import asyncio
+from collections.abc import Sequence
+
+from moldau.replication.partition import AppendOutcome
+from moldau.runtime import ErrorCode
+
+__all__ = ["TIMED_OUT", "ObjectWaiters", "Waiter"]
+
+TIMED_OUT = AppendOutcome(
+    ErrorCode.request_timed_out, message="the object store or the coordinator did not answer in time"
+)
+"""Java's client and librdkafka try again, and know that the records may have been written."""
+
+
+class Waiter:
+    """Who waits for one batch; ``deadline`` is a time of the event loop, in seconds."""
+
+    __slots__ = ("answer", "deadline", "is_expired", "request_id")
+
+    def __init__(self, answer: "asyncio.Future[AppendOutcome]", deadline: float, request_id: int) -> None:
+        self.answer = answer
+        self.deadline = deadline
+        self.request_id = request_id
+        self.is_expired = False
+
+    def resolve(self, outcome: AppendOutcome) -> None:
+        """Answer, unless that was done or the other side has gone."""
+        if not self.answer.done():
+            self.answer.set_result(outcome)
+
+
+class ObjectWaiters:
+    """One timer for all waiters of an object: requests come with few different time-outs."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: list[Waiter] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self.last_deadline = 0.0
+
+    @property
+    def all(self) -> Sequence[Waiter]:
+        return self._waiters
+
+    @property
+    def all_expired(self) -> bool:
+        return all(waiter.is_expired for waiter in self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        self._waiters.append(waiter)
+        deadline = waiter.deadline
+        if deadline > self.last_deadline:
+            self.last_deadline = deadline
+        if self._timer is None or deadline < self._timer_at:
+            self._arm(deadline)
+
+    def stop(self) -> None:
+        """No time-outs any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, deadline: float) -> None:
+        self.stop()
+        self._timer_at = deadline
+        self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        following = None
+        for waiter in self._waiters:
+            if waiter.is_expired:
+                continue
+            if waiter.deadline <= now:
+                waiter.is_expired = True
+                waiter.resolve(TIMED_OUT)
+            elif following is None or waiter.deadline < following:
+                following = waiter.deadline
+        if following is not None:
+            self._arm(following)

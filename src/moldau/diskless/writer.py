@@ -1,0 +1,388 @@
+"""From record batches to objects that are stored and committed (KIP-1163's produce path).
+
+The driver's contract, in this order: a batch is copied into the buffer; the buffer is closed and becomes an
+object; the object is uploaded, several at a time; its batches are committed, in the order in which buffers
+were closed, at each coordinator; then, and never before, its producers are answered.
+
+Memory is bounded by ``max_buffered_bytes``. When that is reached :attr:`DisklessWriter.is_full` says so, and
+producers are read in small sips (``ProduceHandlers``); requests that were read already are
+still taken, for their producers wait anyway. Past twice the bound a batch is refused at once with
+KAFKA_STORAGE_ERROR, which producers try again and librdkafka takes for "not persisted", as is the case.
+
+When the store is down, uploads are tried again until the last producer's time-out. Producers get
+REQUEST_TIMED_OUT (retriable, "perhaps persisted") at theirs, the object is dropped, and what is dropped
+never reaches a coordinator.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from moldau.config.settings import Settings
+from moldau.diskless.arenas import ArenaPool
+from moldau.diskless.batch_coordinator import BatchCoordinator
+from moldau.diskless.buffer import ClosePolicy, CloseReason, WalBuffer
+from moldau.diskless.committer import CommitQueue
+from moldau.diskless.object_keys import WAL_PREFIX, new_object_key
+from moldau.diskless.recent_objects import RecentObjects
+from moldau.diskless.sequence_gaps import SequenceGaps
+from moldau.diskless.waiters import TIMED_OUT, ObjectWaiters, Waiter
+from moldau.diskless.wal import footer_size_bytes
+from moldau.diskless.wal_file import FileShare, WalFile
+from moldau.diskless.writer_meters import WriterMeters
+from moldau.metrics import Meters
+from moldau.objects import ObjectStorage, RetryPolicy, StorageError
+from moldau.records import BatchHeader
+from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+__all__ = ["DisklessWriter", "WriterSettings"]
+
+_log = logging.getLogger(__name__)
+
+MIB = 1024 * 1024
+
+_REFUSED = AppendOutcome(ErrorCode.kafka_storage_error, message="too many bytes wait for the object store")
+_CLOSING = AppendOutcome(ErrorCode.kafka_storage_error, message="the broker is shutting down")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """``diskless.append.*`` and what has no key; times in milliseconds."""
+
+    commit_interval_ms: float = 250
+    buffer_max_bytes: int = 8 * MIB
+    quiet_ms: float = 5
+    puts_per_second: float = 8
+    """The budget for closing early; 0 turns that off."""
+    max_uploads: int = 8
+    max_buffered_bytes: int = 128 * MIB
+    recent_bytes: int = 128 * MIB
+    """For the cacher, which is behind by uploads that overtook the next to be committed, and by a round."""
+    prefix: str = WAL_PREFIX
+    retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
+
+    @classmethod
+    def of(cls, config: Settings) -> "WriterSettings":
+        """From a node's configuration."""
+        return cls(
+            commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
+            buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),
+        )
+
+
+class DisklessWriter:
+    """A broker's one way into the object store for what producers send to diskless topics."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        coordinator: BatchCoordinator,
+        machine: Machine,
+        meters: Meters,
+        *,
+        broker_id: int,
+        settings: WriterSettings | None = None,
+    ) -> None:
+        """To be made on the event loop that will run it."""
+        self._storage = storage
+        self._coordinator = coordinator
+        self._clock = machine.clock
+        self._entropy = machine.entropy
+        self._broker_id = broker_id
+        self._loop = asyncio.get_running_loop()
+        self._buffer: WalBuffer[Waiter] | None = None
+        self._waiters: ObjectWaiters | None = None
+        self._opened_s = 0.0
+        self._last_arrival_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._to_upload: deque[WalFile] = deque()
+        self._uploading = 0
+        self._files: dict[WalFile, None] = {}
+        self._queues: dict[int, CommitQueue] = {}
+        self._gaps = SequenceGaps()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room_waiters: deque[asyncio.Future[None]] = deque()
+        self._is_closing = False
+        self._buffered_bytes = 0
+        self.configure(settings or WriterSettings())
+        self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
+        """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
+        self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
+
+    def configure(self, settings: WriterSettings) -> None:
+        """Take other settings from the next buffer on (``recent_bytes`` stays as it was)."""
+        self._settings = settings
+        self._policy = ClosePolicy(settings.commit_interval_ms, settings.quiet_ms, settings.puts_per_second)
+        # Room for the data, and for the footer of a few thousand batches in 64 partitions.
+        arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
+        # All that full load needs at once: an arena made anew costs as much as filling it ten times.
+        in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
+        self._pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
+
+    # Appending ------------------------------------------------------------------------------------
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of batches that are not answered for."""
+        return self._buffered_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the network should stop reading produce requests."""
+        return self._buffered_bytes >= self._settings.max_buffered_bytes
+
+    async def wait_for_room(self) -> None:
+        """Return when :attr:`is_full` is false; first come, first served."""
+        while self.is_full:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+
+    def append(
+        self,
+        key: PartitionKey,
+        records: memoryview,
+        header: BatchHeader,
+        *,
+        timeout_ms: int,
+        timestamp_type: int = 0,
+        request_id: int = 0,
+    ) -> AppendAnswer:
+        """Take one batch that has passed the produce checks; ``records`` is only valid during the call.
+
+        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the
+        topic's. The outcome comes by a future, within ``timeout_ms``; a refusal comes at once.
+        """
+        size = len(records)
+        if self._is_closing:
+            return _CLOSING
+        if self._buffered_bytes + size > 2 * self._settings.max_buffered_bytes:
+            self._gaps.dropped(key, header)
+            return _REFUSED
+        max_bytes = self._settings.buffer_max_bytes
+        buffer = self._buffer
+        if buffer is not None and (buffer.size_bytes + size > max_bytes or not buffer.fits(size)):
+            self._close_buffer(CloseReason.FULL)
+            buffer = None
+        now = self._loop.time()
+        if buffer is None:
+            buffer = self._buffer = WalBuffer(self._pool, size)
+            self._waiters = ObjectWaiters(self._loop)
+            self._opened_s = now
+        answer: asyncio.Future[AppendOutcome] = self._loop.create_future()
+        waiter = Waiter(answer, now + timeout_ms / 1000, request_id)
+        buffer.add(key, records, header, timestamp_type, waiter)
+        assert self._waiters is not None
+        self._waiters.add(waiter)
+        self._buffered_bytes += size
+        self._last_arrival_s = now
+        if max_bytes - buffer.size_bytes < size:
+            # The next batch, if it is like this one, has no room: do not wait for it to find out.
+            self._close_buffer(CloseReason.FULL)
+        elif self._timer is None:
+            self._consider()
+        return answer
+
+    def _consider(self) -> None:
+        """Close the buffer if it is time, else look again when it may be."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._buffer is None:
+            return
+        decision = self._policy.decide(
+            self._loop.time() * 1000,
+            self._opened_s * 1000,
+            self._last_arrival_s * 1000,
+            self._uploading < self._settings.max_uploads,
+        )
+        if decision.reason is not None:
+            self._close_buffer(decision.reason)
+        elif decision.look_again_ms is not None:
+            self._timer = self._loop.call_at(decision.look_again_ms / 1000, self._consider)
+
+    def _close_buffer(self, reason: CloseReason) -> None:
+        buffer, waiters = self._buffer, self._waiters
+        if buffer is None or waiters is None:
+            return
+        self._buffer = self._waiters = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = self._loop.time()
+        self._policy.closed(now * 1000)
+        created_ms = self._clock.now_ms()
+        payload_bytes = buffer.size_bytes
+        file = WalFile(
+            new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix),
+            buffer.build(created_ms=created_ms, broker_id=self._broker_id),
+            waiters,
+            created_ms=created_ms,
+            payload_bytes=payload_bytes,
+            opened_s=self._opened_s,
+        )
+        waited_ms = (now - self._opened_s) * 1000
+        self._meters.closed(reason, file.object.size_bytes, len(file.object.batches), waited_ms)
+        self._files[file] = None
+        self._share_out(file)
+        if not file.shares:
+            self._drop(file)
+            return
+        self._to_upload.append(file)
+        self._start_uploads()
+
+    def _share_out(self, file: WalFile) -> None:
+        """Queue the file at its coordinators: from here on its place in their order is fixed."""
+        shares: dict[int, FileShare] = {}
+        for run in file.object.runs:
+            try:
+                coordinator_id = self._coordinator.coordinator_of(*run[0].key)
+            except KafkaError as error:
+                for batch in run:
+                    batch.owner.resolve(AppendOutcome(error.code, message=error.message))
+                continue
+            share = shares.get(coordinator_id)
+            if share is None:
+                share = shares[coordinator_id] = FileShare(file, coordinator_id)
+            share.batches.extend(run)
+        file.shares = list(shares.values())
+        for share in file.shares:
+            self._queue(share.coordinator_id).push(share)
+
+    def _queue(self, coordinator_id: int) -> CommitQueue:
+        queue = self._queues.get(coordinator_id)
+        if queue is None:
+            queue = self._queues[coordinator_id] = CommitQueue(
+                coordinator_id,
+                self._coordinator,
+                self._entropy,
+                self._settings.retries,
+                self._meters,
+                self._broker_id,
+                self._share_done,
+                self._gaps,
+            )
+        return queue
+
+    # Uploading ------------------------------------------------------------------------------------
+
+    def _start_uploads(self) -> None:
+        while self._to_upload and self._uploading < self._settings.max_uploads:
+            self._uploading += 1
+            file = self._to_upload.popleft()
+            self._run(self._upload_and_free_slot(file), f"upload {file.key}")
+
+    async def _upload_and_free_slot(self, file: WalFile) -> None:
+        is_stored = False
+        try:
+            is_stored = await self._upload(file)
+        finally:
+            self._uploading -= 1
+            if is_stored:
+                # Before the commit: a reader may hear of the commit sooner than we do.
+                self.recent.put(file.key, file.object.arena, file.object.size_bytes)
+                file.settle_shares()
+            else:
+                self._meters.given_up()
+                self._pool.release(file.object.arena)
+            if not file.uploaded.done():
+                file.uploaded.set_result(is_stored)
+            self._start_uploads()
+            self._consider()
+
+    async def _upload(self, file: WalFile) -> bool:
+        """Store the object; False when the last of its producers has timed out."""
+        if file.waiters.all_expired:
+            return False  # it waited for a slot for too long: not even one request is worth it
+        begin = self._loop.time()
+        size = file.object.size_bytes
+        view = memoryview(file.object.arena)[:size]
+        retry = 0
+        try:
+            async with asyncio.timeout_at(file.waiters.last_deadline):
+                while True:
+                    try:
+                        await self._storage.upload(file.key, view, size)
+                        break
+                    except StorageError as error:
+                        self._meters.upload_failed()
+                        log = _log.warning if retry == 0 else _log.debug
+                        log("upload of %s: %s; trying again", file.key, error)
+                    await asyncio.sleep(self._settings.retries.backoff_ms(retry, self._entropy) / 1000)
+                    retry += 1
+        except TimeoutError:
+            _log.warning("upload of %s given up: all its producers have timed out", file.key)
+            return False
+        self._meters.uploaded(size, (self._loop.time() - begin) * 1000)
+        return True
+
+    # Finishing ------------------------------------------------------------------------------------
+
+    def _share_done(self, share: FileShare) -> None:
+        if share.file.is_done:
+            self._drop(share.file)
+
+    def _drop(self, file: WalFile) -> None:
+        """Every batch of the file has its answer, or its time-out."""
+        if self._files.pop(file, self) is self:
+            return
+        file.waiters.stop()
+        for waiter in file.waiters.all:
+            waiter.resolve(TIMED_OUT)
+        self._buffered_bytes -= file.payload_bytes
+        while self._room_waiters and not self.is_full:
+            waiting = self._room_waiters.popleft()
+            if not waiting.done():
+                waiting.set_result(None)
+        file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
+        is_stored = file.uploaded.done() and file.uploaded.result()
+        if is_stored and not file.accepted_count:
+            self.recent.discard(file.key)
+            if not file.is_uncertain:
+                self._run(self._delete(file.key), f"delete {file.key}")
+
+    async def _delete(self, key: str) -> None:
+        """Nothing refers to the object, nor ever will. Should this fail, the orphan scan finds it."""
+        try:
+            await self._storage.delete([key])
+            self._meters.deleted()
+        except StorageError as error:
+            _log.info("%s stays as an orphan: %s", key, error)
+
+    # Ending -----------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Close the buffer and return when all that was appended before is answered."""
+        self._close_buffer(CloseReason.FLUSH)
+        answers = [waiter.answer for file in self._files for waiter in file.waiters.all]
+        if answers:
+            await asyncio.wait(answers)
+
+    async def close(self, grace_s: float = 30.0) -> None:
+        """Refuse new batches, finish the others within ``grace_s`` seconds, give up the rest."""
+        self._is_closing = True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.flush()
+                while self._tasks:
+                    await asyncio.wait(set(self._tasks))
+        except TimeoutError:
+            _log.warning("%d objects were given up at shutdown", len(self._files))
+        self._to_upload.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for queue in self._queues.values():
+            await queue.stop()
+        for file in list(self._files):
+            self._drop(file)
+        self.recent.clear()
+
+    def _run(self, body: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(body, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

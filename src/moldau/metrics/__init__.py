@@ -1,0 +1,18 @@
+"""Meters with Kafka's names, cheap to update, as text for Prometheus."""
+
+from moldau.metrics.broker_topics import BrokerTopicMeters, TopicMeters
+from moldau.metrics.meters import BYTES_BOUNDS, TIME_MS_BOUNDS, Counter, Gauge, Histogram
+from moldau.metrics.registry import CONTENT_TYPE, MeterError, Meters
+
+__all__ = [
+    "BYTES_BOUNDS",
+    "CONTENT_TYPE",
+    "TIME_MS_BOUNDS",
+    "BrokerTopicMeters",
+    "Counter",
+    "Gauge",
+    "Histogram",
+    "MeterError",
+    "Meters",
+    "TopicMeters",
+]

@@ -1,0 +1,74 @@
+"""Kafka's BrokerTopicMetrics: traffic by topic, and of all topics together."""
+
+from moldau.metrics.meters import Counter
+from moldau.metrics.registry import Meters
+
+__all__ = ["BrokerTopicMeters", "TopicMeters"]
+
+
+class TopicMeters:
+    """The meters of one topic, or of all (``topic`` None). Hot paths add to ``.value`` directly."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "bytes_rejected",
+        "failed_fetch_requests",
+        "failed_produce_requests",
+        "invalid_crc_records",
+        "invalid_magic_records",
+        "invalid_offset_or_sequence_records",
+        "messages_in",
+        "no_key_compacted_records",
+        "total_fetch_requests",
+        "total_produce_requests",
+    )
+
+    def __init__(self, meters: Meters, topic: str | None) -> None:
+        tags = {} if topic is None else {"topic": topic}
+
+        def counter(name: str) -> Counter:
+            return meters.counter(name, **tags)
+
+        self.messages_in = counter("MessagesInPerSec")
+        self.bytes_in = counter("BytesInPerSec")
+        self.bytes_out = counter("BytesOutPerSec")
+        self.bytes_rejected = counter("BytesRejectedPerSec")
+        self.failed_produce_requests = counter("FailedProduceRequestsPerSec")
+        self.failed_fetch_requests = counter("FailedFetchRequestsPerSec")
+        self.total_produce_requests = counter("TotalProduceRequestsPerSec")
+        self.total_fetch_requests = counter("TotalFetchRequestsPerSec")
+        self.no_key_compacted_records = counter("NoKeyCompactedTopicRecordsPerSec")
+        self.invalid_magic_records = counter("InvalidMagicNumberRecordsPerSec")
+        self.invalid_crc_records = counter("InvalidMessageCrcRecordsPerSec")
+        self.invalid_offset_or_sequence_records = counter("InvalidOffsetOrSequenceRecordsPerSec")
+
+
+class BrokerTopicMeters:
+    """The meters of each topic, made when it is first used; ``all`` is the broker's sum."""
+
+    __slots__ = ("_meters", "_topics", "all")
+
+    def __init__(self, meters: Meters) -> None:
+        """``meters``: any scope of the node's registry."""
+        self._meters = meters.scoped("kafka.server", "BrokerTopicMetrics")
+        self._topics: dict[str, TopicMeters] = {}
+        self.all = TopicMeters(self._meters, None)
+
+    def topic(self, name: str) -> TopicMeters:
+        """Name only topics that exist: the meters stay until :meth:`remove`."""
+        meters = self._topics.get(name)
+        if meters is None:
+            meters = self._topics[name] = TopicMeters(self._meters, name)
+        return meters
+
+    def produced(self, topic: str, messages: int, size_bytes: int) -> None:
+        """A batch was appended: counts for the topic and for all."""
+        for meters in (self.topic(topic), self.all):
+            meters.messages_in.value += messages
+            meters.bytes_in.value += size_bytes
+
+    def remove(self, name: str) -> None:
+        """The topic was deleted, or this broker has no replica of it any more."""
+        if self._topics.pop(name, None) is not None:
+            self._meters.remove(topic=name)

@@ -1,0 +1,86 @@
+"""The meters themselves: plain attributes on the hot path, arithmetic only when someone looks.
+
+A node's loop is one thread, so an update is one addition without a lock. Hot paths may hold a meter and
+add to ``value`` themselves; ``mark`` and ``update`` do the same with a call.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+__all__ = ["BYTES_BOUNDS", "TIME_MS_BOUNDS", "Counter", "Gauge", "Histogram"]
+
+TIME_MS_BOUNDS: tuple[float, ...] = (
+    *(0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100),
+    *(150, 200, 300, 500, 750, 1_000, 2_000, 5_000, 10_000, 30_000),
+)
+"""Bucket bounds for durations in milliseconds: a broker's requests take from a tenth to half a minute."""
+
+BYTES_BOUNDS: tuple[float, ...] = tuple(float(4**power) for power in range(2, 16))
+"""Bucket bounds for sizes in bytes, 16 B to 1 GiB."""
+
+
+class Counter:
+    """A number that only grows (Kafka's meters, whose rates are the reader's to compute)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: float = 0
+
+    def mark(self, count: float = 1) -> None:
+        self.value += count
+
+
+class Gauge:
+    """A number that is asked for when someone looks: ``read`` must be cheap and not raise."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self.read = read
+
+
+class Histogram:
+    """A distribution in fixed buckets, with count and sum.
+
+    Percentiles are read off the buckets, by interpolation: exact to a bucket's width, and cheap to
+    sum over brokers, which Kafka's sampled percentiles are not.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = TIME_MS_BOUNDS) -> None:
+        """``bounds`` ascend; a bucket takes values up to and including its bound, a last one the rest."""
+        self.bounds = tuple(map(float, bounds))  # mixed with ints, a comparison costs more
+        self.counts = [0] * (len(self.bounds) + 1)
+        self.total: float = 0
+
+    def update(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float:
+        """0 while nothing was counted."""
+        return self.total / (self.count or 1)
+
+    def percentile(self, fraction: float) -> float:
+        """The value below which ``fraction`` (0 to 1) of the updates lie; 0 while there are none.
+
+        At most the last bound, for nothing more is known of what lies beyond it.
+        """
+        wanted = fraction * self.count
+        if not wanted:
+            return 0.0
+        seen = 0
+        for index, count in enumerate(self.counts):
+            if count and seen + count >= wanted:
+                low = self.bounds[index - 1] if index else 0.0
+                high = self.bounds[min(index, len(self.bounds) - 1)]
+                return low + (high - low) * (wanted - seen) / count
+            seen += count
+        return self.bounds[-1]

@@ -1,0 +1,33 @@
+"""Listeners and connections: frames in, dispatched in order, answers out in order; and the RPC client."""
+
+from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.context import (
+    ANONYMOUS,
+    Answer,
+    Buffers,
+    ConnectionContext,
+    Dispatcher,
+    Principal,
+    RequestContext,
+)
+from moldau.network.http import HttpAnswer, HttpServer
+from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
+from moldau.network.server import SocketServer
+
+__all__ = [
+    "ANONYMOUS",
+    "Answer",
+    "Buffers",
+    "ClientLimits",
+    "ConnectionContext",
+    "Dispatcher",
+    "HttpAnswer",
+    "HttpServer",
+    "Listener",
+    "NetworkCounters",
+    "NetworkLimits",
+    "Principal",
+    "RequestContext",
+    "RpcClient",
+    "SocketServer",
+]

@@ -1,0 +1,398 @@
+"""One client connection: requests in, answers out in the order of the requests.
+
+What happens to a request: the receiver cuts it out of the stream, its header is parsed, the
+dispatcher is called. An answer that is ready at once, with nothing before it, is sent at the end of
+the receive callback. Everything else takes a place in a queue, and leaves when it is ready and first.
+
+Reading stops (``_stalled``) while the connection owes too much, the server holds too much, the peer
+does not read its answers, or a handler muted it. Bytes that have already arrived are kept meanwhile.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, cast
+
+from moldau.network.context import Answer, Buffers, ConnectionContext, LaterAnswer, RequestContext
+from moldau.network.frames import FrameReceiver
+from moldau.network.limits import NetworkCounters, NetworkLimits
+from moldau.network.memory import ByteBudget, ReceiveMemory
+from moldau.network.writing import WriteQueue
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.framing import read_request_header, response_frame
+from moldau.runtime.errors import KafkaError
+
+log = logging.getLogger("moldau.network")
+
+
+_FLUSH_BYTES = 256 * 1024
+
+_REQUESTS_A_TURN = 64
+"""One receive may hold thousands of small requests; after so many the other connections get their turn."""
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its server."""
+
+    memory: ReceiveMemory
+    limits: NetworkLimits
+    counters: NetworkCounters
+    budget: ByteBudget
+    vectored: bool
+
+    def dispatch(self, context: RequestContext, body: memoryview) -> Answer: ...
+
+    def admit(self, connection: "ServerConnection", transport: asyncio.Transport) -> ConnectionContext | None:
+        """The connection's context, or ``None`` when it is refused."""
+        ...
+
+    def forget(self, connection: "ServerConnection") -> None: ...
+
+
+class _Owed:
+    """An answer that cannot leave yet: it is not ready, or not first."""
+
+    __slots__ = ("answer", "context", "ready", "size_bytes")
+
+    def __init__(self, context: RequestContext, size_bytes: int) -> None:
+        self.context = context
+        self.size_bytes = size_bytes
+        self.answer: Buffers | None = None
+        self.ready = False
+
+
+class ServerConnection(FrameReceiver):
+    """The server's end of a client connection; made by the server for each one that is accepted."""
+
+    context: ConnectionContext
+    _transport: asyncio.Transport
+    _writes: WriteQueue
+
+    def __init__(self, owner: ConnectionOwner, listener_name: str, security_protocol: str) -> None:
+        super().__init__(owner.memory, owner.limits.max_request_bytes)
+        self.listener_name = listener_name
+        self.security_protocol = security_protocol
+        self._owner = owner
+        self._limits = owner.limits
+        self._counters = owner.counters
+        self._budget = owner.budget
+        self._dispatch: Callable[[RequestContext, memoryview], Answer] = owner.dispatch
+        self._loop = asyncio.get_running_loop()
+        self._owed: deque[_Owed] = deque()
+        self._owed_bytes = 0
+        self._flush_scheduled = False
+        self._requests_this_turn = 0
+        self._draining = False
+        self._muted: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self._admitted = False
+        self._lost = False
+        self.last_active = self._loop.time()
+
+    # Life of the connection.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        context = self._owner.admit(self, self._transport)
+        if context is None:
+            self._finished = True
+            self._transport.abort()
+            return
+        self._admitted = True
+        self.context = context
+        self._transport.set_write_buffer_limits(high=self._limits.write_high_water_bytes)
+        self._writes = WriteQueue(self._transport, vectored=self._owner.vectored)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if not self._admitted:
+            return
+        self._release_everything()
+        for timer in (self._muted, self._linger):
+            if timer is not None:
+                timer.cancel()
+        self._writes.clear()
+        self._owner.forget(self)
+        self.context.mark_closed()
+
+    def eof_received(self) -> bool:
+        return False
+
+    @property
+    def owes_nothing(self) -> bool:
+        """Every request has its answer, and every answer has been given to the transport."""
+        return not self._owed and (self._lost or not self._admitted or self._writes.is_empty)
+
+    @property
+    def is_write_blocked(self) -> bool:
+        """The peer does not read its answers."""
+        return self._admitted and self._writes.paused
+
+    def close(self) -> None:
+        """Close once what is written has been sent; cut after the linger time."""
+        if self._lost or self._linger is not None:
+            return
+        self._release_everything()
+        self._linger = self._loop.call_later(self._limits.linger_ms / 1000, self._transport.abort)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    def close_when_answered(self) -> None:
+        """Dispatch nothing more, and close once every answer that is owed has been sent."""
+        if self._draining or self._lost:
+            return
+        self._draining = True
+        self._drop_received()
+        self._transport.pause_reading()
+        self._schedule_flush()
+
+    def mute(self, seconds: float) -> None:
+        """Read and dispatch nothing more for ``seconds``."""
+        if self._lost or self._finished:
+            return
+        if self._muted is not None:
+            self._muted.cancel()
+        self._muted = self._loop.call_later(seconds, self._unmute)
+        self._stall()
+
+    def _unmute(self) -> None:
+        self._muted = None
+        self._resume_if_possible()
+
+    def _release_everything(self) -> None:
+        self._drop_received()
+        self._budget.forget(self._resume_if_possible)
+        owed = self._owed
+        self._counters.in_flight_requests -= len(owed)
+        for slot in owed:
+            self._settle_bytes(slot.size_bytes)
+        owed.clear()
+
+    def _fail(self, reason: str, error: BaseException | None = None) -> None:
+        """Close this one connection, with one log line."""
+        if self._finished:
+            return
+        self._counters.connections_failed += 1
+        context = self.context
+        expected = error is None or isinstance(error, ProtocolError | KafkaError)
+        log.log(
+            logging.WARNING if expected else logging.ERROR,
+            "closing connection %s from %s: %s",
+            context.connection_id,
+            context.peer_host,
+            reason,
+            extra={
+                "connection_id": context.connection_id,
+                "peer_host": context.peer_host,
+                "listener": context.listener_name,
+                "reason": reason,
+            },
+            exc_info=None if expected else error,
+        )
+        self._finished = True
+        self._writes.flush()
+        self.close()
+
+    # Requests in.
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._loop.time()
+        self._counters.bytes_in += nbytes
+        self._requests_this_turn = 0
+        self._wait_for_budget()
+        super().buffer_updated(nbytes)
+
+    def _on_frame(self, frame: memoryview) -> None:
+        self._counters.requests += 1
+        self._requests_this_turn += 1
+        if self._requests_this_turn == _REQUESTS_A_TURN:
+            self._stall()
+            self._loop.call_soon(self._resume_if_possible)
+        try:
+            api_key, version, correlation_id, client_id, position = read_request_header(frame)
+            context = RequestContext(
+                api_key, version, correlation_id, client_id, self.context, self.last_active, len(frame)
+            )
+        except (ProtocolError, ValueError, IndexError) as error:
+            self._fail(f"malformed request header of {len(frame)} bytes: {error}")
+            return
+        try:
+            answer = self._dispatch(context, frame[position:])
+        except Exception as error:
+            self._fail(_describe(context, error), error)
+            return
+        if answer is None:
+            return
+        if isinstance(answer, list):
+            if not self._owed:
+                self._emit(context, answer)
+            else:
+                self._owe(context, len(frame)).answer = answer
+                self._owed[-1].ready = True
+            return
+        slot = self._owe(context, len(frame))
+        if answer.done():
+            self._take_result(slot, answer)
+        else:
+            answer.add_done_callback(partial(self._on_answer, slot))
+
+    def _on_bad_length(self, length: int) -> None:
+        limit = self._limits.max_request_bytes
+        what = "is negative" if length < 0 else f"exceeds socket.request.max.bytes={limit}"
+        self._fail(f"a request length of {length} {what}")
+
+    def _on_partial(self, size: int) -> None:
+        self._budget.take(size)
+        self._counters.in_flight_bytes += size
+
+    def _on_partial_done(self, size: int) -> None:
+        self._counters.in_flight_bytes -= size
+        self._budget.give_back(size)
+
+    def _after_receive(self) -> None:
+        if self._finished:
+            return
+        self._flush()
+        self._wait_for_budget()
+
+    # Answers out.
+
+    def _owe(self, context: RequestContext, size_bytes: int) -> _Owed:
+        slot = _Owed(context, size_bytes)
+        owed = self._owed
+        owed.append(slot)
+        self._owed_bytes += size_bytes
+        counters = self._counters
+        counters.in_flight_requests += 1
+        counters.in_flight_bytes += size_bytes
+        self._budget.take(size_bytes)
+        limits = self._limits
+        if (
+            len(owed) >= limits.max_in_flight_requests_per_connection
+            or self._owed_bytes >= limits.max_in_flight_bytes_per_connection
+        ):
+            self._stall()
+        elif not self._budget.has_room():
+            self._stall()
+            self._budget.wait(self._resume_if_possible)
+        return slot
+
+    def _settle_bytes(self, size_bytes: int) -> None:
+        self._owed_bytes -= size_bytes
+        self._counters.in_flight_bytes -= size_bytes
+        self._budget.give_back(size_bytes)
+
+    def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
+        if self._linger is not None or self._lost:
+            if not future.cancelled():
+                future.exception()  # the peer is gone: nobody else will look at it
+            return
+        self._take_result(slot, future)
+        if self._owed and self._owed[0].ready:
+            self._schedule_flush()
+
+    def _take_result(self, slot: _Owed, future: LaterAnswer) -> None:
+        error = asyncio.CancelledError() if future.cancelled() else future.exception()
+        if error is not None:
+            self._fail(_describe(slot.context, error), error)
+            return
+        slot.answer = future.result()
+        slot.ready = True
+        if self._owed and self._owed[0] is slot:
+            self._schedule_flush()
+
+    def _emit(self, context: RequestContext, body: Buffers) -> None:
+        self._counters.responses += 1
+        writes = self._writes
+        writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
+        if writes.queued_bytes >= _FLUSH_BYTES:
+            # One receive may hold thousands of requests: let the transport say stop among them.
+            self._counters.bytes_out += writes.flush()
+
+    def _schedule_flush(self) -> None:
+        # Answers that become ready in the same turn of the loop leave in one write.
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush_answers)
+
+    def _flush_answers(self) -> None:
+        self._flush_scheduled = False
+        if self._lost or self._linger is not None:
+            return
+        owed = self._owed
+        while owed and owed[0].ready:
+            slot = owed.popleft()
+            self._counters.in_flight_requests -= 1
+            self._settle_bytes(slot.size_bytes)
+            if slot.answer is not None:
+                self._emit(slot.context, slot.answer)
+        self.last_active = self._loop.time()
+        self._flush()
+        self._resume_if_possible()
+
+    def _flush(self) -> None:
+        self._counters.bytes_out += self._writes.flush()
+        if self._draining and self.owes_nothing:
+            self.close()
+
+    # Back-pressure.
+
+    def pause_writing(self) -> None:
+        if self._admitted:
+            self._writes.paused = True
+            self._stall()
+
+    def resume_writing(self) -> None:
+        if self._admitted and not self._lost:
+            self._writes.paused = False
+            self.last_active = self._loop.time()
+            self._flush()
+            self._resume_if_possible()
+
+    def _stall(self) -> None:
+        if not self._stalled:
+            self._stalled = True
+            self._transport.pause_reading()
+
+    def _wait_for_budget(self) -> None:
+        # A connection in the middle of a frame goes on: only then does its memory come back.
+        if self._partial is None and not self._budget.has_room():
+            self._stall()
+            self._budget.wait(self._resume_if_possible)
+
+    def _may_proceed(self) -> bool:
+        return (
+            self._muted is None
+            and not self._writes.paused
+            and len(self._owed) < self._limits.max_in_flight_requests_per_connection
+            and self._owed_bytes < self._limits.max_in_flight_bytes_per_connection
+        )
+
+    def _resume_if_possible(self) -> None:
+        if not self._stalled or self._finished or not self._may_proceed():
+            return
+        if self._partial is None and not self._budget.has_room():
+            self._budget.wait(self._resume_if_possible)
+            return
+        self._stalled = False
+        self._requests_this_turn = 0
+        self._replay_stash()
+        self._after_receive()
+        # Reading goes on only when replaying did not stall again.
+        if not self._is_stalled() and not self._finished:
+            self._transport.resume_reading()
+
+    def _is_stalled(self) -> bool:
+        return self._stalled
+
+
+def _describe(context: RequestContext, error: BaseException) -> str:
+    return (
+        f"request with api key {context.api_key}, version {context.api_version}, "
+        f"correlation id {context.correlation_id} failed: {type(error).__name__}: {error}"
+    )

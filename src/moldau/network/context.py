@@ -1,0 +1,169 @@
+"""What a request knows about where it came from, and the contract between the network and the server.
+
+A :data:`Dispatcher` is called synchronously, once per request, in the order in which the requests of
+a connection arrived. Its answer may come later: the network keeps the answers of a connection in
+request order whatever the order in which they become ready.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+Buffers: TypeAlias = list[Buffer]
+"""A response body in parts; the network adds length and header and never joins large parts.
+
+Parts must not change until they are sent, and must not be views of the request."""
+
+LaterAnswer: TypeAlias = "asyncio.Future[Buffers] | asyncio.Future[Buffers | None]"
+
+Answer: TypeAlias = "Buffers | LaterAnswer | None"
+"""A body now, a body later, or ``None`` where the protocol sends no response (acks=0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who sends the requests of a connection."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")
+
+
+class ConnectionControl(Protocol):
+    """What a handler may ask of the connection that a request came on."""
+
+    def mute(self, seconds: float) -> None:
+        """Read and dispatch nothing more for ``seconds`` (KIP-219 throttling)."""
+        ...
+
+    def close_when_answered(self) -> None:
+        """Dispatch nothing more, and close once every answer that is owed has been sent."""
+        ...
+
+
+class ConnectionContext:
+    """One client connection; lives as long as it does.
+
+    Authentication sets ``principal``; ApiVersions sets the client's software name and version;
+    ``attributes`` belongs to the handlers (SASL state, fetch session hints).
+    """
+
+    __slots__ = (
+        "_close_callbacks",
+        "attributes",
+        "client_software_name",
+        "client_software_version",
+        "closed",
+        "connection_id",
+        "control",
+        "listener_name",
+        "peer_host",
+        "peer_port",
+        "principal",
+        "security_protocol",
+    )
+
+    def __init__(
+        self,
+        connection_id: str,
+        listener_name: str,
+        security_protocol: str = "PLAINTEXT",
+        peer_host: str = "",
+        peer_port: int = 0,
+        principal: Principal = ANONYMOUS,
+        control: ConnectionControl | None = None,
+    ) -> None:
+        self.connection_id = connection_id
+        self.listener_name = listener_name
+        self.security_protocol = security_protocol
+        self.peer_host = peer_host
+        self.peer_port = peer_port
+        self.principal = principal
+        self.control = control
+        self.client_software_name: str | None = None
+        self.client_software_version: str | None = None
+        self.attributes: dict[str, Any] = {}
+        self.closed = False
+        self._close_callbacks: list[Callable[[], None]] = []
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the connection is gone (at once if it is)."""
+        if self.closed:
+            callback()
+        else:
+            self._close_callbacks.append(callback)
+
+    def off_close(self, callback: Callable[[], None]) -> None:
+        """Forget a callback; fine when it is not there."""
+        with contextlib.suppress(ValueError):
+            self._close_callbacks.remove(callback)
+
+    def mark_closed(self) -> None:
+        """Called once, by the network."""
+        self.closed = True
+        self.control = None
+        callbacks, self._close_callbacks = self._close_callbacks, []
+        for callback in callbacks:
+            callback()
+
+
+class RequestContext:
+    """One request: its header, its connection and when its bytes arrived (``loop.time()``, seconds)."""
+
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "received_at",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str | None,
+        connection: ConnectionContext,
+        received_at: float = 0.0,
+        size_bytes: int = 0,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.connection = connection
+        self.received_at = received_at
+        self.size_bytes = size_bytes
+
+    @property
+    def principal(self) -> Principal:
+        return self.connection.principal
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener_name
+
+    def __repr__(self) -> str:
+        return (
+            f"RequestContext(api_key={self.api_key}, api_version={self.api_version}, "
+            f"correlation_id={self.correlation_id}, client_id={self.client_id!r}, "
+            f"connection={self.connection.connection_id!r})"
+        )
+
+
+Dispatcher: TypeAlias = Callable[[RequestContext, memoryview], Answer]
+"""``(context, request body) -> answer``; the view is valid only until the call returns.
+
+Raising closes the connection with one log line."""

@@ -1,0 +1,153 @@
+"""Cuts a byte stream into frames of a 4-byte big-endian length and that many bytes.
+
+Frames that arrive whole are handed on as views of the loop's shared buffer, without a copy. Of a
+frame that arrives in parts the first part is copied, once, into a buffer of its own that the kernel
+then fills.
+"""
+
+import asyncio
+import struct
+
+from moldau.network.memory import ReceiveMemory
+
+_LENGTH = struct.Struct(">i")
+_unpack_length = _LENGTH.unpack_from
+
+
+class FrameReceiver(asyncio.BufferedProtocol):
+    """The receiving half of a connection. Subclasses take frames and decide when to stop.
+
+    While ``_stalled`` is true no frame is handed on: what has already arrived is kept, and
+    :meth:`_replay_stash` hands it on later.
+    """
+
+    def __init__(self, memory: ReceiveMemory, max_frame_bytes: int) -> None:
+        self._shared = memory.shared
+        self._pool = memory.pool
+        self._max_frame_bytes = max_frame_bytes
+        self._head = b""  # the first bytes of a length that did not arrive whole (0 to 3)
+        self._partial: memoryview | None = None  # of exactly the frame's size
+        self._partial_home: memoryview | None = None  # the pool's buffer that it lies in
+        self._filled = 0
+        self._stash: memoryview | None = None
+        self._stalled = False
+        self._finished = False  # no more frames: closing or failed
+
+    # What subclasses provide.
+
+    def _on_frame(self, frame: memoryview) -> None:
+        """Take one frame; the view is valid only during the call."""
+        raise NotImplementedError
+
+    def _on_bad_length(self, length: int) -> None:
+        """The peer announced a frame that is negative or too long; the stream cannot go on."""
+        raise NotImplementedError
+
+    def _on_partial(self, size: int) -> None:
+        """Memory for an incomplete frame of ``size`` bytes was taken."""
+
+    def _on_partial_done(self, size: int) -> None:
+        """That memory was given back."""
+
+    def _after_receive(self) -> None:
+        """All frames that were there have been handed on."""
+
+    # What the event loop calls.
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        partial = self._partial
+        if partial is not None:
+            return partial[self._filled :]
+        head = self._head
+        if head:
+            size = len(head)
+            self._shared[:size] = head
+            return self._shared[size:]
+        return self._shared
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._finished:
+            return
+        partial = self._partial
+        if partial is not None:
+            self._filled += nbytes
+            if self._filled == len(partial):
+                self._complete_partial(partial)
+            return
+        if self._head:
+            nbytes += len(self._head)
+            self._head = b""
+        self._consume(self._shared, nbytes, owned=False)
+        self._after_receive()
+
+    def _complete_partial(self, frame: memoryview) -> None:
+        home = self._partial_home
+        assert home is not None
+        self._partial = self._partial_home = None
+        size = len(frame)
+        self._on_partial_done(size)
+        self._on_frame(frame)
+        del frame
+        self._pool.release(home)
+        self._after_receive()
+
+    def _consume(self, data: memoryview, end: int, *, owned: bool) -> None:
+        """Hand on the frames in ``data[:end]``; ``owned`` data stays valid, so it need not be copied."""
+        position = 0
+        longest = self._max_frame_bytes
+        while end - position >= 4:
+            if self._stalled:
+                rest = data[position:end]
+                self._keep(rest if owned else memoryview(bytes(rest)))
+                return
+            start = position + 4
+            length: int = _unpack_length(data, position)[0]
+            if not 0 <= length <= longest:
+                self._on_bad_length(length)
+                return
+            position = start + length
+            if position > end:
+                self._begin_partial(data[start:end], length)
+                return
+            self._on_frame(data[start:position])
+            if self._finished:
+                return
+        if position < end:
+            if self._stalled:
+                self._keep(memoryview(bytes(data[position:end])))
+            else:
+                self._head = bytes(data[position:end])
+
+    def _keep(self, rest: memoryview) -> None:
+        stash = self._stash
+        # A transport may deliver once more after it was paused: append then.
+        self._stash = rest if stash is None else memoryview(bytes(stash) + bytes(rest))
+
+    def _begin_partial(self, first: memoryview, size: int) -> None:
+        home = self._pool.acquire(size)
+        partial = home[:size]
+        self._filled = len(first)
+        partial[: self._filled] = first
+        self._partial_home = home
+        self._partial = partial
+        self._on_partial(size)
+
+    def _replay_stash(self) -> None:
+        """Hand on what was kept while stalled."""
+        stash = self._stash
+        if stash is not None:
+            self._stash = None
+            self._consume(stash, len(stash), owned=True)
+
+    def _drop_received(self) -> None:
+        """The connection ends: give all receive memory back."""
+        self._finished = True
+        self._stash = None
+        self._head = b""
+        partial, home = self._partial, self._partial_home
+        self._partial = self._partial_home = None
+        if partial is not None and home is not None:
+            size = len(partial)
+            del partial
+            self._on_partial_done(size)
+            self._pool.release(home)

@@ -1,0 +1,76 @@
+"""Listeners, bounds and counters of a socket server."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_UNLIMITED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An address to accept connections on.
+
+    ``host`` ``None`` or empty means every interface; ``port`` 0 takes a free one. ``ssl_context``
+    is set where ``security_protocol`` wants TLS.
+    """
+
+    name: str
+    host: str | None
+    port: int
+    security_protocol: str = "PLAINTEXT"
+    ssl_context: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLimits:
+    """Bounds; the comment names the property that sets each, where Kafka has one."""
+
+    max_request_bytes: int = 100 * 1024 * 1024  # socket.request.max.bytes
+    queued_max_request_bytes: int | None = None  # queued.max.request.bytes, None for -1
+    max_in_flight_requests_per_connection: int = 512
+    max_in_flight_bytes_per_connection: int = 64 * 1024 * 1024
+    max_connections: int = _UNLIMITED  # max.connections
+    max_connections_per_ip: int = _UNLIMITED  # max.connections.per.ip
+    max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    connections_max_idle_ms: int = 600_000  # connections.max.idle.ms, negative for never
+    backlog: int = 50  # socket.listen.backlog.size
+    send_buffer_bytes: int = -1  # socket.send.buffer.bytes, -1 for the system's own
+    receive_buffer_bytes: int = -1  # socket.receive.buffer.bytes, -1 for the system's own
+    write_high_water_bytes: int = 2 * 1024 * 1024
+    linger_ms: int = 5_000  # how long a closing connection may take to send what is written
+
+
+class NetworkCounters:
+    """What a server has done and holds; plain integers for a meter to read."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "connections_closed",
+        "connections_created",
+        "connections_failed",
+        "connections_idle_closed",
+        "connections_refused",
+        "in_flight_bytes",
+        "in_flight_requests",
+        "requests",
+        "responses",
+    )
+
+    def __init__(self) -> None:
+        self.connections_created = 0
+        self.connections_closed = 0
+        self.connections_refused = 0
+        self.connections_failed = 0
+        self.connections_idle_closed = 0
+        self.requests = 0
+        self.responses = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.in_flight_requests = 0
+        self.in_flight_bytes = 0
+
+    @property
+    def connections_open(self) -> int:
+        return self.connections_created - self.connections_closed

@@ -1,0 +1,113 @@
+"""Receive memory: one buffer that all connections share, a pool for large frames, and the bound on both.
+
+Pages that are touched for the first time cost more than the copy into them, so buffers are reused.
+"""
+
+import asyncio
+import mmap
+import weakref
+from collections.abc import Callable
+
+SHARED_BUFFER_BYTES = 256 * 1024
+
+_SMALLEST_CLASS_BYTES = 4 * 1024
+_LAZY_BYTES = 1024 * 1024
+"""From this size a fresh buffer is an anonymous map: a peer that announces 100 MiB and sends nothing
+costs address space, not memory."""
+
+
+class BufferPool:
+    """Buffers for frames that did not arrive whole, in classes of powers of two."""
+
+    def __init__(self, max_pooled_bytes: int = 64 * 1024 * 1024) -> None:
+        self._max_pooled_bytes = max_pooled_bytes
+        self._free: dict[int, list[memoryview]] = {}
+        self.pooled_bytes = 0
+
+    def acquire(self, size: int) -> memoryview:
+        """A writable view of at least ``size`` bytes with arbitrary content."""
+        capacity = max(_SMALLEST_CLASS_BYTES, 1 << (size - 1).bit_length())
+        free = self._free.get(capacity)
+        if free:
+            self.pooled_bytes -= capacity
+            return free.pop()
+        if capacity >= _LAZY_BYTES:
+            return memoryview(mmap.mmap(-1, capacity))
+        return memoryview(bytearray(capacity))
+
+    def release(self, view: memoryview) -> None:
+        """Give back what :meth:`acquire` returned; nobody may hold a part of it."""
+        capacity = len(view)
+        if self.pooled_bytes + capacity <= self._max_pooled_bytes:
+            self._free.setdefault(capacity, []).append(view)
+            self.pooled_bytes += capacity
+
+
+class ReceiveMemory:
+    """What the connections of one event loop receive into.
+
+    The loop fills the buffer that ``get_buffer`` returned and calls ``buffer_updated`` before it
+    serves another connection, so one shared buffer is enough for all of them.
+    """
+
+    def __init__(self, shared_bytes: int = SHARED_BUFFER_BYTES) -> None:
+        self.shared = memoryview(bytearray(shared_bytes))
+        self.pool = BufferPool()
+
+    @classmethod
+    def of_running_loop(cls) -> "ReceiveMemory":
+        """The running loop's memory, made at the first call."""
+        loop = asyncio.get_running_loop()
+        memory = _memory_by_loop.get(loop)
+        if memory is None:
+            memory = _memory_by_loop[loop] = cls()
+        return memory
+
+
+_memory_by_loop: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveMemory]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class ByteBudget:
+    """A bound on bytes that many connections share (``queued.max.request.bytes``).
+
+    It is not strict: a request is admitted while anything is left, so that a request larger than
+    the rest is not starved; the overshoot is at most one request a connection.
+    """
+
+    def __init__(self, limit_bytes: int | None) -> None:
+        # As Kafka has it, 0 and less are no bound.
+        self.limit_bytes = limit_bytes if limit_bytes is not None and limit_bytes > 0 else None
+        self.used_bytes = 0
+        self._waiters: dict[Callable[[], None], None] = {}
+
+    def has_room(self) -> bool:
+        return self.limit_bytes is None or self.used_bytes < self.limit_bytes
+
+    def take(self, size: int) -> None:
+        self.used_bytes += size
+
+    def give_back(self, size: int) -> None:
+        self.used_bytes -= size
+        assert self.used_bytes >= 0
+        if self._waiters and self.has_room():
+            # In a callback of its own: a waiter processes requests, which may give back more.
+            waiter = next(iter(self._waiters))
+            del self._waiters[waiter]
+            asyncio.get_running_loop().call_soon(self._wake, waiter)
+
+    def wait(self, waiter: Callable[[], None]) -> None:
+        """Call ``waiter`` once, soon after there is room again; first come, first served."""
+        self._waiters[waiter] = None
+
+    def forget(self, waiter: Callable[[], None]) -> None:
+        """Stop waiting; fine when it is not waiting."""
+        self._waiters.pop(waiter, None)
+
+    def _wake(self, waiter: Callable[[], None]) -> None:
+        waiter()
+        if self._waiters and self.has_room():
+            following = next(iter(self._waiters))
+            del self._waiters[following]
+            asyncio.get_running_loop().call_soon(self._wake, following)

@@ -1,0 +1,232 @@
+"""Listeners: accepts connections within the limits, closes idle ones, stops cleanly.
+
+The loop's own ``create_server`` is all that is asked of the platform, so that a simulated network
+can take its place.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from moldau.network.connection import ServerConnection
+from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
+from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
+from moldau.network.memory import ByteBudget, ReceiveMemory
+from moldau.network.writing import transport_sends_vectors
+from moldau.runtime.open_files import last_descriptor_for_clients
+
+log = logging.getLogger("moldau.network")
+
+
+class SocketServer:
+    """Serves a dispatcher on any number of listeners.
+
+    ``start`` returns the bound port of each listener by name. ``counters`` may be read at any time.
+    """
+
+    memory: ReceiveMemory
+
+    def __init__(
+        self, dispatcher: Dispatcher, listeners: Sequence[Listener], limits: NetworkLimits | None = None
+    ) -> None:
+        names = [listener.name for listener in listeners]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two listeners have the same name: {names}")
+        self.dispatch = dispatcher
+        self.listeners = tuple(listeners)
+        self.limits = limits if limits is not None else NetworkLimits()
+        self.counters = NetworkCounters()
+        self.budget = ByteBudget(self.limits.queued_max_request_bytes)
+        self.vectored = False
+        self._servers: list[asyncio.AbstractServer] = []
+        self._connections: dict[ServerConnection, None] = {}
+        self._connections_by_ip: Counter[str] = Counter()
+        self._next_connection = 0
+        self._last_descriptor: int | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._stopping = False
+        self._all_gone: asyncio.Event | None = None
+
+    @property
+    def connections(self) -> list[ConnectionContext]:
+        """The open connections, oldest first."""
+        return [connection.context for connection in self._connections]
+
+    async def start(self) -> dict[str, int]:
+        """Accept connections; the bound port by listener name. Raises ``OSError`` naming the listener."""
+        loop = asyncio.get_running_loop()
+        self.memory = ReceiveMemory.of_running_loop()
+        self._last_descriptor = last_descriptor_for_clients()
+        self.vectored = transport_sends_vectors(loop)
+        ports: dict[str, int] = {}
+        try:
+            for listener in self.listeners:
+                ports[listener.name] = await self._listen(loop, listener)
+        except BaseException:
+            await self.stop(0)
+            raise
+        self._schedule_idle_check()
+        return ports
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> int:
+        arguments: dict[str, Any] = {"backlog": self.limits.backlog}
+        if listener.ssl_context is not None:
+            arguments["ssl"] = listener.ssl_context
+        try:
+            server = await loop.create_server(
+                lambda: ServerConnection(self, listener.name, listener.security_protocol),
+                # Every interface; of several families a free port would be a different one each.
+                listener.host or ("0.0.0.0" if listener.port == 0 else None),
+                listener.port,
+                **arguments,
+            )
+        except OSError as error:
+            where = f"{listener.host or '*'}:{listener.port}"
+            raise OSError(
+                error.errno, f"listener {listener.name} cannot listen on {where}: {error.strerror or error}"
+            ) from error
+        self._servers.append(server)
+        for bound in server.sockets:
+            return int(bound.getsockname()[1])
+        return listener.port
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Stop accepting and reading, let answers that are owed leave within ``grace`` seconds, close."""
+        self._stopping = True
+        for server in self._servers:
+            server.close()
+        self._servers.clear()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if not self._connections:
+            return
+        gone = self._all_gone = asyncio.Event()
+        for connection in list(self._connections):
+            connection.close_when_answered()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(gone.wait(), grace)
+        for connection in list(self._connections):
+            connection.abort()
+        if self._connections:
+            await gone.wait()
+
+    # What connections ask of their server.
+
+    def admit(self, connection: ServerConnection, transport: asyncio.Transport) -> ConnectionContext | None:
+        peer_host, peer_port = _address(transport.get_extra_info("peername"))
+        reason = self._reason_to_refuse(peer_host) or self._lack_of_descriptors(transport)
+        if reason is not None:
+            self.counters.connections_refused += 1
+            log.warning(
+                "refusing a connection from %s on listener %s: %s",
+                peer_host,
+                connection.listener_name,
+                reason,
+                extra={"peer_host": peer_host, "listener": connection.listener_name, "reason": reason},
+            )
+            return None
+        self._tune(transport)
+        local_host, local_port = _address(transport.get_extra_info("sockname"))
+        number = self._next_connection
+        self._next_connection += 1
+        context = ConnectionContext(
+            connection_id=f"{local_host}:{local_port}-{peer_host}:{peer_port}-{number}",
+            listener_name=connection.listener_name,
+            security_protocol=connection.security_protocol,
+            peer_host=peer_host,
+            peer_port=peer_port,
+            principal=ANONYMOUS,
+            control=connection,
+        )
+        self.counters.connections_created += 1
+        self._connections[connection] = None
+        self._connections_by_ip[peer_host] += 1
+        return context
+
+    def _reason_to_refuse(self, peer_host: str) -> str | None:
+        limits = self.limits
+        if self._stopping:
+            return "the server is stopping"
+        if len(self._connections) >= limits.max_connections:
+            return f"max.connections={limits.max_connections} is reached"
+        overrides = limits.max_connections_per_ip_overrides
+        per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
+        if self._connections_by_ip[peer_host] >= per_ip:
+            key = "max.connections.per.ip" + (".overrides" if peer_host in overrides else "")
+            return f"{key}={per_ip} is reached for {peer_host}"
+        return None
+
+    def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
+        """Connections must not take the last open files: a log that cannot open its own goes offline."""
+        connected = transport.get_extra_info("socket")
+        last = self._last_descriptor
+        if last is None or not hasattr(connected, "fileno") or connected.fileno() <= last:
+            return None
+        return f"only open files up to number {last} are for connections"
+
+    def forget(self, connection: ServerConnection) -> None:
+        self.counters.connections_closed += 1
+        del self._connections[connection]
+        peer_host = connection.context.peer_host
+        self._connections_by_ip[peer_host] -= 1
+        if not self._connections_by_ip[peer_host]:
+            del self._connections_by_ip[peer_host]
+        if not self._connections and self._all_gone is not None:
+            self._all_gone.set()
+
+    def _tune(self, transport: asyncio.Transport) -> None:
+        connected = transport.get_extra_info("socket")
+        if connected is None or not hasattr(connected, "setsockopt"):
+            return
+        limits = self.limits
+        with contextlib.suppress(OSError):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if limits.send_buffer_bytes > 0:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer_bytes)
+            if limits.receive_buffer_bytes > 0:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer_bytes)
+
+    # Idle connections.
+
+    def _schedule_idle_check(self) -> None:
+        idle_seconds = self.limits.connections_max_idle_ms / 1000
+        if idle_seconds <= 0 or self._stopping:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        oldest = min((connection.last_active for connection in self._connections), default=now)
+        # Not for each connection on its own: late by 1% of the limit at most.
+        delay = max(oldest + idle_seconds - now, idle_seconds / 100)
+        self._idle_timer = loop.call_later(delay, self._close_idle)
+
+    def _close_idle(self) -> None:
+        idle_seconds = self.limits.connections_max_idle_ms / 1000
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._connections):
+            if now - connection.last_active < idle_seconds:
+                continue
+            if not connection.owes_nothing and not connection.is_write_blocked:
+                continue  # its answer is on the way (a long poll, an upload)
+            self.counters.connections_idle_closed += 1
+            log.info(
+                "closing connection %s from %s: idle for %d ms",
+                connection.context.connection_id,
+                connection.context.peer_host,
+                int((now - connection.last_active) * 1000),
+                extra={"connection_id": connection.context.connection_id, "reason": "idle"},
+            )
+            connection.close()
+        self._schedule_idle_check()
+
+
+def _address(name: Any) -> tuple[str, int]:
+    """Host and port of a socket name; a transport without one (a pipe, a simulation) has none."""
+    if isinstance(name, tuple) and len(name) >= 2:
+        return str(name[0]), int(name[1])
+    return "unknown", 0

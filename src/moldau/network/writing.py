@@ -1,0 +1,110 @@
+"""Sends response parts without joining large ones, and holds back what the peer does not read."""
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from moldau.network.context import Buffer
+
+_JOIN_BYTES = 64 * 1024
+"""Up to this size one copy and one send cost less than a vectored send of the parts."""
+
+_TINY_BYTES = 1024
+"""Parts that are smaller than this on average are joined however many there are."""
+
+_RUN_BYTES = 1024 * 1024
+"""How much is given to the transport at a time, so that its high-water mark can speak up."""
+
+
+def transport_sends_vectors(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether ``writelines`` of this loop's transports sends parts without joining them first."""
+    return sys.version_info >= (3, 12) or type(loop).__module__.partition(".")[0] == "uvloop"
+
+
+class WriteQueue:
+    """The sending half of a connection: parts are added, then flushed together."""
+
+    __slots__ = ("_parts", "_transport", "_vectored", "paused", "queued_bytes")
+
+    def __init__(self, transport: asyncio.WriteTransport, *, vectored: bool) -> None:
+        self._transport = transport
+        self._vectored = vectored
+        self._parts: list[Buffer] = []
+        self.paused = False
+        self.queued_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
+
+    def add(self, parts: Sequence[Buffer]) -> None:
+        """Queue parts; nothing is sent before :meth:`flush`."""
+        self._parts += parts
+        self.queued_bytes += sum(map(len, parts))
+
+    def clear(self) -> None:
+        self._parts = []
+        self.queued_bytes = 0
+
+    def flush(self) -> int:
+        """Give the transport what it takes; return the bytes given. Paused: nothing."""
+        parts = self._parts
+        if not parts or self.paused:
+            return 0
+        size = self.queued_bytes
+        if size <= _JOIN_BYTES or size <= len(parts) * _TINY_BYTES:
+            self._parts = []
+            self._transport.write(b"".join(parts) if len(parts) > 1 else parts[0])
+        else:
+            size = self._flush_large(parts)
+        self.queued_bytes -= size
+        return size
+
+    def _flush_large(self, parts: list[Buffer]) -> int:
+        self._parts = []
+        queue = deque(parts)
+        sent = 0
+        while queue and not self.paused:
+            run, size = _take_run(queue)
+            sent += size
+            if self._vectored:
+                self._transport.writelines(run)
+            else:
+                for piece in _join_small(run):
+                    self._transport.write(piece)
+        if queue:
+            self._parts = [*queue, *self._parts]
+        return sent
+
+
+def _take_run(queue: "deque[Buffer]") -> tuple[list[Buffer], int]:
+    run: list[Buffer] = []
+    size = 0
+    while queue and size < _RUN_BYTES:
+        part = queue.popleft()
+        room = _RUN_BYTES - size
+        if len(part) > room:
+            view = memoryview(part)
+            queue.appendleft(view[room:])
+            part = view[:room]
+        run.append(part)
+        size += len(part)
+    return run, size
+
+
+def _join_small(parts: list[Buffer]) -> Iterator[Buffer]:
+    """The same bytes in fewer parts: neighbours are joined while they are small together."""
+    small: list[Buffer] = []
+    small_bytes = 0
+    for part in parts:
+        if len(part) + small_bytes > _JOIN_BYTES and small:
+            yield b"".join(small)
+            small, small_bytes = [], 0
+        if len(part) >= _JOIN_BYTES:
+            yield part
+        else:
+            small.append(part)
+            small_bytes += len(part)
+    if small:
+        yield b"".join(small)

@@ -1,0 +1,44 @@
+"""Object stores: one narrow protocol, its adapters, and the wrappers that retry, count and break them."""
+
+from moldau.objects.factory import StorageSettings, open_by_url, open_storage
+from moldau.objects.faults import S3_LATENCY, FaultyStorage, Latency, Weather
+from moldau.objects.file_storage import FileStorage
+from moldau.objects.health import HealthState, StorageHealth, StorageHealthReport
+from moldau.objects.latency import open_with_latency
+from moldau.objects.memory_storage import MemoryStorage
+from moldau.objects.metered import MeteredStorage
+from moldau.objects.retrying import RetryBudget, RetryingStorage, RetryPolicy
+from moldau.objects.storage import (
+    ObjectInfo,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageError,
+    StorageTimeoutError,
+    ThrottledError,
+)
+
+__all__ = [
+    "S3_LATENCY",
+    "FaultyStorage",
+    "FileStorage",
+    "HealthState",
+    "Latency",
+    "MemoryStorage",
+    "MeteredStorage",
+    "ObjectInfo",
+    "ObjectNotFoundError",
+    "ObjectStorage",
+    "RetryBudget",
+    "RetryPolicy",
+    "RetryingStorage",
+    "StorageError",
+    "StorageHealth",
+    "StorageHealthReport",
+    "StorageSettings",
+    "StorageTimeoutError",
+    "ThrottledError",
+    "Weather",
+    "open_by_url",
+    "open_storage",
+    "open_with_latency",
+]

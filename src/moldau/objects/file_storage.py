@@ -1,0 +1,203 @@
+"""Objects as files of a folder, durable when an upload returns.
+
+obstore's own ``LocalStore`` neither syncs the file nor its folder, so a crash of the machine could take
+objects that producers were told are safe. Here: temporary file, sync, rename, sync of the folder, on
+worker threads; and the simulation can put its disk beneath.
+"""
+
+import contextlib
+import posixpath
+from collections.abc import AsyncIterator, Collection, Sequence
+from itertools import count
+
+from moldau.objects.storage import (
+    LIST_PAGE_KEYS,
+    Buffer,
+    ObjectInfo,
+    ObjectNotFoundError,
+    StorageError,
+    check_by_use,
+    check_folder,
+    check_key,
+    check_length,
+)
+from moldau.runtime import Disk, DiskError, Machine
+
+__all__ = ["FileStorage"]
+
+UPLOADING_SUFFIX = ".uploading"
+
+LEFTOVER_AGE_MS = 3_600_000
+"""A temporary file this old belongs to no upload that is still under way, of whichever process."""
+
+
+class FileStorage:
+    """An object store in the folder ``root`` (absolute; made when absent). Processes may share it."""
+
+    def __init__(self, machine: Machine, root: str) -> None:
+        self._disk: Disk = machine.disk
+        self._workers = machine.workers
+        self._clock = machine.clock
+        self._root = posixpath.normpath(root)
+        self._attempts = count()
+        self._durable_folders: set[str] = set()
+
+    async def upload(self, key: str, data: Buffer, length: int) -> None:
+        check_key(key)
+        view = check_length(key, data, length)
+        # Each attempt has a file of its own: one that timed out may still be writing in its thread.
+        temporary = f"{self._path(key)}.{next(self._attempts)}{UPLOADING_SUFFIX}"
+        try:
+            await self._workers.run(self._write, self._path(key), temporary, view)
+        except OSError as error:
+            raise _failed(key, error) from error
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        check_key(key)
+        try:
+            content = await self._workers.run(self._read, self._path(key), offset, size)
+        except FileNotFoundError:
+            raise ObjectNotFoundError(key) from None
+        except OSError as error:
+            raise _failed(key, error) from error
+        if len(content) != size:
+            raise StorageError(
+                f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
+            )
+        return memoryview(content)
+
+    async def delete(self, keys: Collection[str]) -> None:
+        for key in keys:
+            check_key(key)
+        try:
+            await self._workers.run(self._remove, tuple(keys))
+        except OSError as error:
+            raise _failed("delete", error) from error
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        check_folder(prefix)
+        try:
+            found = await self._workers.run(self._walk, prefix, start_after)
+        except OSError as error:
+            raise _failed(prefix, error) from error
+        for position in range(0, len(found), LIST_PAGE_KEYS):
+            yield found[position : position + LIST_PAGE_KEYS]
+
+    async def check(self) -> None:
+        try:
+            await self._workers.run(self._make_durable_folder, self._root)
+        except OSError as error:
+            raise StorageError(
+                f"cannot use object storage file://{self._root}: {error.strerror}", transient=False
+            ) from error
+        await check_by_use(self, f"file://{self._root}")
+        await self._workers.run(self._remove_leftovers)
+
+    async def close(self) -> None:
+        pass
+
+    # On worker threads ----------------------------------------------------------------------------
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _write(self, path: str, temporary: str, view: memoryview) -> None:
+        folder = posixpath.dirname(path)
+        self._make_durable_folder(folder)
+        try:
+            try:
+                file = self._disk.open(temporary, create=True)
+            except FileNotFoundError:
+                # Somebody removed the folder since we made it.
+                self._durable_folders.clear()
+                self._make_durable_folder(folder)
+                file = self._disk.open(temporary, create=True)
+            try:
+                file.write_at(0, [view])
+                file.sync()
+                # Pages that were used a moment ago cost a fraction of new ones: the next object gets these.
+                file.forget_pages()
+            finally:
+                file.close()
+            self._disk.rename(temporary, path)
+            self._disk.sync_dir(folder)
+        except OSError:
+            self._remove_quietly(temporary)
+            raise
+
+    def _remove_quietly(self, path: str) -> None:
+        with contextlib.suppress(OSError):  # else the next check removes it
+            self._disk.remove(path)
+
+    def _make_durable_folder(self, folder: str) -> None:
+        """Make a folder so that it is still there after a crash: each new name is synced in its parent."""
+        if folder in self._durable_folders:
+            return
+        unsure = [folder]
+        while len(unsure[-1]) > len(self._root):
+            unsure.append(posixpath.dirname(unsure[-1]))
+        # Above the store's own folder only what we make needs a sync; we may not even read the rest.
+        while (parent := posixpath.dirname(unsure[-1])) != unsure[-1] and not self._disk.exists(parent):
+            unsure.append(parent)
+        self._disk.make_dirs(folder)
+        for name in reversed(unsure):
+            if name not in self._durable_folders:
+                self._disk.sync_dir(posixpath.dirname(name))
+                self._durable_folders.add(name)
+
+    def _read(self, path: str, offset: int, size: int) -> bytes:
+        file = self._disk.open(path, read_only=True)
+        try:
+            return file.read_at(offset, size)
+        finally:
+            file.close()
+
+    def _remove(self, keys: Collection[str]) -> None:
+        # Not synced: a removal that a crash undoes is found again by whoever looks for orphans.
+        for key in keys:
+            self._disk.remove(self._path(key))
+
+    def _walk(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
+        found: list[ObjectInfo] = []
+        for key in self._files(prefix):
+            if key > start_after and not key.endswith(UPLOADING_SUFFIX):
+                try:
+                    path = self._path(key)
+                    found.append(ObjectInfo(key, self._disk.size(path), self._disk.modified_ms(path)))
+                except FileNotFoundError:
+                    continue  # removed since its folder was listed
+        # By key, not by folder: "a.b" comes before "a/b".
+        found.sort(key=lambda info: info.key)
+        return found
+
+    def _files(self, prefix: str) -> Sequence[str]:
+        keys: list[str] = []
+        folders = [prefix]
+        while folders:
+            folder = folders.pop()
+            try:
+                names = self._disk.list(self._path(folder).rstrip("/"))
+            except FileNotFoundError:
+                continue
+            for name in names:
+                if self._disk.is_dir(self._path(folder + name)):
+                    folders.append(f"{folder}{name}/")
+                else:
+                    keys.append(folder + name)
+        return keys
+
+    def _remove_leftovers(self) -> None:
+        oldest_ms = self._clock.now_ms() - LEFTOVER_AGE_MS
+        for key in self._files(""):
+            if key.endswith(UPLOADING_SUFFIX):
+                try:
+                    if self._disk.modified_ms(self._path(key)) < oldest_ms:
+                        self._disk.remove(self._path(key))
+                except OSError:
+                    continue
+
+
+def _failed(what: str, error: OSError) -> StorageError:
+    if not isinstance(error, DiskError | FileNotFoundError):
+        raise error
+    return StorageError(f"{what}: {error.strerror or error}")

@@ -1,0 +1,183 @@
+"""Another try for requests that failed for a moment, without making a bad day worse.
+
+Exponential backoff with full jitter; a deadline for the operation and a time limit for each attempt; and a
+budget that all operations share: once the store fails most requests, retries stop adding to its load, and
+each operation fails with the last error at once.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from moldau.objects.health import StorageHealth
+from moldau.objects.storage import (
+    Buffer,
+    ObjectInfo,
+    ObjectNotFoundError,
+    ObjectStorage,
+    StorageError,
+    StorageTimeoutError,
+)
+from moldau.runtime import Entropy
+
+__all__ = ["RetryBudget", "RetryPolicy", "RetryingStorage"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Times in milliseconds. Retry n waits a random part of ``first_backoff * 2**n``, at most the maximum."""
+
+    first_backoff_ms: float = 50
+    max_backoff_ms: float = 5_000
+    attempt_timeout_ms: float = 15_000
+    """S3's slowest answers to an 8 MiB PUT take seconds; past this the connection is given up."""
+    deadline_ms: float = 30_000
+    """Of one operation with all its attempts; no attempt begins, and none goes on, past it."""
+
+    def backoff_ms(self, retry: int, entropy: Entropy) -> float:
+        ceiling = min(self.max_backoff_ms, self.first_backoff_ms * 2.0 ** min(retry, 30))
+        return entropy.uniform(0.0, ceiling)
+
+
+class RetryBudget:
+    """Tokens that retries spend and successes earn: at most one retry for ten successes for long."""
+
+    def __init__(self, capacity: float = 50.0, earned_by_success: float = 0.1) -> None:
+        self._capacity = capacity
+        self._earned = earned_by_success
+        self.tokens = capacity
+
+    def succeeded(self) -> None:
+        self.tokens = min(self._capacity, self.tokens + self._earned)
+
+    def spend(self) -> bool:
+        """Take a token for a retry; False when there is none."""
+        if self.tokens < 1.0:
+            return False
+        self.tokens -= 1.0
+        return True
+
+
+class RetryingStorage:
+    """An :class:`ObjectStorage` over another, whose transient errors are tried again."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        entropy: Entropy,
+        *,
+        policy: RetryPolicy | None = None,
+        budget: RetryBudget | None = None,
+        health: StorageHealth | None = None,
+        name: str = "",
+    ) -> None:
+        """``name`` is how a failed check calls the store (its URL)."""
+        self._name = name
+        self._storage = storage
+        self._entropy = entropy
+        self._policy = policy or RetryPolicy()
+        self.budget = budget or RetryBudget()
+        self.health = health or StorageHealth()
+
+    async def upload(self, key: str, data: Buffer, length: int) -> None:
+        await self._run(lambda: self._storage.upload(key, data, length))
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        return await self._run(lambda: self._storage.fetch(key, offset, size))
+
+    async def delete(self, keys: Collection[str]) -> None:
+        await self._run(lambda: self._storage.delete(keys))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """After an error the listing goes on behind the last key that was seen."""
+        last_key = start_after
+        retry = 0
+        while True:
+            try:
+                async with aclosing(_pages(self._storage, prefix, last_key)) as pages:
+                    while (page := await self._page(pages)) is not None:
+                        self._succeeded()
+                        retry = 0
+                        if page:
+                            last_key = page[-1].key
+                            yield page
+                return
+            except StorageError as error:
+                self._failed(error)
+                wait_ms = self._policy.backoff_ms(retry, self._entropy)
+                if not error.transient or retry >= LIST_RETRIES_MAX or not self.budget.spend():
+                    raise
+            retry += 1
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def check(self) -> None:
+        """One attempt: who starts a node wants the answer now, and first errors are rarely transient."""
+        try:
+            async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
+                await self._storage.check()
+        except TimeoutError as error:
+            raise StorageTimeoutError(
+                f"cannot use object storage {self._name}: no answer in time"
+                " (without credentials a cloud's metadata service is asked for some)"
+            ) from error
+
+    async def close(self) -> None:
+        await self._storage.close()
+
+    async def _run(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._policy.deadline_ms / 1000
+        retry = 0
+        while True:
+            try:
+                result = await self._attempt(attempt, deadline)
+            except StorageError as error:
+                self._failed(error)
+                wait_s = self._policy.backoff_ms(retry, self._entropy) / 1000
+                if not error.transient or loop.time() + wait_s >= deadline or not self.budget.spend():
+                    raise
+            else:
+                self._succeeded()
+                return result
+            retry += 1
+            await asyncio.sleep(wait_s)
+
+    async def _attempt(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+        limit = min(deadline, asyncio.get_running_loop().time() + self._policy.attempt_timeout_ms / 1000)
+        try:
+            async with asyncio.timeout_at(limit):
+                return await attempt()
+        except TimeoutError as error:
+            raise StorageTimeoutError("no answer in time") from error
+
+    async def _page(self, pages: AsyncIterator[Sequence[ObjectInfo]]) -> Sequence[ObjectInfo] | None:
+        try:
+            async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
+                return await anext(pages, None)
+        except TimeoutError as error:
+            raise StorageTimeoutError("no answer in time") from error
+
+    def _succeeded(self) -> None:
+        self.budget.succeeded()
+        self.health.succeeded()
+
+    def _failed(self, error: StorageError) -> None:
+        if isinstance(error, ObjectNotFoundError):
+            self.health.succeeded()  # an answer like any other
+        else:
+            self.health.failed(str(error), asyncio.get_running_loop().time() * 1000)
+
+
+LIST_RETRIES_MAX = 8
+"""In a row, without a page between them."""
+
+
+async def _pages(
+    storage: ObjectStorage, prefix: str, start_after: str
+) -> AsyncGenerator[Sequence[ObjectInfo], None]:
+    async for page in storage.list(prefix, start_after=start_after):
+        yield page

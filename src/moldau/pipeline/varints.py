@@ -1,0 +1,45 @@
+"""Zigzag varints of many records at once."""
+
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from moldau.records.errors import InvalidRecordError
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+
+PADDING_BYTES: Final = 16
+"""Zeros behind the data, so that a varint which runs over its end is read as one that ends there."""
+
+
+def read_varints(data: Bytes, positions: Longs, bits: int = 64) -> tuple[Longs, Longs]:
+    """The signed numbers at ``positions`` and the positions behind them.
+
+    ``data`` ends in :data:`PADDING_BYTES` zeros and no position lies behind those. Raises
+    :class:`InvalidRecordError` for a varint of more than ``bits`` bits.
+    """
+    first = data[positions]
+    raw = (first & 0x7F).astype(np.uint64)
+    behind = positions + 1
+    longer = np.flatnonzero(first & 0x80)
+    for shift in range(7, bits + 6, 7):
+        if not longer.size:
+            break
+        byte = data[behind[longer]]
+        raw[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        if shift == 63 and np.any((byte & 0x7F) > 1):
+            raise InvalidRecordError("varint of more than 64 bits")
+        behind[longer] += 1
+        longer = longer[byte >= 0x80]
+    if longer.size or (bits < 64 and np.any(raw >> np.uint64(bits))):
+        raise InvalidRecordError(f"varint of more than {bits} bits")
+    return zigzag(raw), behind
+
+
+def zigzag(raw: Any) -> Longs:
+    """Signed numbers out of their unsigned zigzag form."""
+    halves: Longs = (raw >> np.uint64(1)).astype(np.int64)
+    signs: Longs = (raw & np.uint64(1)).astype(np.int64)
+    return halves ^ -signs

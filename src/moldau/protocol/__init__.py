@@ -1,0 +1,5 @@
+"""Kafka's wire protocol: messages, their encoders and decoders, framing and the table of APIs."""
+
+from moldau.protocol.errors import ProtocolError
+
+__all__ = ["ProtocolError"]

@@ -1,0 +1,33 @@
+"""Answers to ApiVersions, the request that a client sends before it knows anything."""
+
+from collections.abc import Mapping
+
+from moldau.protocol.api import API_VERSIONS_KEY, SUPPORTED, ApiKey, VersionRange, supports
+from moldau.protocol.codec import encode_response
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.schema import Buffer
+from moldau.runtime import ErrorCode
+
+
+def api_rows(versions: Mapping[ApiKey, VersionRange]) -> tuple[ApiVersion, ...]:
+    """The rows of an ApiVersions response, by key; see ``api.advertised`` for what to pass."""
+    return tuple(
+        ApiVersion(api_key=int(key), min_version=known.min, max_version=known.max)
+        for key, known in sorted(versions.items())
+    )
+
+
+def is_too_new(api_key: int, version: int) -> bool:
+    """Whether this is an ApiVersions request that cannot be decoded: answer ``unsupported_version_body``."""
+    return api_key == API_VERSIONS_KEY and not supports(api_key, version)
+
+
+def unsupported_version_body() -> list[Buffer]:
+    """The body for an ApiVersions request of an unknown version: error 35 in version 0, whatever was asked.
+
+    It names the versions of ApiVersions itself, for the client to try again (KIP-511). Frame it as a
+    response of version 0.
+    """
+    own = {ApiKey.API_VERSIONS: SUPPORTED[ApiKey.API_VERSIONS]}
+    response = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=api_rows(own))
+    return encode_response(API_VERSIONS_KEY, 0, response)

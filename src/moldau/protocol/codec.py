@@ -1,0 +1,138 @@
+"""Decode and encode any message by API key and version.
+
+Modules of messages are imported, and code for a version is compiled, when it is first used.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.decoding import decode, decode_leading
+from moldau.protocol.encoding import Encoder, encoder
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.messages.index import MODULES as KAFKA_MODULES
+from moldau.protocol.own import MODULES as OWN_MODULES
+from moldau.protocol.schema import Buffer, Message, parse_versions
+
+__all__ = [
+    "ProtocolError",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "request_class",
+    "request_encoder",
+    "response_class",
+    "response_encoder",
+]
+
+RequestDecoder = Callable[[Buffer], Any]
+
+_classes: dict[int, tuple[type[Message], type[Message]]] = {}
+_request_decoders: dict[tuple[int, int], RequestDecoder] = {}
+_request_encoders: dict[tuple[int, int], Encoder] = {}
+_response_encoders: dict[tuple[int, int], Encoder] = {}
+
+
+def _load(api_key: int) -> tuple[type[Message], type[Message]]:
+    found = _classes.get(api_key)
+    if found is None:
+        if api_key in KAFKA_MODULES:
+            path = "moldau.protocol.messages." + KAFKA_MODULES[api_key][0]
+        elif api_key in OWN_MODULES:
+            path = OWN_MODULES[api_key][0]
+            path = path if "." in path else "moldau.protocol.own." + path
+        else:
+            raise ProtocolError(f"API key {api_key} is not known")
+        module = importlib.import_module(path)
+        found = _classes[api_key] = (module.REQUEST, module.RESPONSE)
+    return found
+
+
+def request_class(api_key: int) -> type[Message]:
+    """The request's class; raises ProtocolError for an unknown key."""
+    return _load(api_key)[0]
+
+
+def response_class(api_key: int) -> type[Message]:
+    """The response's class; raises ProtocolError for an unknown key."""
+    return _load(api_key)[1]
+
+
+def _known_version(cls: type[Message], version: int) -> type[Message]:
+    if version not in parse_versions(cls.VERSIONS):
+        raise ProtocolError(f"{cls.__name__} has no version {version} (it has {cls.VERSIONS})")
+    return cls
+
+
+def request_decoder(api_key: int, version: int) -> RequestDecoder:
+    """The function behind ``decode_request``, for callers that keep it."""
+    if api_key == ApiKey.PRODUCE:
+        from moldau.protocol import produce
+
+        found: RequestDecoder = produce.request_decoder(version)
+    else:
+        found = functools.partial(decode_leading, _known_version(_load(api_key)[0], version), version)
+    _request_decoders[api_key, version] = found
+    return found
+
+
+def request_encoder(api_key: int, version: int) -> Encoder:
+    """The function behind ``encode_request``, for callers that keep it."""
+    found = encoder(_known_version(_load(api_key)[0], version), version)
+    _request_encoders[api_key, version] = found
+    return found
+
+
+def response_encoder(api_key: int, version: int) -> Encoder:
+    """The function behind ``encode_response``, for handlers that keep it."""
+    if api_key == ApiKey.PRODUCE:
+        from moldau.protocol import produce
+
+        found = produce.response_encoder(version)
+    elif api_key == ApiKey.FETCH:
+        from moldau.protocol import fetch
+
+        found = fetch.response_encoder(version)
+    else:
+        found = encoder(_known_version(_load(api_key)[1], version), version)
+    _response_encoders[api_key, version] = found
+    return found
+
+
+def decode_request(api_key: int, version: int, body: Buffer) -> Any:
+    """Decode a request's body (after its header); bytes after the message are ignored, as in Kafka.
+
+    Records are views of ``body``; everything else is copied out. Raises ProtocolError, and nothing else,
+    on an unknown key or version and on malformed bytes.
+    """
+    try:
+        found = _request_decoders[api_key, version]
+    except KeyError:
+        found = request_decoder(api_key, version)
+    return found(body)
+
+
+def decode_response(api_key: int, version: int, body: Buffer) -> Any:
+    """Decode a response's body; as ``decode_request``, but bytes left over are an error."""
+    return decode(_known_version(_load(api_key)[1], version), version, body)
+
+
+def encode_request(api_key: int, version: int, message: Message) -> list[Buffer]:
+    """Encode a request's body: buffers to be sent in a row, records among them as they were given."""
+    try:
+        found = _request_encoders[api_key, version]
+    except KeyError:
+        found = request_encoder(api_key, version)
+    return found(message)
+
+
+def encode_response(api_key: int, version: int, message: Message) -> list[Buffer]:
+    """Encode a response's body: buffers to be sent in a row, records among them as they were given."""
+    try:
+        found = _response_encoders[api_key, version]
+    except KeyError:
+        found = response_encoder(api_key, version)
+    return found(message)

@@ -1,0 +1,274 @@
+"""Compile a message class and a version into one straight-line encoding function.
+
+Runs of fixed-size fields become one ``struct`` call, an array of numbers another, and strings are joined
+at the end. Record batches are passed through as they are, between the joined parts.
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, TypeVar
+
+from moldau.protocol.primitives import FIXED_FORMATS, SINGLE_BYTES, CompactPackers, LegacyPackers, uvarint
+from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
+
+Encoder = Callable[[Any], list[Buffer]]
+M = TypeVar("M", bound=Message)
+
+_COMPACT_PACKERS: dict[str, CompactPackers] = {}
+_LEGACY_PACKERS: dict[str, LegacyPackers] = {}
+_PAD = "x"
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+
+
+def encoder(cls: type[Message], version: int) -> Encoder:
+    """The encoder of ``version`` of a top-level message: message -> buffers of its body in order.
+
+    A field that the version lacks is left out. A value that does not fit its field, or a null where the
+    version has none, raises ``struct.error``, ``TypeError`` or ``AttributeError``: a mistake of the caller.
+    """
+    found = _encoders.get((cls, version))
+    if found is None:
+        found = _encoders[cls, version] = compile_encoder(cls, version)
+    return found
+
+
+def compile_encoder(cls: type[Message], version: int) -> Encoder:
+    """Build the encoder anew; ``encoder`` keeps them."""
+    namespace: dict[str, Any] = {"uvarint": uvarint, "SINGLE_BYTES": SINGLE_BYTES}
+    source = _Source(version, is_flexible(cls, version), namespace)
+    source.struct(cls, "message")
+    source.flush()
+    lines = ["def encode(message):", "    parts = []; add = parts.append"]
+    if source.has_records:
+        lines += [
+            "    out = []",
+            *source.lines,
+            "    if parts: out.append(b''.join(parts))",
+            "    return out",
+        ]
+    else:
+        lines += [*source.lines, "    return [b''.join(parts)]"]
+    exec(compile("\n".join(lines), f"<encode {cls.__name__} v{version}>", "exec"), namespace)
+    function: Encoder = namespace["encode"]
+    return function
+
+
+class _Source:
+    """Lines of an encoding function, with the chunks that are still to be added to ``parts``."""
+
+    def __init__(self, version: int, flexible: bool, namespace: dict[str, Any], depth: int = 1) -> None:
+        self.version = version
+        self.flexible = flexible
+        self.namespace = namespace
+        self.depth = depth
+        self.lines: list[str] = []
+        self.has_records = False
+        self._run: list[tuple[str, str]] = []
+        self._chunks: list[str] = []
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def constant(self, prefix: str, value: Any) -> str:
+        name = f"{prefix}{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def variable(self, prefix: str) -> str:
+        return self.constant(prefix, None)
+
+    # Chunks: expressions of bytes, in order.
+
+    def fixed(self, struct_format: str, expression: str = "") -> None:
+        self._run.append((struct_format, expression))
+
+    def chunk(self, expression: str) -> None:
+        self._close_run()
+        self._chunks.append(expression)
+
+    def _close_run(self) -> None:
+        if not self._run:
+            return
+        formats = "".join(item for item, _ in self._run)
+        arguments = [expression for item, expression in self._run if item != _PAD]
+        self._run.clear()
+        if not arguments:
+            self._chunks.append(repr(bytes(len(formats))))
+            return
+        name = "pack_" + formats.replace("?", "t")
+        self.namespace.setdefault(name, Struct(">" + formats).pack)
+        self._chunks.append(f"{name}({', '.join(arguments)})")
+
+    def flush(self) -> None:
+        self._close_run()
+        if len(self._chunks) == 1:
+            self.line(f"add({self._chunks[0]})")
+        elif self._chunks:
+            self.line(f"parts += ({', '.join(self._chunks)})")
+        self._chunks.clear()
+
+    def length(self, name: str) -> None:
+        """Add a length: ``name`` holds the size plus one when flexible (0 is null), else the size (or -1)."""
+        if self.flexible:
+            self.chunk(f"SINGLE_BYTES[{name}] if {name} < 128 else uvarint({name})")
+        else:
+            self.fixed("i", name)
+
+    # Fields.
+
+    def struct(self, cls: type[Message], owner: str) -> None:
+        plan = layout(cls, self.version, self.flexible)
+        for field in plan.fields:
+            self.field(field, f"{owner}.{field.name}")
+        if self.flexible:
+            self._tagged(plan, owner)
+
+    def field(self, field: FieldLayout, expression: str) -> None:
+        if field.array:
+            self._array(field, expression)
+        elif not isinstance(field.kind, str):
+            self._nested(field, field.kind, expression)
+        elif field.kind == "records":
+            self._records(field, expression)
+        elif field.kind in FIXED_FORMATS:
+            self.fixed(FIXED_FORMATS[field.kind], expression + (".bytes" if field.kind == "uuid" else ""))
+        else:
+            self._sized(field.kind, field.nullable, expression)
+
+    def _nested(self, field: FieldLayout, cls: type[Message], expression: str) -> None:
+        value = self.variable("struct")
+        self.line(f"{value} = {expression}")
+        if not field.nullable:
+            self.struct(cls, value)
+            return
+        # KIP-893: a byte tells whether a nullable struct is there; Kafka writes null as 0 in a tagged field.
+        self.flush()
+        null = b"\xff" if field.tag is None else b"\0"
+        self.line(f"if {value} is None: add({null!r})")
+        self.line("else:")
+        self.depth += 1
+        self.fixed("b", "1")
+        self.struct(cls, value)
+        self.flush()
+        self.depth -= 1
+
+    def _sized(self, kind: str, nullable: bool, expression: str) -> None:
+        value, size = self.variable("value"), self.variable("size")
+        encode = ".encode()" if kind == "string" else ""
+        plus = " + 1" if self.flexible else ""
+        if nullable:
+            self.line(f"{value} = {expression}")
+            self.line(f"if {value} is None: {value} = b''; {size} = {0 if self.flexible else -1}")
+            encoded = f"{value} = {value}{encode}; " if encode else ""
+            self.line(f"else: {encoded}{size} = len({value}){plus}")
+        else:
+            self.line(f"{value} = {expression}{encode}; {size} = len({value}){plus}")
+        if self.flexible or kind == "bytes":
+            self.length(size)
+        else:
+            self.fixed("h", size)
+        self.chunk(value)
+
+    def _records(self, field: FieldLayout, expression: str) -> None:
+        self.has_records = True
+        self.flush()
+        value, size = self.variable("records"), self.variable("size")
+        self.line(f"{value} = {expression}")
+        null = "b'\\0'" if self.flexible else "b'\\xff\\xff\\xff\\xff'"
+        self.line(f"if {value} is None: " + (f"add({null})" if field.nullable else "raise TypeError('null')"))
+        self.line("else:")
+        self.depth += 1
+        self.line(
+            f"if {value}.__class__ is list or {value}.__class__ is tuple: {size} = sum(map(len, {value}))"
+        )
+        self.line(f"else: {size} = len({value}); {value} = ({value},)")
+        if self.flexible:
+            self.line(f"add(uvarint({size} + 1))")
+        else:
+            self.namespace["pack_i"] = Struct(">i").pack
+            self.line(f"add(pack_i({size}))")
+        self.line(f"if {size}: out.append(b''.join(parts)); parts.clear(); out += {value}")
+        self.depth -= 1
+
+    def _array(self, field: FieldLayout, expression: str) -> None:
+        items = self.variable("items")
+        self.line(f"{items} = {expression}")
+        if isinstance(field.kind, str) and field.kind in FIXED_FORMATS and field.kind != "uuid":
+            self._fixed_array(FIXED_FORMATS[field.kind], field.nullable, items)
+            return
+        size = self.variable("size")
+        plus, null = (" + 1", 0) if self.flexible else ("", -1)
+        if field.nullable:
+            self.line(f"{size} = {null} if {items} is None else len({items}){plus}")
+        else:
+            self.line(f"{size} = len({items}){plus}")
+        self.length(size)
+        items_or_none = f"{items} or ()" if field.nullable else items
+        if field.kind == "uuid":
+            self.chunk(f"b''.join([item.bytes for item in {items_or_none}])")
+            return
+        self.flush()
+        item = self.variable("item")
+        self.line(f"for {item} in {items_or_none}:")
+        self.depth += 1
+        if isinstance(field.kind, str):
+            self._sized(field.kind, False, item)
+        else:
+            self.struct(field.kind, item)
+        self.flush()
+        self.depth -= 1
+
+    def _fixed_array(self, item_format: str, nullable: bool, items: str) -> None:
+        if self.flexible:
+            packers: Any = _COMPACT_PACKERS.setdefault(item_format, CompactPackers(item_format))
+            size, null = f"len({items}) + 1", b"\0"
+        else:
+            packers = _LEGACY_PACKERS.setdefault(item_format, LegacyPackers(item_format))
+            size, null = f"len({items})", b"\xff\xff\xff\xff"
+        name = "packers_" + item_format
+        self.namespace[name] = packers
+        length = self.variable("length")
+        if nullable:
+            self.line(f"{length} = 0 if {items} is None else {size}")
+            self.chunk(f"{null!r} if {items} is None else {name}[{length}]({length}, *{items})")
+        else:
+            self.line(f"{length} = {size}")
+            self.chunk(f"{name}[{length}]({length}, *{items})")
+
+    def _tagged(self, plan: Layout, owner: str) -> None:
+        if not plan.tagged:
+            self.fixed(_PAD)
+            return
+        defaults = {field.name: self.constant("default", field.default) for field in plan.tagged}
+        encode = self.constant("tagged", None)
+        self.namespace[encode] = self._compile_tagged(plan, defaults)
+        # Nearly always all are the defaults themselves; comparing values is left to the slow path.
+        same = " and ".join(f"{owner}.{name} is {default}" for name, default in defaults.items())
+        self.chunk(f"b'\\0' if {same} else {encode}({owner})")
+
+    def _compile_tagged(self, plan: Layout, defaults: dict[str, str]) -> Callable[[Any], bytes]:
+        source = _Source(self.version, True, self.namespace)
+        for field in plan.tagged:
+            value = f"message.{field.name}"
+            source.line(f"if {_differs(field, value, defaults[field.name])}:")
+            source.depth += 1
+            source.line("parts = []; add = parts.append")
+            source.field(field, value)
+            source.flush()
+            source.line("data = b''.join(parts)")
+            source.line(f"fields.append({uvarint(field.tag or 0)!r} + uvarint(len(data)) + data)")
+            source.depth -= 1
+        lines = ["def encode_tagged(message):", "    fields = []", *source.lines]
+        lines.append("    return uvarint(len(fields)) + b''.join(fields)")
+        exec(compile("\n".join(lines), "<encode tagged>", "exec"), self.namespace)
+        function: Callable[[Any], bytes] = self.namespace["encode_tagged"]
+        return function
+
+
+def _differs(field: FieldLayout, value: str, default: str) -> str:
+    """Whether a tagged field must be written: an empty list is as good as the default empty tuple."""
+    if field.default is None:
+        return f"{value} is not None"
+    if field.array:
+        return f"{value} is None or len({value})" if field.nullable else f"len({value})"
+    return f"{value} != {default}"

@@ -1,0 +1,109 @@
+"""Fetch responses by hand: headers are packed, records pass through as the buffers they came in.
+
+The compiled encoder does the same for every shape; this one is for the usual one (no aborted transactions, no
+redirects), in which the fields around a partition's records are two ``struct`` calls.
+"""
+
+import functools
+from collections.abc import Sequence
+from struct import Struct
+
+from moldau.protocol.encoding import Encoder, encoder
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.messages.fetch import FetchResponse, PartitionData
+from moldau.protocol.primitives import uvarint
+from moldau.protocol.schema import Buffer, parse_versions
+
+FLEXIBLE_VERSION = 12
+TOPIC_ID_VERSION = 13
+
+_COUNT_MAX = 126
+_pack_start = Struct(">ihiB").pack
+_pack_topic_id = Struct(">16sB").pack
+# Index, error, high watermark, last stable offset, log start, no aborted transactions, preferred replica.
+_pack_partition = Struct(">ihqqqBi").pack
+_DEFAULTS = PartitionData()
+_NO_EPOCH = _DEFAULTS.diverging_epoch
+_NO_LEADER = _DEFAULTS.current_leader
+_NO_SNAPSHOT = _DEFAULTS.snapshot_id
+
+
+def encode_response(version: int, response: FetchResponse) -> list[Buffer]:
+    """Encode a Fetch response of version 4 to 18.
+
+    A partition's ``records`` may be one buffer or several that go out in a row; they are in the result as
+    they were given, never copied or joined.
+    """
+    return response_encoder(version)(response)
+
+
+@functools.cache
+def response_encoder(version: int) -> Encoder:
+    """The function behind ``encode_response``."""
+    if version not in parse_versions(FetchResponse.VERSIONS):
+        raise ProtocolError(f"FetchResponse has no version {version} (it has {FetchResponse.VERSIONS})")
+    compiled = encoder(FetchResponse, version)
+    if version < FLEXIBLE_VERSION:
+        return compiled
+    by_id = version >= TOPIC_ID_VERSION
+
+    def encode_fetch(response: FetchResponse) -> list[Buffer]:
+        topics = response.responses
+        count = len(topics)
+        if count > _COUNT_MAX or response.node_endpoints:
+            return compiled(response)
+        out: list[Buffer] = []
+        head = _pack_start(response.throttle_time_ms, response.error_code, response.session_id, count + 1)
+        for topic in topics:
+            partitions = topic.partitions
+            count = len(partitions)
+            if count > _COUNT_MAX:
+                return compiled(response)
+            if by_id:
+                head += _pack_topic_id(topic.topic_id.bytes, count + 1)
+            else:
+                name = topic.topic.encode()
+                head += uvarint(len(name) + 1) + name + uvarint(count + 1)
+            rest = _encode_partitions(head, partitions, out)
+            if rest is None:
+                return compiled(response)
+            head = rest + b"\0"
+        out.append(head + b"\0")
+        return out
+
+    return encode_fetch
+
+
+def _encode_partitions(head: bytes, partitions: Sequence[PartitionData], out: list[Buffer]) -> bytes | None:
+    """Append partitions to ``out`` after ``head``; returns what is to follow, or None for an unusual one."""
+    for partition in partitions:
+        aborted = partition.aborted_transactions
+        if (
+            aborted
+            or partition.current_leader is not _NO_LEADER
+            or partition.diverging_epoch is not _NO_EPOCH
+            or partition.snapshot_id is not _NO_SNAPSHOT
+        ):
+            return None
+        head += _pack_partition(
+            partition.partition_index,
+            partition.error_code,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            0 if aborted is None else 1,
+            partition.preferred_read_replica,
+        )
+        records = partition.records
+        if not records:
+            head += b"\0\0" if records is None else b"\1\0"
+        elif records.__class__ is list or records.__class__ is tuple:
+            size = len(records[0]) if len(records) == 1 else sum(map(len, records))
+            out.append(head + uvarint(size + 1))
+            out += records
+            head = b"\0"
+        else:
+            out.append(head + uvarint(len(records) + 1))
+            out.append(records)  # type: ignore[arg-type]
+            head = b"\0"
+    return head

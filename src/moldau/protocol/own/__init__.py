@@ -1,0 +1,48 @@
+"""Moldau's own APIs (KIP-1163/1164/1165 and internal calls), declared like Kafka's.
+
+To add one, write ``own/<name>.py`` with message classes in the form that ``moldau.protocol.schema`` shows,
+ending in::
+
+    REQUEST = CommitFileRequest
+    RESPONSE = CommitFileResponse
+
+and add a row to ``MODULES``: API key -> (module in this folder, versions, flexible versions), the same as
+the classes say. That is all: ``codec``, ``framing`` and ``api`` then know the key (its scope is INTERNAL, so
+it is never advertised to clients). The module is imported when the first message of it is coded.
+
+Other floors' records (KIP-1164's 100 to 103) need no row: declare the classes and make a
+``record_schema.FramedRecords`` or ``KeyedRecords`` of them.
+"""
+
+from typing import Final
+
+from moldau.protocol.schema import parse_versions
+
+DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
+"""FindCoordinator's key type for diskless coordinators (Kafka has 0 to 2); a key is a number in decimals."""
+
+# API key: (module in this folder or full path, versions, versions that are flexible)
+MODULES: dict[int, tuple[str, str, str]] = {
+    # The diskless coordinator: 11640 + n - 93 is KIP-1164's n; from 11650 on what it implies.
+    11640: ("diskless_create_partitions", "0", "0+"),
+    11641: ("diskless_delete_topics", "0", "0+"),
+    11642: ("diskless_commit_file", "0-1", "0+"),
+    11643: ("diskless_delete_records", "0", "0+"),
+    11644: ("diskless_list_offsets", "0", "0+"),
+    11645: ("diskless_find_batches", "0", "0+"),
+    11647: ("diskless_describe_files", "0", "0+"),
+    11650: ("diskless_oldest_file", "0", "0+"),
+    11651: ("diskless_close_files", "0", "0+"),
+    11652: ("diskless_hand_over", "0", "0+"),
+    11653: ("diskless_prune", "0", "0+"),
+    11654: ("diskless_describe_topics", "0", "0+"),
+    11655: ("diskless_describe_coordinator", "0", "0+"),
+}
+
+
+def register(api_key: int, module: str, versions: str, flexible: str = "0+") -> None:
+    """Add an API at run time, before its first message: for tests and extensions outside this folder."""
+    if api_key in MODULES:
+        raise ValueError(f"API key {api_key} is taken by {MODULES[api_key][0]}")
+    parse_versions(versions), parse_versions(flexible)
+    MODULES[api_key] = (module, versions, flexible)

@@ -1,0 +1,52 @@
+"""DisklessCreatePartitions (KIP-1164's API 93)."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessCreatablePartitions(Message):
+    topic_id: UUID = wire("uuid")
+    name: str = wire("string")
+    num_partitions: int = wire("int32", default=0)
+    partition_indexes: Sequence[int] | None = wire(["int32"], nullable="0+", default=None)
+    """Ours: those that belong to this coordinator; null for all from 0 to ``num_partitions``."""
+
+
+@message
+class DisklessCreatablePartitionsResult(Message):
+    topic_id: UUID = wire("uuid")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+
+
+@message
+class DisklessCreatePartitionsRequest(Message):
+    API_KEY = 11640
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    topics: Sequence[DisklessCreatablePartitions] = wire([DisklessCreatablePartitions], default=())
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessCreatePartitionsResponse(Message):
+    API_KEY = 11640
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    topics: Sequence[DisklessCreatablePartitionsResult] = wire(
+        [DisklessCreatablePartitionsResult], default=()
+    )
+
+
+REQUEST = DisklessCreatePartitionsRequest
+RESPONSE = DisklessCreatePartitionsResponse

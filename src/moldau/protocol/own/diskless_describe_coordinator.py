@@ -1,0 +1,39 @@
+"""DisklessDescribeCoordinator: what a coordinator holds and how far its state has come, for tools."""
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessDescribeCoordinatorRequest(Message):
+    API_KEY = 11655
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """The partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessDescribeCoordinatorResponse(Message):
+    API_KEY = 11655
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    epoch: int = wire("int32", default=-1)
+    """Leader epoch of the coordinator's partition."""
+    partitions: int = wire("int64", default=0)
+    live_batches: int = wire("int64", default=0)
+    files: int = wire("int64", default=0)
+    applied_offset: int = wire("int64", default=-1)
+    log_start_offset: int = wire("int64", default=-1)
+    log_end_offset: int = wire("int64", default=-1)
+    snapshot_offset: int = wire("int64", default=-1)
+    """-1 when there is no snapshot."""
+    snapshot_epoch: int = wire("int32", default=-1)
+
+
+REQUEST = DisklessDescribeCoordinatorRequest
+RESPONSE = DisklessDescribeCoordinatorResponse

@@ -1,0 +1,58 @@
+"""DisklessDescribeTopics: offsets and sizes, for tools."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessDescribedPartition(Message):
+    partition_index: int = wire("int32")
+    log_start_offset: int = wire("int64")
+    wal_start_offset: int = wire("int64")
+    high_watermark: int = wire("int64")
+    size_bytes: int = wire("int64")
+    batches: int = wire("int64")
+    objects_bytes: int = wire("int64")
+    deleted_bytes: int = wire("int64")
+
+
+@message
+class DisklessDescribedTopic(Message):
+    topic_id: UUID = wire("uuid")
+    name: str = wire("string")
+    objects: int = wire("int64", default=0)
+    """That hold live batches of it at this coordinator; each is counted once."""
+    objects_bytes: int = wire("int64", default=0)
+    deleted_bytes: int = wire("int64", default=0)
+    partitions: Sequence[DisklessDescribedPartition] = wire([DisklessDescribedPartition], default=())
+
+
+@message
+class DisklessDescribeTopicsRequest(Message):
+    API_KEY = 11654
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
+    """Null for all."""
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessDescribeTopicsResponse(Message):
+    API_KEY = 11654
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    topics: Sequence[DisklessDescribedTopic] = wire([DisklessDescribedTopic], default=())
+
+
+REQUEST = DisklessDescribeTopicsRequest
+RESPONSE = DisklessDescribeTopicsResponse

@@ -1,0 +1,89 @@
+"""DisklessFindBatches (KIP-1164's API 98)."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessBatchInfo(Message):
+    batch_id: int = wire("int64", default=-1)
+    object_key: str = wire("string")
+    magic: int = wire("int8", default=2)
+    byte_offset: int = wire("int64")
+    byte_size: int = wire("int64")
+    base_offset: int = wire("int64")
+    last_offset: int = wire("int64")
+    log_append_timestamp: int = wire("int64")
+    batch_max_timestamp: int = wire("int64")
+    timestamp_type: int = wire("int8")
+
+
+@message
+class DisklessFindBatchesPartition(Message):
+    partition_index: int = wire("int32")
+    offset: int = wire("int64")
+    max_partition_fetch_bytes: int = wire("int32")
+
+
+@message
+class DisklessFindBatchesTopic(Message):
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[DisklessFindBatchesPartition] = wire([DisklessFindBatchesPartition], default=())
+
+
+@message
+class DisklessFindBatchesPartitionResult(Message):
+    partition_index: int = wire("int32")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    log_start_offset: int = wire("int64", default=-1)
+    high_watermark: int = wire("int64", default=-1)
+    wal_start_offset: int = wire("int64", default=-1)
+    """Ours."""
+    moved_to_tier: bool = wire("bool", default=False)
+    """Ours: the offset is to be read from remote storage."""
+    batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
+
+
+@message
+class DisklessFindBatchesTopicResult(Message):
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[DisklessFindBatchesPartitionResult] = wire(
+        [DisklessFindBatchesPartitionResult], default=()
+    )
+
+
+@message
+class DisklessFindBatchesRequest(Message):
+    API_KEY = 11645
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    fetch_max_bytes: int = wire("int32")
+    max_batches_per_partition: int = wire("int32", default=0)
+    topics: Sequence[DisklessFindBatchesTopic] = wire([DisklessFindBatchesTopic], default=())
+    min_bytes: int = wire("int32", default=0)
+    """Ours: answer when so many bytes are found."""
+    max_wait_ms: int = wire("int32", default=0)
+    """Ours: or after this time."""
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessFindBatchesResponse(Message):
+    API_KEY = 11645
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    topics: Sequence[DisklessFindBatchesTopicResult] = wire([DisklessFindBatchesTopicResult], default=())
+
+
+REQUEST = DisklessFindBatchesRequest
+RESPONSE = DisklessFindBatchesResponse

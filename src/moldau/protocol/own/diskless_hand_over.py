@@ -1,0 +1,49 @@
+"""DisklessHandOver: the next owner takes a file over (KIP-1164 describes it and names no API)."""
+
+from collections.abc import Sequence
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessHandedOverFile(Message):
+    object_key: str = wire("string")
+    file_size: int = wire("int64")
+    created_ms: int = wire("int64")
+    remaining_owner_ids: Sequence[int] = wire(["int32"], default=())
+    """The coordinator that is asked first."""
+
+
+@message
+class DisklessHandedOverResult(Message):
+    object_key: str = wire("string")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+
+
+@message
+class DisklessHandOverRequest(Message):
+    API_KEY = 11652
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    files: Sequence[DisklessHandedOverFile] = wire([DisklessHandedOverFile], default=())
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessHandOverResponse(Message):
+    API_KEY = 11652
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    files: Sequence[DisklessHandedOverResult] = wire([DisklessHandedOverResult], default=())
+
+
+REQUEST = DisklessHandOverRequest
+RESPONSE = DisklessHandOverResponse

@@ -1,0 +1,83 @@
+"""DisklessListOffsets (KIP-1164's API 97)."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessBatchInfo(Message):
+    batch_id: int = wire("int64", default=-1)
+    object_key: str = wire("string")
+    magic: int = wire("int8", default=2)
+    byte_offset: int = wire("int64")
+    byte_size: int = wire("int64")
+    base_offset: int = wire("int64")
+    last_offset: int = wire("int64")
+    log_append_timestamp: int = wire("int64")
+    batch_max_timestamp: int = wire("int64")
+    timestamp_type: int = wire("int8")
+
+
+@message
+class DisklessListOffsetsPartition(Message):
+    partition_index: int = wire("int32")
+    timestamp: int = wire("int64")
+
+
+@message
+class DisklessListOffsetsTopic(Message):
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[DisklessListOffsetsPartition] = wire([DisklessListOffsetsPartition], default=())
+
+
+@message
+class DisklessListOffsetsPartitionResult(Message):
+    partition_index: int = wire("int32")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    timestamp: int = wire("int64", default=-1)
+    offset: int = wire("int64", default=-1)
+    log_start_offset: int = wire("int64", default=-1)
+    """Ours."""
+    wal_start_offset: int = wire("int64", default=-1)
+    """Ours."""
+    batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
+    """Ours: at most one, the batch to be opened for the record."""
+
+
+@message
+class DisklessListOffsetsTopicResult(Message):
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[DisklessListOffsetsPartitionResult] = wire(
+        [DisklessListOffsetsPartitionResult], default=()
+    )
+
+
+@message
+class DisklessListOffsetsRequest(Message):
+    API_KEY = 11644
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    topics: Sequence[DisklessListOffsetsTopic] = wire([DisklessListOffsetsTopic], default=())
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessListOffsetsResponse(Message):
+    API_KEY = 11644
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    topics: Sequence[DisklessListOffsetsTopicResult] = wire([DisklessListOffsetsTopicResult], default=())
+
+
+REQUEST = DisklessListOffsetsRequest
+RESPONSE = DisklessListOffsetsResponse

@@ -1,0 +1,31 @@
+"""DisklessOldestFile: when the oldest file of a coordinator was begun (implied by KIP-1164's orphan scan)."""
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessOldestFileRequest(Message):
+    API_KEY = 11650
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessOldestFileResponse(Message):
+    API_KEY = 11650
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    created_ms: int = wire("int64", default=-1)
+    """-1 when the coordinator has no file."""
+
+
+REQUEST = DisklessOldestFileRequest
+RESPONSE = DisklessOldestFileResponse

@@ -1,0 +1,64 @@
+"""DisklessPrune: offsets that are in remote storage leave the WAL; the compare-and-set of consolidation."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class DisklessPrunePartition(Message):
+    partition_index: int = wire("int32")
+    from_offset: int = wire("int64")
+    to_offset: int = wire("int64")
+    epoch: int = wire("int32")
+    remote_metadata_position: int = wire("int64", default=-1)
+
+
+@message
+class DisklessPruneTopic(Message):
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[DisklessPrunePartition] = wire([DisklessPrunePartition], default=())
+
+
+@message
+class DisklessPrunePartitionResult(Message):
+    partition_index: int = wire("int32")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    log_start_offset: int = wire("int64", default=-1)
+    wal_start_offset: int = wire("int64", default=-1)
+
+
+@message
+class DisklessPruneTopicResult(Message):
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[DisklessPrunePartitionResult] = wire([DisklessPrunePartitionResult], default=())
+
+
+@message
+class DisklessPruneRequest(Message):
+    API_KEY = 11653
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    coordinator_id: int = wire("int32", default=0)
+    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    topics: Sequence[DisklessPruneTopic] = wire([DisklessPruneTopic], default=())
+    timeout_ms: int = wire("int32", default=60000)
+
+
+@message
+class DisklessPruneResponse(Message):
+    API_KEY = 11653
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """Ours: of the call as a whole."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    topics: Sequence[DisklessPruneTopicResult] = wire([DisklessPruneTopicResult], default=())
+
+
+REQUEST = DisklessPruneRequest
+RESPONSE = DisklessPruneResponse

@@ -1,0 +1,157 @@
+"""Records whose bodies are messages: KRaft's framed records, and the coordinators' keys and values.
+
+Both are declared as message classes (see ``schema``) with ``API_KEY`` as their type:
+
+* ``FramedRecords``: a record value of unsigned varints (frame version 1, type, version) and the body. Kafka's
+  metadata records, and any log of our own that is read like them.
+* ``KeyedRecords``: a key of int16 type and body, and a value of int16 version and body. The coordinators'
+  logs (``__consumer_offsets``, ``__transaction_state``, ...), which are compacted by key.
+"""
+
+from moldau.protocol.decoding import decode_from
+from moldau.protocol.encoding import encoder
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.primitives import read_uvarint, uvarint
+from moldau.protocol.schema import Buffer, Message, VersionRange, parse_versions
+
+FRAME_VERSION = 1
+
+
+def latest_version(cls: type[Message]) -> int:
+    """The highest version that a class declares."""
+    return parse_versions(cls.VERSIONS).max
+
+
+def _encode(record: Message, version: int) -> bytes:
+    if version not in parse_versions(record.VERSIONS):
+        raise ValueError(f"{type(record).__name__} has no version {version}")
+    return b"".join(encoder(type(record), version)(record))
+
+
+def _decode(cls: type[Message], version: int, buffer: Buffer, position: int) -> Message:
+    if version not in parse_versions(cls.VERSIONS):
+        raise ProtocolError(f"{cls.__name__} has no version {version} (it has {cls.VERSIONS})")
+    record, end = decode_from(cls, version, buffer, position)
+    if end != len(buffer):
+        raise ProtocolError(f"{cls.__name__} v{version}: {len(buffer) - end} bytes are left over")
+    return record
+
+
+class FramedRecords:
+    """Serde of a family of framed records."""
+
+    def __init__(self, *classes: type[Message]) -> None:
+        self._classes: dict[int, type[Message]] = {}
+        for cls in classes:
+            self.register(cls)
+
+    def register(self, cls: type[Message]) -> None:
+        """Add a type of record; its number must be free."""
+        if cls.API_KEY in self._classes:
+            raise ValueError(f"record type {cls.API_KEY} is taken by {self._classes[cls.API_KEY].__name__}")
+        self._classes[cls.API_KEY] = cls
+
+    @property
+    def classes(self) -> tuple[type[Message], ...]:
+        """All types of record."""
+        return tuple(self._classes.values())
+
+    def encode(self, record: Message, version: int | None = None) -> bytes:
+        """The record's value, in its newest version unless told otherwise."""
+        version = latest_version(type(record)) if version is None else version
+        frame = uvarint(FRAME_VERSION) + uvarint(record.API_KEY) + uvarint(version)
+        return frame + _encode(record, version)
+
+    def decode(self, value: Buffer) -> Message:
+        """Read a record's value; raises ProtocolError on malformed bytes, an unknown type or version."""
+        record, _ = self.decode_versioned(value)
+        return record
+
+    def decode_versioned(self, value: Buffer) -> tuple[Message, int]:
+        """Read a record's value; returns the record and the version in which it was written."""
+        try:
+            frame_version, position = read_uvarint(value, 0)
+            record_type, position = read_uvarint(value, position)
+            version, position = read_uvarint(value, position)
+        except IndexError as error:
+            raise ProtocolError("a record is shorter than its frame") from error
+        if frame_version != FRAME_VERSION:
+            raise ProtocolError(f"a record has frame version {frame_version}, not {FRAME_VERSION}")
+        cls = self._classes.get(record_type)
+        if cls is None:
+            raise ProtocolError(f"record type {record_type} is not known")
+        return _decode(cls, version, value, position), version
+
+
+class UnknownRecordTypeError(ProtocolError):
+    """A key of a type that this version does not know; a reader skips the record, as Kafka does."""
+
+
+class KeyedRecords:
+    """Serde of a coordinator's records: pairs of a key class and its value class."""
+
+    def __init__(self, *pairs: tuple[type[Message], type[Message]]) -> None:
+        self._pairs = {key.API_KEY: (key, value) for key, value in pairs}
+
+    @property
+    def pairs(self) -> tuple[tuple[type[Message], type[Message]], ...]:
+        """All types of record: (key class, value class)."""
+        return tuple(self._pairs.values())
+
+    def encode_key(self, key: Message) -> bytes:
+        """int16 type and body; keys have one version only."""
+        return key.API_KEY.to_bytes(2, "big") + _encode(key, 0)
+
+    def encode_value(self, value: Message, version: int | None = None) -> bytes:
+        """int16 version and body, in the newest version unless told otherwise."""
+        version = latest_version(type(value)) if version is None else version
+        return version.to_bytes(2, "big") + _encode(value, version)
+
+    def decode_key(self, key: Buffer) -> Message:
+        """Read a key; raises UnknownRecordTypeError for a type of a later version, else ProtocolError."""
+        return _decode(self._of(key)[0], 0, key, 2)
+
+    def decode_value(self, key: Buffer | Message, value: Buffer) -> Message:
+        """Read the value that belongs to ``key`` (its bytes or the decoded key)."""
+        number = key.API_KEY if isinstance(key, Message) else self._of(key)[0].API_KEY
+        if len(value) < 2:
+            raise ProtocolError("a record value is shorter than its version")
+        version = int.from_bytes(value[:2], "big", signed=True)
+        return _decode(self._pairs[number][1], version, value, 2)
+
+    def decode(self, key: Buffer, value: Buffer | None) -> tuple[Message, Message | None]:
+        """Read a record; the value is None for a tombstone."""
+        decoded = self.decode_key(key)
+        return decoded, None if value is None else self.decode_value(decoded, value)
+
+    def _of(self, key: Buffer) -> tuple[type[Message], type[Message]]:
+        if len(key) < 2:
+            raise ProtocolError("a record key is shorter than its type")
+        number = int.from_bytes(key[:2], "big", signed=True)
+        pair = self._pairs.get(number)
+        if pair is None:
+            raise UnknownRecordTypeError(f"record type {number} is not known")
+        return pair
+
+
+def encode_versioned(data: Message, version: int | None = None) -> bytes:
+    """int16 version and body: the form of the consumer protocol's subscriptions and assignments."""
+    version = latest_version(type(data)) if version is None else version
+    return version.to_bytes(2, "big") + _encode(data, version)
+
+
+def decode_versioned(cls: type[Message], buffer: Buffer, *, lenient: bool = True) -> Message:
+    """Read int16 version and body.
+
+    With ``lenient``, a version above the newest is read as the newest and trailing bytes are ignored, as the
+    consumer protocol wants it: members of later versions only append fields.
+    """
+    if len(buffer) < 2:
+        raise ProtocolError(f"{cls.__name__}: shorter than its version")
+    version = int.from_bytes(buffer[:2], "big", signed=True)
+    known: VersionRange = parse_versions(cls.VERSIONS)
+    if not lenient:
+        return _decode(cls, version, buffer, 2)
+    if version < known.min:
+        raise ProtocolError(f"{cls.__name__} has no version {version}")
+    return decode_from(cls, min(version, known.max), buffer, 2)[0]

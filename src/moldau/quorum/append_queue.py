@@ -1,0 +1,87 @@
+"""Appends of the state machine above: gathered into batches, answered when committed."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moldau.runtime import ErrorCode, KafkaError
+
+
+@dataclass(slots=True)
+class Append:
+    """Records that stand or fall together, and who waits for them."""
+
+    values: Sequence[bytes]
+    epoch: int
+    size_bytes: int
+    committed: "asyncio.Future[int]"
+    last_offset: int = -1
+
+
+class AppendQueue:
+    """First in, first out: waiting to be written, then written and waiting for the high watermark."""
+
+    def __init__(self, max_batch_bytes: int) -> None:
+        self._max_batch_bytes = max_batch_bytes
+        self._waiting: deque[Append] = deque()
+        self._in_hand: list[Append] = []
+        self._written: deque[Append] = deque()
+
+    def add(self, values: Sequence[bytes], epoch: int) -> "asyncio.Future[int]":
+        """Queue records. Raises ``KafkaError(record_list_too_large)`` when no batch can hold them."""
+        size_bytes = sum(len(value) + 24 for value in values)
+        if size_bytes > self._max_batch_bytes:
+            raise KafkaError(
+                ErrorCode.record_list_too_large, f"{size_bytes} bytes of records do not fit into one batch"
+            )
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Append(values, epoch, size_bytes, future))
+        return future
+
+    @property
+    def next_epoch(self) -> int | None:
+        """The epoch for which the first waiting records were decided."""
+        return self._waiting[0].epoch if self._waiting else None
+
+    def take(self, epoch: int) -> list[Append]:
+        """What goes into the next batch: records of one epoch, up to the batch size."""
+        taken: list[Append] = []
+        size_bytes = 0
+        while self._waiting and self._waiting[0].epoch == epoch:
+            size_bytes += self._waiting[0].size_bytes
+            if taken and size_bytes > self._max_batch_bytes:
+                break
+            taken.append(self._waiting.popleft())
+        self._in_hand = taken
+        return taken
+
+    def wrote(self, appends: Sequence[Append], first_offset: int) -> None:
+        for append in appends:
+            first_offset += len(append.values)
+            append.last_offset = first_offset - 1
+        self._in_hand = []
+        self._written.extend(appends)
+
+    def commit(self, offset: int) -> None:
+        """Answer what lies below the committed ``offset``."""
+        while self._written and self._written[0].last_offset < offset:
+            append = self._written.popleft()
+            if not append.committed.done():
+                append.committed.set_result(append.last_offset)
+
+    def fail(self, error: KafkaError, *, epoch: int | None = None) -> None:
+        """Refuse everything that waits (of this epoch only, when given) and all that is not committed.
+
+        What was written may still be committed by the next leader: its outcome is unknown.
+        """
+        failed = [*self._written, *self._in_hand] if epoch is None else []
+        failed += [append for append in self._waiting if epoch in (None, append.epoch)]
+        if epoch is None:
+            self._written.clear()
+            self._in_hand = []
+        self._waiting = deque(append for append in self._waiting if epoch not in (None, append.epoch))
+        for append in failed:
+            if not append.committed.done():
+                append.committed.set_exception(KafkaError(error.code, error.message))
+                append.committed.exception()  # whoever stopped waiting has not forgotten it

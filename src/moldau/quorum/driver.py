@@ -1,0 +1,373 @@
+"""The shell around the raft core: one task that steps it and carries out its effects, in order.
+
+The contract that it keeps is written in ``effects.py``.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from moldau.quorum import effects as fx
+from moldau.quorum import events as ev
+from moldau.quorum.append_queue import AppendQueue
+from moldau.quorum.description import QuorumDescription, describe
+from moldau.quorum.effect_runner import EffectRunner
+from moldau.quorum.raft import RaftCore
+from moldau.quorum.roles import Leader, Resigned
+from moldau.quorum.settings import RaftSettings
+from moldau.quorum.snapshot_schedule import SnapshotSchedule
+from moldau.quorum.state_store import QuorumStateStore
+from moldau.quorum.stored_log import StoredLogView
+from moldau.quorum.subscriptions import QuorumListener, Subscriptions
+from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.quorum.wire import Wire, WireRequest, WireResponse
+from moldau.quorum.wire_responses import error_response, from_response, to_response
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.replicated_log import OffsetAndEpoch, ReplicatedLog, SnapshotWriter
+
+logger = logging.getLogger(__name__)
+
+
+class PeerSender(Protocol):
+    """The way to the other replicas."""
+
+    async def send(self, node_id: int, message: WireRequest) -> WireResponse:
+        """Return the answer; raise ``KafkaError`` or ``OSError`` when there is none."""
+        ...
+
+
+class NoPeers:
+    """The way of a lone voter."""
+
+    async def send(self, node_id: int, message: WireRequest) -> WireResponse:
+        raise KafkaError(ErrorCode.network_exception, f"there is no way to node {node_id}")
+
+
+@dataclass(frozen=True, slots=True)
+class DriverConfig:
+    """What a driver is told beside its ports."""
+
+    raft: RaftSettings = field(default_factory=RaftSettings)
+    wire: Wire = field(default_factory=Wire)
+    append_linger_ms: int = 0
+    """``controller.quorum.append.linger.ms``: how long appends are gathered when the disk is idle."""
+    append_max_batch_bytes: int = 8 * 1024 * 1024
+    snapshot_max_new_bytes: int = 20 * 1024 * 1024
+    """``metadata.log.max.record.bytes.between.snapshots``"""
+    snapshot_max_interval_ms: int = 3_600_000
+    """``metadata.log.max.snapshot.interval.ms``; 0 turns it off."""
+
+
+class QuorumDriver:
+    """A replica of a replicated log on this node.
+
+    Use: construct, ``add_listener``, ``await start()``, ``append`` while leader, ``await stop()``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        log: ReplicatedLog,
+        *,
+        local: ReplicaKey,
+        voters: VoterSet,
+        state_store: QuorumStateStore,
+        sender: PeerSender | None = None,
+        config: DriverConfig | None = None,
+        on_fatal: Callable[[Exception], None] | None = None,
+    ) -> None:
+        self._machine = machine
+        self._log = log
+        self._local = local
+        self._voters = voters
+        self._state_store = state_store
+        self._sender: PeerSender = sender or NoPeers()
+        self._config = config or DriverConfig()
+        self._on_fatal = on_fatal
+        self._subscriptions = Subscriptions(log, local.id)
+        self._appends = AppendQueue(self._config.append_max_batch_bytes)
+        self._schedule = SnapshotSchedule(
+            self._config.snapshot_max_new_bytes, self._config.snapshot_max_interval_ms
+        )
+        self._effects = EffectRunner(self)
+        self._core: RaftCore | None = None
+        self._events: deque[ev.Event] = deque()
+        self._wake = asyncio.Event()
+        self._others_know = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pump: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._replies: dict[int, asyncio.Future[WireResponse]] = {}
+        self._next_request_id = 0
+        self._append_scheduled = False
+        self._failure: Exception | None = None
+        self._is_stopped = False
+
+    # Life
+
+    async def start(self) -> None:
+        """Load the durable state and begin. A lone voter leads when this returns.
+
+        Raises ``QuorumStateError`` and ``DiskError``.
+        """
+        election = await self._machine.workers.run(self._state_store.read)
+        # What a crashed process has written may not be on the disk yet, and the core counts on it.
+        await self._log.flush()
+        self._core = RaftCore(
+            local=self._local,
+            voters=self._voters,
+            log=StoredLogView(self._log),
+            election=election,
+            settings=self._config.raft,
+            entropy=self._machine.entropy,
+        )
+        self._log.update_high_watermark(self._core.commit_offset)
+        self._schedule.start(self._machine.clock.now_ms(), self._log)
+        self._subscriptions.committed(self._core.commit_offset)
+        await self._effects.run(self._core.start(self.now_ms))
+        await self._drain()
+        self._pump = asyncio.create_task(self._run(), name="quorum")
+
+    async def stop(self, grace_ms: int = 1000) -> None:
+        """Give up leadership, tell the others (for at most ``grace_ms``), and end. The log stays open."""
+        if self._is_stopped:
+            return
+        core = self._core
+        if core is not None and self._failure is None and isinstance(core.role, Leader):
+            self.submit(ev.ResignRequested(core.epoch))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_ms / 1000):
+                    await self._others_know.wait()
+        self._end(KafkaError(ErrorCode.broker_not_available, "the quorum has stopped on this node"))
+        tasks = [*self._tasks, *([self._pump] if self._pump else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # For the state machine above
+
+    def add_listener(self, listener: QuorumListener) -> None:
+        """Tell ``listener`` of everything from the latest snapshot on; may be called at any time."""
+        self._subscriptions.add(listener)
+
+    def remove_listener(self, listener: QuorumListener) -> None:
+        self._subscriptions.remove(listener)
+
+    def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":
+        """Append records as one unit; the future has the offset of the last once it is committed and
+        applied by the listeners here.
+
+        Appends are written in the order of the calls, many to a batch. ``epoch`` is the one in which
+        they were decided (default: now). The future fails with ``KafkaError(not_controller)`` when
+        this node does not lead it; if leadership is lost while waiting, the outcome is unknown.
+        """
+        if self._is_stopped or self._core is None:
+            raise KafkaError(ErrorCode.broker_not_available, "the quorum does not run on this node")
+        if not values:
+            raise ValueError("there is nothing to append")
+        future = self._appends.add(values, self._core.epoch if epoch is None else epoch)
+        self.schedule_append()
+        return future
+
+    def resign(self, epoch: int) -> None:
+        """Give up leadership of ``epoch``: the state machine cannot go on."""
+        self.submit(ev.ResignRequested(epoch))
+
+    @property
+    def leader_id(self) -> int | None:
+        return self._core.leader_id if self._core else None
+
+    @property
+    def epoch(self) -> int:
+        return self._core.epoch if self._core else 0
+
+    @property
+    def is_leader(self) -> bool:
+        return self._core is not None and isinstance(self._core.role, Leader)
+
+    @property
+    def high_watermark(self) -> int:
+        return self._core.commit_offset if self._core else 0
+
+    @property
+    def is_snapshot_due(self) -> bool:
+        """Whether the state machine should write a snapshot of what it has applied."""
+        return self._schedule.is_due(self._machine.clock.now_ms())
+
+    def create_snapshot(
+        self, end_offset: int, epoch: int, last_log_timestamp_ms: int
+    ) -> SnapshotWriter | None:
+        """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has
+        ``epoch``; after its ``freeze`` call :meth:`snapshot_created`. None: there is one already."""
+        return self._log.create_snapshot(OffsetAndEpoch(end_offset, epoch), last_log_timestamp_ms)
+
+    def snapshot_created(self) -> None:
+        """Note a frozen snapshot and clean the log: what the one before it covers goes, so that
+        replicas that lag by less than a snapshot still find their records."""
+        self._schedule.created(self._machine.clock.now_ms(), self._log)
+
+    def describe(self) -> QuorumDescription:
+        """What DescribeQuorum tells. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""
+        if self._core is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        return describe(self._core, self._machine.clock.now_ms())
+
+    # For the network
+
+    async def handle_rpc(self, message: WireRequest) -> WireResponse:
+        """Answer a peer; a fetch may be held back. Never raises ``KafkaError``."""
+        if self._is_stopped or self._core is None:
+            return error_response(message, ErrorCode.broker_not_available)
+        try:
+            request = self._config.wire.from_request(message)
+        except KafkaError as error:
+            return error_response(message, error.code)
+        self._next_request_id += 1
+        request_id = self._next_request_id
+        reply = asyncio.get_running_loop().create_future()
+        self._replies[request_id] = reply
+        self.submit(ev.RequestReceived(request_id, request))
+        try:
+            response: WireResponse = await reply
+            return response
+        except KafkaError as error:
+            return error_response(message, error.code)
+        finally:
+            self._replies.pop(request_id, None)
+
+    # For the effect runner
+
+    @property
+    def ports(self) -> tuple[Machine, ReplicatedLog, QuorumStateStore, AppendQueue, Subscriptions]:
+        return self._machine, self._log, self._state_store, self._appends, self._subscriptions
+
+    @property
+    def now_ms(self) -> int:
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    @property
+    def local_id(self) -> int:
+        return self._local.id
+
+    def submit(self, event: ev.Event) -> None:
+        """Queue an event for the core."""
+        self._events.append(event)
+        self._wake.set()
+
+    def submit_first(self, event: ev.Event) -> None:
+        """Queue what the log says: it comes before everything else."""
+        self._events.appendleft(event)
+        self._wake.set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work beside the pump; its failure ends this replica."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def reply(self, request_id: int, effect_response: Any) -> None:
+        reply = self._replies.get(request_id)
+        if reply is not None and not reply.done():
+            reply.set_result(to_response(self._config.wire, effect_response))
+
+    def wrote(self, size_bytes: int) -> None:
+        """Note that the log has grown."""
+        self._schedule.wrote(size_bytes)
+
+    async def send(self, effect: fx.Send) -> None:
+        """Ask a peer and queue its answer."""
+        settings = self._config.raft
+        timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
+        event: ev.Event
+        try:
+            message = self._config.wire.to_request(effect.request)
+            async with asyncio.timeout(timeout_ms / 1000):
+                answer = await self._sender.send(effect.node_id, message)
+            event = ev.ResponseReceived(effect.correlation_id, from_response(answer))
+        except (KafkaError, OSError, TimeoutError) as error:
+            logger.debug("no answer from node %d: %s", effect.node_id, error)
+            event = ev.RequestFailed(effect.correlation_id)
+        self.submit(event)
+
+    def schedule_append(self) -> None:
+        """Let waiting appends become a batch: at once, after the linger, or when the disk is free."""
+        if self._append_scheduled or self._effects.is_flushing or self._appends.next_epoch is None:
+            return
+        self._append_scheduled = True
+        loop = asyncio.get_running_loop()
+        if self._config.append_linger_ms > 0:
+            loop.call_later(self._config.append_linger_ms / 1000, self._request_append)
+        else:
+            loop.call_soon(self._request_append)
+
+    # Inside
+
+    def _request_append(self) -> None:
+        self._append_scheduled = False
+        epoch = self._appends.next_epoch
+        if epoch is not None and not self._is_stopped:
+            self._next_request_id += 1
+            self.submit(ev.AppendRequested(self._next_request_id, epoch))
+
+    async def _run(self) -> None:
+        try:
+            while not self._is_stopped:
+                self._arm_timer()
+                await self._wake.wait()
+                self._wake.clear()
+                await self._drain()
+        except Exception as error:
+            # Whatever it is (a listener's bug too): nothing may be answered after a step half done.
+            self._fail(error)
+
+    async def _drain(self) -> None:
+        core = self._core
+        assert core is not None
+        while self._events and not self._is_stopped:
+            event = self._events.popleft()
+            await self._effects.run(core.step(event, self.now_ms))
+            if isinstance(core.role, Leader) or (isinstance(core.role, Resigned) and core.role.untold):
+                self._others_know.clear()
+            else:
+                self._others_know.set()
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = self._core.next_deadline_ms if self._core else None
+        if deadline_ms is not None:
+            # At least a millisecond: the core's time is cut to whole ones.
+            delay = max(1, deadline_ms + 1 - self.now_ms) / 1000
+            self._timer = asyncio.get_running_loop().call_later(delay, self.submit, ev.Tick())
+
+    def _on_task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            if isinstance(error, Exception):
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None and not self._is_stopped:
+            self._failure = error
+            logger.error("the quorum ends on node %d: %s", self._local.id, error)
+            self._end(KafkaError(ErrorCode.kafka_storage_error, f"the quorum has failed: {error}"))
+            if self._on_fatal is not None:
+                self._on_fatal(error)
+
+    def _end(self, error: KafkaError) -> None:
+        self._is_stopped = True
+        self._wake.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._appends.fail(error)
+        for reply in self._replies.values():
+            if not reply.done():
+                reply.set_exception(error)
+        with contextlib.suppress(KafkaError):
+            self._effects.abandon_download()

@@ -1,0 +1,239 @@
+"""Carries out the core's effects on the log, the disk and the peers. The order is ``effects.py``'s."""
+
+from typing import TYPE_CHECKING, assert_never
+
+from moldau.quorum import effects as fx
+from moldau.quorum import events as ev
+from moldau.quorum.messages import FetchResponse, FetchSnapshotResponse
+from moldau.quorum.offsets import OffsetAndEpoch
+from moldau.quorum.stored_log import to_stored
+from moldau.records.builder import build_batch
+from moldau.records.control import LeaderChange, Voter, build_control_batch
+from moldau.records.record import Record
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.replicated_log import RawSnapshotWriter
+
+if TYPE_CHECKING:
+    from moldau.quorum.driver import QuorumDriver
+
+
+class EffectRunner:
+    """One per driver."""
+
+    def __init__(self, driver: "QuorumDriver") -> None:
+        self._driver = driver
+        self._is_flushing = False
+        self._flush_again = False
+        self._truncations = 0
+        self._download: RawSnapshotWriter | None = None
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._is_flushing
+
+    async def run(self, effects: list[fx.Effect]) -> None:
+        """All effects of one step, in order."""
+        for effect in effects:
+            match effect:
+                case fx.PersistElectionState(state):
+                    machine, _, store, _, _ = self._driver.ports
+                    await machine.workers.run(store.write, state)
+                case fx.Send():
+                    self._driver.spawn(self._driver.send(effect))
+                case fx.InstallSnapshot(snapshot_id):
+                    await self._install(snapshot_id)
+                case fx.Reply() | fx.ReplyWithRecords() | fx.ReplyWithSnapshot():
+                    self._reply(effect)
+                case fx.BecameLeader() | fx.BecameFollower() | fx.LeaderLost() | fx.Resigned():
+                    self._leader_changed(effect)
+                case fx.CommitAdvanced(offset):
+                    self._committed(offset)
+                case fx.WriteSnapshotChunk() | fx.AbandonSnapshot():
+                    self._download_snapshot(effect)
+                case fx.FlushLog():
+                    self._start_flush()
+                case fx.AppendAsLeader() | fx.RejectAppend() | fx.AppendLeaderChange():
+                    self._append_as_leader(effect)
+                case fx.AppendAsFollower() | fx.TruncateLog():
+                    self._change_as_follower(effect)
+                case _:
+                    assert_never(effect)
+
+    def abandon_download(self) -> None:
+        download, self._download = self._download, None
+        if download is not None:
+            download.abandon()
+
+    # The log
+
+    def _append_as_leader(self, effect: fx.AppendAsLeader | fx.RejectAppend | fx.AppendLeaderChange) -> None:
+        machine, log, _, appends, _ = self._driver.ports
+        now_ms = machine.clock.now_ms()
+        match effect:
+            case fx.AppendAsLeader(_, epoch):
+                taken = appends.take(epoch)
+                if not taken:
+                    return
+                values = [value for append in taken for value in append.values]
+                records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
+                info = log.append_as_leader(build_batch(records, leader_epoch=epoch), epoch)
+                appends.wrote(taken, info.first_offset)
+                self._driver.wrote(info.size_bytes)
+                if appends.next_epoch is not None:
+                    self._driver.schedule_append()
+            case fx.AppendLeaderChange(epoch, leader_id, voters, granting_voters):
+                log.initialize_epoch(epoch)
+                change = LeaderChange(
+                    leader_id,
+                    tuple(Voter(voter_id) for voter_id in voters),
+                    tuple(Voter(voter_id) for voter_id in granting_voters),
+                )
+                log.append_as_leader(
+                    build_control_batch([change], timestamp=now_ms, leader_epoch=epoch), epoch
+                )
+            case fx.RejectAppend():
+                stale = appends.next_epoch
+                if stale is not None:
+                    appends.fail(_not_controller(), epoch=stale)
+                self._driver.schedule_append()
+                return
+            case _:
+                assert_never(effect)
+        self._driver.submit_first(ev.LogAppended())
+
+    def _change_as_follower(self, effect: fx.AppendAsFollower | fx.TruncateLog) -> None:
+        _, log, _, _, _ = self._driver.ports
+        match effect:
+            case fx.AppendAsFollower(records):
+                info = log.append_as_follower(records[0] if len(records) == 1 else b"".join(records))
+                self._driver.wrote(info.size_bytes)
+                self._driver.submit_first(ev.LogAppended())
+            case fx.TruncateLog(offset):
+                self._truncations += 1
+                log.truncate_to(offset)
+                self._driver.submit_first(ev.LogTruncated())
+            case _:
+                assert_never(effect)
+
+    def _start_flush(self) -> None:
+        if self._is_flushing:
+            self._flush_again = True
+        else:
+            self._is_flushing = True
+            self._driver.spawn(self._flush())
+
+    async def _flush(self) -> None:
+        _, log, _, _, _ = self._driver.ports
+        while True:
+            self._flush_again = False
+            truncations = self._truncations
+            offset = await log.flush()
+            if truncations != self._truncations:
+                continue  # what was synced may be gone, and other bytes stand there now
+            self._driver.submit(ev.LogFlushed(offset))
+            if not self._flush_again:
+                break
+        self._is_flushing = False
+        self._driver.schedule_append()
+
+    # Snapshots
+
+    def _download_snapshot(self, effect: fx.WriteSnapshotChunk | fx.AbandonSnapshot) -> None:
+        _, log, _, _, _ = self._driver.ports
+        match effect:
+            case fx.WriteSnapshotChunk(snapshot_id, position, data):
+                if position == 0:
+                    self.abandon_download()
+                    self._download = log.store_snapshot(to_stored(snapshot_id))
+                if self._download is not None:
+                    self._download.append(data)
+            case fx.AbandonSnapshot():
+                self.abandon_download()
+            case _:
+                assert_never(effect)
+
+    async def _install(self, snapshot_id: OffsetAndEpoch) -> None:
+        _, log, _, _, _ = self._driver.ports
+        download, self._download = self._download, None
+        if download is not None:
+            await download.freeze()
+        self._truncations += 1
+        if log.end_offset >= snapshot_id.offset:
+            # What stands here above the high watermark is of another history.
+            log.truncate_to(max(log.high_watermark, log.start_offset))
+        log.truncate_to_latest_snapshot()
+        log.update_high_watermark(snapshot_id.offset)
+        self._driver.submit_first(ev.SnapshotInstalled(snapshot_id))
+
+    # What others hear
+
+    def _committed(self, offset: int) -> None:
+        _, log, _, appends, subscriptions = self._driver.ports
+        log.update_high_watermark(offset)
+        subscriptions.committed(offset)
+        appends.commit(offset)
+
+    def _leader_changed(
+        self, effect: fx.BecameLeader | fx.BecameFollower | fx.LeaderLost | fx.Resigned
+    ) -> None:
+        _, _, _, appends, subscriptions = self._driver.ports
+        match effect:
+            case fx.BecameLeader(epoch, epoch_start_offset):
+                subscriptions.leader_changed(self._driver.local_id, epoch, epoch_start_offset)
+                return
+            case fx.BecameFollower(epoch, leader_id):
+                subscriptions.leader_changed(leader_id, epoch)
+            case fx.LeaderLost(epoch) | fx.Resigned(epoch):
+                subscriptions.leader_changed(None, epoch)
+            case _:
+                assert_never(effect)
+        appends.fail(_not_controller())
+
+    def _reply(self, effect: fx.Reply | fx.ReplyWithRecords | fx.ReplyWithSnapshot) -> None:
+        _, log, _, _, _ = self._driver.ports
+        match effect:
+            case fx.Reply(request_id, response):
+                self._driver.reply(request_id, response)
+            case fx.ReplyWithRecords(request_id, fetched, offset, max_bytes):
+                # Copied: the end of the log may be cut while the answer waits in a socket's buffer.
+                views = log.read(offset, max_bytes).views
+                self._driver.reply(request_id, _with_records(fetched, b"".join(views)))
+            case fx.ReplyWithSnapshot(request_id, part, max_bytes):
+                reader = log.open_snapshot(to_stored(part.snapshot_id))
+                if reader is None:
+                    self._driver.reply(request_id, _with_data(part, b"", ErrorCode.snapshot_not_found))
+                    return
+                try:
+                    data = bytes(reader.read(part.position, max_bytes))
+                finally:
+                    reader.close()
+                self._driver.reply(request_id, _with_data(part, data, ErrorCode.none))
+            case _:
+                assert_never(effect)
+
+
+def _with_records(response: FetchResponse, records: bytes) -> FetchResponse:
+    return FetchResponse(
+        error=response.error,
+        leader_id=response.leader_id,
+        epoch=response.epoch,
+        high_watermark=response.high_watermark,
+        log_start_offset=response.log_start_offset,
+        records=(records,) if records else (),
+    )
+
+
+def _with_data(response: FetchSnapshotResponse, data: bytes, error: ErrorCode) -> FetchSnapshotResponse:
+    return FetchSnapshotResponse(
+        error=error,
+        leader_id=response.leader_id,
+        epoch=response.epoch,
+        snapshot_id=response.snapshot_id,
+        size_bytes=response.size_bytes,
+        position=response.position,
+        data=data,
+    )
+
+
+def _not_controller() -> KafkaError:
+    return KafkaError(ErrorCode.not_controller, "this node does not lead the quorum")

@@ -1,0 +1,18 @@
+"""Positions in the replicated log."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndEpoch:
+    """An end offset (exclusive) with the epoch of the record before it; also names a snapshot (KIP-630)."""
+
+    offset: int
+    epoch: int
+
+    def is_at_least(self, other: "OffsetAndEpoch") -> bool:
+        """Whether a log that ends here is as up to date as one that ends there (Raft §5.4.1)."""
+        return (self.epoch, self.offset) >= (other.epoch, other.offset)
+
+    def __str__(self) -> str:
+        return f"{self.offset}/{self.epoch}"

@@ -1,0 +1,27 @@
+"""How far a replica has come, as its leader sees it."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ReplicaProgress:
+    """``end_offset``: durable on the replica below it, -1 unknown. Times in the core's milliseconds."""
+
+    end_offset: int = -1
+    last_fetch_ms: int | None = None
+    last_caught_up_ms: int | None = None
+    _leader_end_at_last_fetch: int = -1
+
+    def fetched(self, end_offset: int, leader_end_offset: int, now_ms: int) -> None:
+        """Note a fetch from ``end_offset`` on, when the leader's log ends at ``leader_end_offset``.
+
+        A replica is caught up when it asks for the end; if it asks for what was the end at its last
+        fetch, it was caught up then (as KIP-836 defines it).
+        """
+        if end_offset >= leader_end_offset:
+            self.last_caught_up_ms = now_ms
+        elif end_offset >= self._leader_end_at_last_fetch > 0 and self.last_fetch_ms is not None:
+            self.last_caught_up_ms = max(self.last_caught_up_ms or 0, self.last_fetch_ms)
+        self.end_offset = end_offset
+        self.last_fetch_ms = now_ms
+        self._leader_end_at_last_fetch = leader_end_offset

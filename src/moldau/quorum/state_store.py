@@ -1,0 +1,94 @@
+"""Kafka's ``quorum-state`` file: one line of JSON, version 0 (static voters) or 1 (KIP-853)."""
+
+import base64
+import json
+import uuid
+
+from moldau.quorum.election import ElectionState
+from moldau.quorum.voters import NO_DIRECTORY, ReplicaKey, VoterSet
+from moldau.runtime import Disk
+
+FILE_NAME = "quorum-state"
+NO_ID = -1
+
+
+class QuorumStateError(ValueError):
+    """The file is not a quorum state: its voters differ, or it cannot be read."""
+
+
+def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int = 0) -> bytes:
+    """The bytes that Kafka writes for this state: same fields, same order, no spaces, no newline."""
+    leader_id = NO_ID if state.leader_id is None else state.leader_id
+    voted_id = NO_ID if state.voted is None else state.voted.id
+    fields: dict[str, object] = {"leaderId": leader_id, "leaderEpoch": state.epoch, "votedId": voted_id}
+    if version == 0:
+        voter_list = [{"voterId": voter_id} for voter_id in voters.ids]
+        fields = {"clusterId": "", **fields, "appliedOffset": 0, "currentVoters": voter_list}
+    else:
+        directory_id = NO_DIRECTORY if state.voted is None else state.voted.directory_id
+        fields["votedDirectoryId"] = encode_uuid(directory_id)
+    fields["data_version"] = version
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_quorum_state(content: bytes, *, voters: VoterSet) -> ElectionState:
+    """Read either version. Raises :class:`QuorumStateError`; other voters than the file's are one.
+
+    A changed static voter set is refused, as in Kafka: two halves with different ideas of a majority
+    could elect two leaders.
+    """
+    try:
+        fields = json.loads(content)
+        version = fields["data_version"]
+        if version not in (0, 1):
+            raise QuorumStateError(f"quorum-state has the unknown version {version}")
+        epoch, leader_id = int(fields["leaderEpoch"]), int(fields["leaderId"])
+        voted_id = int(fields["votedId"])
+        known_voters = {int(voter["voterId"]) for voter in fields.get("currentVoters") or ()}
+        directory_id = decode_uuid(fields["votedDirectoryId"]) if version == 1 else NO_DIRECTORY
+    except QuorumStateError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise QuorumStateError(f"quorum-state cannot be read: {error}") from error
+    if known_voters and known_voters != set(voters.ids):
+        raise QuorumStateError(
+            f"quorum-state was written with the voters {sorted(known_voters)}, "
+            f"configured are {list(voters.ids)}"
+        )
+    return ElectionState(
+        epoch=max(epoch, 0),
+        leader_id=None if leader_id < 0 else leader_id,
+        voted=None if voted_id < 0 else ReplicaKey(voted_id, directory_id),
+    )
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Kafka's text form: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+class QuorumStateStore:
+    """The file in the metadata log's folder. Blocking: call through ``Workers``."""
+
+    def __init__(self, disk: Disk, folder: str, voters: VoterSet, *, version: int = 0) -> None:
+        self._disk = disk
+        self._path = f"{folder}/{FILE_NAME}"
+        self._voters = voters
+        self._version = version
+
+    def read(self) -> ElectionState:
+        """The last state, or epoch 0 when there is no file. Raises :class:`QuorumStateError`."""
+        try:
+            content = self._disk.read(self._path)
+        except FileNotFoundError:
+            return ElectionState()
+        return decode_quorum_state(content, voters=self._voters)
+
+    def write(self, state: ElectionState) -> None:
+        """Return when the state is durable."""
+        content = encode_quorum_state(state, voters=self._voters, version=self._version)
+        self._disk.write_atomically(self._path, content)

@@ -1,0 +1,111 @@
+"""Who hears of committed records: each listener from its own position, in order, once."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from moldau.storage.replicated_log import ReplicatedLog, SnapshotReader
+
+READ_MAX_BYTES = 1024 * 1024
+
+
+class Committed(NamedTuple):
+    """Whole committed batches (control batches among them) from ``base_offset`` up to ``end_offset``.
+
+    A view may hold several batches: walk it with ``records.batch.iter_headers``.
+    """
+
+    base_offset: int
+    end_offset: int
+    batches: list[memoryview]
+
+
+class QuorumListener(Protocol):
+    """A state machine on the log. Called on the event loop; must not block and must not raise."""
+
+    def on_commit(self, committed: Committed) -> None:
+        """Apply. The views stay valid."""
+        ...
+
+    def on_snapshot(self, reader: SnapshotReader) -> None:
+        """Forget the state and load this one; the reader is closed on return."""
+        ...
+
+    def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
+        """Who leads now. For this node itself: said once all before its epoch is applied."""
+        ...
+
+
+@dataclass(slots=True)
+class Subscription:
+    """A listener, what it has applied, and the leader that it knows of."""
+
+    listener: QuorumListener
+    next_offset: int = 0
+    has_begun: bool = False
+    known_leader: tuple[int | None, int] = field(default=(None, -1))
+
+
+class Subscriptions:
+    """Brings every listener up to the high watermark."""
+
+    def __init__(self, log: ReplicatedLog, local_id: int) -> None:
+        self._log = log
+        self._local_id = local_id
+        self._subscriptions: list[Subscription] = []
+        self._commit_offset = 0
+        self._leader: tuple[int | None, int] = (None, -1)
+        self._epoch_start_offset = 0
+
+    def add(self, listener: QuorumListener) -> None:
+        """Begin at the latest snapshot, and catch up at once."""
+        subscription = Subscription(listener)
+        self._subscriptions.append(subscription)
+        self._bring_up(subscription)
+
+    def remove(self, listener: QuorumListener) -> None:
+        self._subscriptions = [known for known in self._subscriptions if known.listener is not listener]
+
+    def committed(self, offset: int) -> None:
+        self._commit_offset = max(self._commit_offset, offset)
+        for subscription in self._subscriptions:
+            self._bring_up(subscription)
+
+    def leader_changed(self, leader_id: int | None, epoch: int, epoch_start_offset: int = 0) -> None:
+        self._leader = (leader_id, epoch)
+        self._epoch_start_offset = epoch_start_offset
+        for subscription in self._subscriptions:
+            self._tell_leader(subscription)
+
+    def _bring_up(self, subscription: Subscription) -> None:
+        self._load_snapshot(subscription)
+        while subscription.next_offset < self._commit_offset:
+            start = subscription.next_offset
+            result = self._log.read(start, READ_MAX_BYTES, upper_bound_offset=self._commit_offset)
+            if result.next_offset <= start:
+                break
+            subscription.next_offset = result.next_offset
+            subscription.listener.on_commit(Committed(start, result.next_offset, result.views))
+        self._tell_leader(subscription)
+
+    def _load_snapshot(self, subscription: Subscription) -> None:
+        has_begun, subscription.has_begun = subscription.has_begun, True
+        snapshot_id = self._log.latest_snapshot_id()
+        is_behind = not has_begun or subscription.next_offset < self._log.start_offset
+        if snapshot_id is None or not is_behind:
+            return
+        reader = self._log.open_snapshot(snapshot_id)
+        if reader is not None:
+            try:
+                subscription.listener.on_snapshot(reader)
+            finally:
+                reader.close()
+            subscription.next_offset = snapshot_id.offset
+
+    def _tell_leader(self, subscription: Subscription) -> None:
+        leader_id, epoch = self._leader
+        if subscription.known_leader == self._leader or epoch < 0:
+            return
+        if leader_id == self._local_id and subscription.next_offset <= self._epoch_start_offset:
+            return
+        subscription.known_leader = self._leader
+        subscription.listener.on_leader_change(leader_id, epoch)

@@ -1,0 +1,60 @@
+"""The legal moves between roles, as a table. The diagram in the docs is made from it."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class RoleName(Enum):
+    """What a replica can be in an epoch."""
+
+    UNATTACHED = "unattached"
+    VOTED = "voted"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    RESIGNED = "resigned"
+
+
+_U, _V, _P, _C, _F, _L, _R = RoleName
+_NEWER = "learns of a newer epoch"
+_FOUND = "learns who leads"
+_GRANTED = "grants a vote"
+
+LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
+    (_U, _U): _NEWER,
+    (_U, _V): _GRANTED,
+    (_U, _P): "election time-out",
+    (_U, _F): _FOUND,
+    (_V, _U): _NEWER,
+    (_V, _P): "election time-out",
+    (_V, _F): _FOUND,
+    (_P, _U): "newer epoch, or pre-vote lost",
+    (_P, _V): "grants a vote, or pre-vote lost after it",
+    (_P, _C): "wins the pre-vote",
+    (_P, _F): "learns who leads, or pre-vote lost",
+    (_C, _U): _NEWER,
+    (_C, _P): "election time-out",
+    (_C, _F): _FOUND,
+    (_C, _L): "wins the election",
+    (_F, _U): _NEWER,
+    (_F, _P): "fetch time-out",
+    (_F, _F): "learns of a newer leader",
+    (_L, _U): _NEWER,
+    (_L, _F): "learns of a newer leader",
+    (_L, _R): "stops, is asked to, or lost its majority",
+    (_R, _U): "newer epoch, or election time-out",
+    (_R, _F): "learns of a newer leader",
+}
+"""(from, to) → when. A vote in a newer epoch goes through unattached in that epoch first."""
+
+OBSERVER_ROLES = frozenset({_U, _F})
+"""A replica that does not vote only ever waits for a leader or follows one."""
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {_U.value}"]
+    for (source, target), reason in LEGAL_MOVES.items():
+        lines.append(f"    {source.value} --> {target.value}: {reason}")
+    return "\n".join(lines) + "\n"

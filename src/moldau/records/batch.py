@@ -1,0 +1,355 @@
+"""The header of a record batch, format version 2 (magic 2), and the checks that need no records.
+
+Layout, big endian (KIP-98); the CRC-32C covers everything from the attributes to the end:
+
+====== ==== ======================
+offset size field
+====== ==== ======================
+0      8    base offset
+8      4    batch length: bytes after this field
+12     4    partition leader epoch
+16     1    magic
+17     4    CRC-32C
+21     2    attributes
+23     4    last offset delta
+27     8    base timestamp (delete horizon when attribute bit 6 is set)
+35     8    max timestamp
+43     8    producer id
+51     2    producer epoch
+53     4    base sequence
+57     4    record count
+====== ==== ======================
+
+Base offset and leader epoch lie outside the CRC, so that a broker stamps them without touching the rest.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from crc32c import crc32c
+
+from moldau.records.compression import Compression
+from moldau.records.errors import CorruptRecordError, InvalidRecordError
+from moldau.runtime import ErrorCode, KafkaError
+
+__all__ = [
+    "HEADER_SIZE_BYTES",
+    "LOG_OVERHEAD_BYTES",
+    "NO_PRODUCER_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "BatchHeader",
+    "Buffer",
+    "MutableBuffer",
+    "TimestampType",
+    "check_batch",
+    "iter_headers",
+    "next_sequence",
+    "parse_header",
+    "previous_sequence",
+    "set_base_offset_and_epoch",
+    "set_log_append_time",
+    "validate_produce",
+]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+MutableBuffer: TypeAlias = bytearray | memoryview
+
+HEADER_SIZE_BYTES = 61
+LOG_OVERHEAD_BYTES = 12
+"""Base offset and length: what a batch carries before the bytes that its length field counts."""
+
+MAGIC = 2
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+SEQUENCE_MAX = 2**31 - 1
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH = Struct(">qi")
+_OFFSET = Struct(">q")
+_EPOCH = Struct(">i")
+_CRC = Struct(">I")
+_ATTRIBUTES = Struct(">h")
+
+_LENGTH_AT = 8
+_EPOCH_AT = 12
+_MAGIC_AT = 16
+_CRC_AT = 17
+_ATTRIBUTES_AT = 21
+_MAX_TIMESTAMP_AT = 35
+
+_unpack_header = _HEADER.unpack_from
+_new = tuple.__new__
+
+
+class TimestampType(IntEnum):
+    """Who set the records' timestamps: the producer, or the broker on append."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+def next_sequence(sequence: int, increment: int) -> int:
+    """``sequence + increment``, where 2^31-1 is followed by 0."""
+    return (sequence + increment) & SEQUENCE_MAX
+
+
+def previous_sequence(sequence: int, decrement: int) -> int:
+    """``sequence - decrement``, where 0 is preceded by 2^31-1."""
+    return (sequence - decrement) & SEQUENCE_MAX
+
+
+class BatchHeader(NamedTuple):
+    """The fixed part of a batch, field by field; timestamps in milliseconds since the epoch."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, from its base offset to its last record."""
+        return LOG_OVERHEAD_BYTES + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, or -1 when the batch has none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
+
+    @property
+    def compression(self) -> Compression:
+        """Raises :class:`InvalidRecordError` for a codec number that Kafka does not define."""
+        return Compression.of_id(self.attributes & COMPRESSION_MASK)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType(self.attributes >> 3 & 1)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL_BIT != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL_BIT != 0
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones may be dropped (KIP-534): it takes the base timestamp's place, if bit 6 is set."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at ``position``, unchecked but for its presence.
+
+    Raises :class:`CorruptRecordError` when fewer than 61 bytes follow.
+    """
+    if position < 0 or len(buffer) - position < HEADER_SIZE_BYTES:
+        raise CorruptRecordError(
+            f"a batch header needs {HEADER_SIZE_BYTES} bytes, {max(0, len(buffer) - position)} are there"
+        )
+    return _new(BatchHeader, _unpack_header(buffer, position))
+
+
+def iter_headers(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """``(position, header)`` of each whole batch; a trailing partial batch ends the iteration.
+
+    Raises :class:`CorruptRecordError` at a length or magic that no batch has. Checksums are not
+    checked: see :func:`check_batch`.
+    """
+    size = len(buffer)
+    while size - position >= LOG_OVERHEAD_BYTES:
+        _, length = _OFFSET_AND_LENGTH.unpack_from(buffer, position)
+        if length < HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES:
+            raise CorruptRecordError(f"batch length {length} at byte {position} is below the header's size")
+        end = position + LOG_OVERHEAD_BYTES + length
+        if end > size:
+            return
+        header = _new(BatchHeader, _unpack_header(buffer, position))
+        if header.magic != MAGIC:
+            raise CorruptRecordError(f"batch at byte {position} has magic {header.magic}, not {MAGIC}")
+        yield position, header
+        position = end
+
+
+def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the batch at ``position`` after checking length, magic and CRC.
+
+    For bytes that come from another broker or from a disk. Raises :class:`CorruptRecordError`.
+    """
+    header = parse_header(buffer, position)
+    length = header.batch_length
+    end = position + LOG_OVERHEAD_BYTES + length
+    if length < HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES or end > len(buffer):
+        raise CorruptRecordError(
+            f"batch at byte {position} says {length} bytes, {len(buffer) - position} are there"
+        )
+    if header.magic != MAGIC:
+        raise CorruptRecordError(f"batch at byte {position} has magic {header.magic}, not {MAGIC}")
+    computed = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
+    if computed != header.crc:
+        raise CorruptRecordError(
+            f"batch at byte {position} (offset {header.base_offset}):"
+            f" stored CRC {header.crc}, computed {computed}"
+        )
+    return header
+
+
+def validate_produce(buffer: Buffer, *, max_batch_bytes: int, allow_zstd: bool = True) -> list[BatchHeader]:
+    """Check what a producer sent for one partition; return its headers (always exactly one, as in Kafka).
+
+    The codes are those of Kafka's broker: ``INVALID_RECORD`` for no batch, more than one, another
+    magic, a control batch, a base offset that is not 0, a count that differs from the offsets, a
+    producer id without a sequence; ``MESSAGE_TOO_LARGE`` beyond ``max_batch_bytes`` (the topic's
+    max.message.bytes, counted with the 12 bytes before the length); ``CORRUPT_MESSAGE`` for a length
+    below the header's or a wrong CRC; ``INVALID_TIMESTAMP`` when the producer claims LogAppendTime;
+    ``UNSUPPORTED_COMPRESSION_TYPE`` for zstd where ``allow_zstd`` is off (produce below v7).
+
+    Kafka drops a partial batch behind the first; here it is ``INVALID_RECORD``, so that callers may
+    append ``buffer`` as it is.
+    """
+    if len(buffer) < HEADER_SIZE_BYTES:
+        raise _too_short(buffer)
+    header = _new(BatchHeader, _unpack_header(buffer))
+    size = header[1] + LOG_OVERHEAD_BYTES
+    count = header[12]
+    attributes = header[5]
+    # One expression on the hot path (each produced batch); which rule was broken is found out only then.
+    if (
+        size != len(buffer)
+        or header[3] != MAGIC
+        or header[0] != 0
+        or size > max_batch_bytes
+        or crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]) != header[4]
+        or count <= 0
+        or header[6] != count - 1
+        or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT)
+        or (header[9] >= 0 and header[11] < 0)
+        or attributes & COMPRESSION_MASK > (4 if allow_zstd else 3)
+    ):
+        _explain_refusal(buffer, header, max_batch_bytes, allow_zstd)
+    return [header]
+
+
+def _too_short(buffer: Buffer) -> KafkaError:
+    size = len(buffer)
+    if size > _MAGIC_AT:
+        magic = memoryview(buffer)[_MAGIC_AT]
+        if magic < MAGIC:
+            return InvalidRecordError(f"only batches of magic {MAGIC} are accepted, this one has {magic}")
+        if magic > MAGIC:
+            return CorruptRecordError(f"unknown magic {magic}")
+    if size >= LOG_OVERHEAD_BYTES:
+        _, length = _OFFSET_AND_LENGTH.unpack_from(buffer)
+        if length < HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES:
+            return CorruptRecordError(f"batch length {length} is below the header's size")
+    return InvalidRecordError(f"{size} bytes hold no whole record batch; a partition needs one")
+
+
+def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int, allow_zstd: bool) -> None:
+    """Raise the error for a batch that failed the fast check, in the order in which Kafka looks."""
+    _refuse_framing(buffer, header, max_batch_bytes)
+    count = header.records_count
+    if header.last_offset_delta < 0 or count <= 0 or header.last_offset_delta != count - 1:
+        raise InvalidRecordError(
+            f"{count} records do not fit offsets 0 to {header.last_offset_delta} of the batch"
+        )
+    if header.is_control:
+        raise InvalidRecordError("clients are not allowed to write control records")
+    if header.has_producer_id and header.base_sequence < 0:
+        raise InvalidRecordError(
+            f"producer {header.producer_id} sent a batch with sequence number {header.base_sequence}"
+        )
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        raise KafkaError(
+            ErrorCode.invalid_timestamp, "producers must not set the timestamp type LogAppendTime"
+        )
+    if header.compression is Compression.ZSTD and not allow_zstd:
+        raise KafkaError(
+            ErrorCode.unsupported_compression_type, "zstd needs a produce request of version 7 or newer"
+        )
+    raise AssertionError(f"the fast check refused a batch that breaks no rule: {header}")
+
+
+def _refuse_framing(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) -> None:
+    size = header.size_bytes
+    if size < HEADER_SIZE_BYTES:
+        raise CorruptRecordError(f"batch length {header.batch_length} is below the header's size")
+    if header.magic != MAGIC:
+        if 0 <= header.magic < MAGIC:
+            raise InvalidRecordError(
+                f"only batches of magic {MAGIC} are accepted, this one has {header.magic}"
+            )
+        raise CorruptRecordError(f"unknown magic {header.magic}")
+    if size > len(buffer):
+        raise InvalidRecordError(f"the batch says {size} bytes, {len(buffer)} are there")
+    if size < len(buffer):
+        raise InvalidRecordError("a partition takes exactly one record batch in a produce request")
+    if header.base_offset != 0:
+        raise InvalidRecordError(f"base offset of a produced batch must be 0, not {header.base_offset}")
+    if size > max_batch_bytes:
+        raise KafkaError(
+            ErrorCode.message_too_large, f"the batch has {size} bytes, the topic allows {max_batch_bytes}"
+        )
+    computed = crc32c(memoryview(buffer)[_ATTRIBUTES_AT:size])
+    if computed != header.crc:
+        raise CorruptRecordError(f"stored CRC {header.crc}, computed {computed}")
+
+
+def set_base_offset_and_epoch(
+    buffer: MutableBuffer, position: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Stamp the two fields that a leader assigns; the CRC stays right."""
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + _EPOCH_AT, leader_epoch)
+
+
+def set_log_append_time(buffer: MutableBuffer, position: int, append_time_ms: int) -> int:
+    """Make ``append_time_ms`` the timestamp of every record; return the new CRC.
+
+    Sets the timestamp type bit and the max timestamp, which then stands for all records. The batch
+    must be whole (``parse_header`` and ``iter_headers`` have seen to that).
+    """
+    (length,) = _EPOCH.unpack_from(buffer, position + _LENGTH_AT)
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
+    _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, append_time_ms)
+    end = position + LOG_OVERHEAD_BYTES + length
+    checksum: int = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
+    _CRC.pack_into(buffer, position + _CRC_AT, checksum)
+    return checksum

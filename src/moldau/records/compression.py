@@ -1,0 +1,161 @@
+"""The five codecs of record batches, each in the framing that the Java client reads and writes.
+
+* gzip, zstd: their own stream formats.
+* lz4: the frame format with independent blocks (the Java client refuses linked ones).
+* snappy: the blocks of snappy-java (``xerial``) on the way out; that or one raw block (librdkafka) on
+  the way in.
+
+Decompression never makes more than the caller's limit, however small the input.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import TypeAlias, assert_never
+
+import cramjam
+
+from moldau.records.errors import InvalidRecordError
+
+__all__ = ["DECOMPRESSED_BYTES_MAX", "Compression", "compress", "decompress"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
+"""Default bound: a hundred times Kafka's default max.message.bytes, and still no danger to a broker."""
+
+
+class Compression(IntEnum):
+    """A codec, by its number in the low three bits of a batch's attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def of_id(cls, codec_id: int) -> "Compression":
+        """Raises :class:`InvalidRecordError` for numbers that Kafka does not define."""
+        codec = _BY_ID.get(codec_id)
+        if codec is None:
+            raise InvalidRecordError(f"unknown compression codec {codec_id}")
+        return codec
+
+    @classmethod
+    def of_name(cls, name: str) -> "Compression":
+        """By Kafka's name (``uncompressed`` is a second one for ``none``); KeyError."""
+        return cls["NONE" if name == "uncompressed" else name.upper()]
+
+
+_BY_ID = {codec.value: codec for codec in Compression}
+
+_INT32 = Struct(">i")
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1, readable from version 1 on
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_FIRST_GUESS_BYTES = 16 * 1024
+_GROWTH = 4
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
+    """``data`` compressed; ``level`` as the codec counts (gzip 1-9, zstd 1-22), None its default."""
+    match codec:
+        case Compression.NONE:
+            return bytes(data)
+        case Compression.GZIP:
+            return bytes(cramjam.gzip.compress(data, level))
+        case Compression.SNAPPY:
+            return _compress_xerial(data)
+        case Compression.LZ4:
+            frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+            frame.compress(data)
+            return bytes(frame.finish())
+        case Compression.ZSTD:
+            return bytes(cramjam.zstd.compress(data, 3 if level is None else level))
+        case _:
+            assert_never(codec)
+
+
+def decompress(codec: Compression, data: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """``data`` decompressed.
+
+    Raises :class:`InvalidRecordError` when it is damaged, cut off, or larger than ``limit`` bytes.
+    """
+    try:
+        match codec:
+            case Compression.NONE:
+                return bytes(data)
+            case Compression.GZIP:
+                return _decompress_stream(cramjam.gzip.decompress_into, data, limit)
+            case Compression.SNAPPY:
+                return _decompress_snappy(data, limit)
+            case Compression.LZ4:
+                return _decompress_stream(cramjam.lz4.decompress_into, data, limit)
+            case Compression.ZSTD:
+                return _decompress_stream(cramjam.zstd.decompress_into, data, limit)
+            case _:
+                assert_never(codec)
+    except cramjam.DecompressionError as error:
+        raise InvalidRecordError(f"{codec.name.lower()} data cannot be decompressed: {error}") from None
+
+
+def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int) -> bytes:
+    """Decompress into a buffer that grows by steps, because a stream's own size field may lie."""
+    capacity = min(limit, max(_FIRST_GUESS_BYTES, _GROWTH * len(data)))
+    while True:
+        output = bytearray(capacity)
+        try:
+            size = into(data, output)
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error) or "write" not in str(error):
+                raise
+            if capacity >= limit:
+                raise _too_large(limit) from None
+            capacity = min(limit, capacity * _GROWTH)
+        else:
+            return bytes(memoryview(output)[:size])
+
+
+def _too_large(limit: int) -> InvalidRecordError:
+    return InvalidRecordError(f"the records are larger than {limit} bytes when decompressed")
+
+
+def _compress_xerial(data: Buffer) -> bytes:
+    parts = [_XERIAL_HEADER]
+    view = memoryview(data)
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES]))
+        parts.append(_INT32.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: Buffer, limit: int) -> bytes:
+    view = memoryview(data)
+    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return _decompress_block(view, limit)
+    parts = []
+    total = 0
+    position = len(_XERIAL_HEADER)
+    while position < len(view):
+        if len(view) - position < _INT32.size:
+            raise InvalidRecordError("snappy data ends inside a block's length")
+        (size,) = _INT32.unpack_from(view, position)
+        position += _INT32.size
+        if size < 0 or size > len(view) - position:
+            raise InvalidRecordError(f"snappy block of {size} bytes, {len(view) - position} are there")
+        part = _decompress_block(view[position : position + size], limit)
+        total += len(part)
+        if total > limit:
+            raise _too_large(limit)
+        parts.append(part)
+        position += size
+    return b"".join(parts)
+
+
+def _decompress_block(block: memoryview, limit: int) -> bytes:
+    # The raw format opens with its decompressed size: asking first keeps a lie from being allocated.
+    if cramjam.snappy.decompress_raw_len(block) > limit:
+        raise _too_large(limit)
+    return bytes(cramjam.snappy.decompress_raw(block))

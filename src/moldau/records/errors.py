@@ -1,0 +1,41 @@
+"""What can be wrong with record bytes, as the two errors that Kafka distinguishes.
+
+Clients retry ``CORRUPT_MESSAGE`` (bytes damaged on the way) and give up on ``INVALID_RECORD`` (bytes
+that were never right), so the choice between the two decides whether a producer loops or fails.
+"""
+
+from dataclasses import dataclass
+
+from moldau.runtime import ErrorCode, KafkaError
+
+__all__ = ["CorruptRecordError", "InvalidRecordError", "RecordError", "RecordsRejectedError"]
+
+
+class CorruptRecordError(KafkaError):
+    """Bytes that do not hold together: too short, a wrong checksum, an unknown magic."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.corrupt_message, message)
+
+
+class InvalidRecordError(KafkaError):
+    """Bytes that arrived as they were sent, but that break a rule of the format."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.invalid_record, message)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordError:
+    """One bad record: its place in the batch (from 0) and a sentence (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+
+class RecordsRejectedError(KafkaError):
+    """A batch refused for some of its records; produce responses (v8+) name them one by one."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors

@@ -1,0 +1,167 @@
+"""Records inside a batch: opening a batch (the broker rarely does) and walking through it.
+
+A record, after a varint of its own length: attributes (1 byte, unused), timestamp delta (varlong),
+offset delta (varint), key and value (varint length, -1 for null), header count and headers.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from moldau.records.batch import HEADER_SIZE_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
+from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
+from moldau.records.errors import InvalidRecordError
+from moldau.records.varint import read_varlong
+
+__all__ = ["Headers", "Record", "iter_records", "open_batch", "read_records"]
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class Record(NamedTuple):
+    """One record. ``timestamp`` in milliseconds since the epoch, -1 for none.
+
+    Header names that are not UTF-8 survive as surrogate escapes, so that rewriting a batch changes
+    no bytes.
+    """
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+_new = tuple.__new__
+
+
+def open_batch(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[BatchHeader, bytes]:
+    """The header, and the records' bytes decompressed.
+
+    ``batch`` starts at a batch and may go on behind it. Raises :class:`CorruptRecordError` or
+    :class:`InvalidRecordError`; the CRC is not checked again.
+    """
+    header = parse_header(batch)
+    size = header.size_bytes
+    if size > len(batch) or size < HEADER_SIZE_BYTES:
+        raise InvalidRecordError(f"the batch says {size} bytes, {len(batch)} are there")
+    codec = header.compression
+    payload = memoryview(batch)[HEADER_SIZE_BYTES:size]
+    if codec is Compression.NONE:
+        return header, bytes(payload)
+    if not payload and not header.records_count:
+        return header, b""  # a compacted batch keeps its codec and none of its records
+    return header, decompress(codec, payload, limit)
+
+
+def read_records(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
+    """All records of a batch; errors as :func:`iter_records`."""
+    return list(iter_records(batch, limit))
+
+
+def iter_records(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
+    """Walk through a batch, decompressing it (to ``limit`` bytes at most) when it is compressed.
+
+    With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError`
+    for any length, varint or count that does not fit, and for bytes left over behind the last record.
+    """
+    header, data = open_batch(batch, limit)
+    count = header.records_count
+    if count < 0:
+        raise InvalidRecordError(f"the batch says it holds {count} records")
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
+    position = 0
+    for _ in range(count):
+        try:
+            record, position = _read_record(data, position, base_offset, base_timestamp)
+        except IndexError:
+            raise InvalidRecordError("the records end before the batch's count is reached") from None
+        yield record if append_time is None else record._replace(timestamp=append_time)
+    if position != len(data):
+        raise InvalidRecordError(f"{len(data) - position} bytes are left behind the last record")
+
+
+def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: int) -> tuple[Record, int]:
+    """One record and the position behind it; IndexError at the end of the data.
+
+    Varints of one or two bytes, by far the most, are read in place: this is the inner loop of compaction
+    and of coordinators that load.
+    """
+    raw = data[position]
+    if raw < 0x80 and not raw & 1:
+        position += 1
+        end = position + (raw >> 1)
+    else:
+        size, position = read_varlong(data, position, 32)
+        end = position + size
+    if end > len(data) or end < position:
+        raise InvalidRecordError(f"a record says {end - position} bytes, {len(data) - position} are there")
+    raw = data[position + 1]  # behind the attributes, which mean nothing so far
+    if raw < 0x80:
+        timestamp = base_timestamp + (raw >> 1 ^ -(raw & 1))
+        position += 2
+    else:
+        delta, position = read_varlong(data, position + 1)
+        timestamp = base_timestamp + delta
+    raw = data[position]
+    if raw < 0x80:
+        offset = base_offset + (raw >> 1 ^ -(raw & 1))
+        position += 1
+    else:
+        delta, position = read_varlong(data, position, 32)
+        offset = base_offset + delta
+    raw = data[position]
+    if raw < 0x80 and not raw & 1:
+        start = position + 1
+        position = start + (raw >> 1)
+        key: bytes | None = data[start:position]
+    else:
+        key, position = _read_bytes(data, position, end)
+    raw = data[position]
+    if raw < 0x80 and not raw & 1:
+        start = position + 1
+        position = start + (raw >> 1)
+        value: bytes | None = data[start:position]
+    else:
+        value, position = _read_bytes(data, position, end)
+    headers: Headers = ()
+    if data[position]:
+        headers, position = _read_headers(data, position, end)
+    else:
+        position += 1
+    # Whatever ran past the record's end on the way is caught here.
+    if position != end:
+        raise InvalidRecordError(f"a record ends {position - end:+d} bytes off its own length")
+    return _new(Record, (offset, timestamp, key, value, headers)), end
+
+
+def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    size = data[position]
+    position += 1
+    if size < 0x80:
+        size = size >> 1 ^ -(size & 1)
+    else:
+        size, position = read_varlong(data, position - 1, 32)
+    if size < 0:
+        if size != -1:
+            raise InvalidRecordError(f"negative length {size} inside a record")
+        return None, position
+    stop = position + size
+    if stop > end:
+        raise InvalidRecordError(f"{size} bytes inside a record that has {end - position} left")
+    return data[position:stop], stop
+
+
+def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
+    count, position = read_varlong(data, position, 32)
+    # A header takes two bytes at least, so a larger count is a lie that must not cost memory.
+    if count < 0 or count * 2 > end - position:
+        raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
+    headers = []
+    for _ in range(count):
+        name, position = _read_bytes(data, position, end)
+        if name is None:
+            raise InvalidRecordError("a record header without a name")
+        value, position = _read_bytes(data, position, end)
+        headers.append((name.decode("utf-8", "surrogateescape"), value))
+    return tuple(headers), position

@@ -1,0 +1,81 @@
+"""Writing a batch anew after compaction has taken records out of it.
+
+Everything that tells of the batch as a whole survives: its offsets, its leader epoch, its producer's id,
+epoch and sequence, its codec and flags. Only the records, the count, the max timestamp and, for
+tombstones, the delete horizon (KIP-534) change.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+
+from crc32c import crc32c
+
+from moldau.records.batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON_BIT,
+    HEADER_SIZE_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
+from moldau.records.builder import encode_record
+from moldau.records.compression import Compression, compress
+from moldau.records.record import Record
+
+__all__ = ["empty_batch", "rewrite_batch"]
+
+_BEFORE_CRC = Struct(">qiibI")
+_AFTER_CRC = Struct(">hiqqqhii")
+
+
+def rewrite_batch(header: BatchHeader, records: Sequence[Record], delete_horizon_ms: int | None) -> bytes:
+    """The batch of ``header`` with only ``records`` left of it, at least one, in their order.
+
+    ``delete_horizon_ms`` takes the place of the base timestamp; the records' own timestamps are kept.
+    """
+    base_timestamp = records[0].timestamp if delete_horizon_ms is None else delete_horizon_ms
+    base_offset = header.base_offset
+    payload = b"".join(
+        encode_record(
+            record.offset - base_offset,
+            record.timestamp - base_timestamp,
+            record.key,
+            record.value,
+            record.headers,
+        )
+        for record in records
+    )
+    codec = header.compression
+    if codec is not Compression.NONE:
+        payload = compress(codec, payload)
+    attributes = header.attributes & ~DELETE_HORIZON_BIT
+    if delete_horizon_ms is not None:
+        attributes |= DELETE_HORIZON_BIT
+    max_timestamp = max(record.timestamp for record in records)
+    return _assemble(header, attributes, base_timestamp, max_timestamp, len(records), payload)
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """What is left of a batch without records that must still tell of its offsets and its producer."""
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
+    return _assemble(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
+
+
+def _assemble(
+    header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes
+) -> bytes:
+    after_crc = _AFTER_CRC.pack(
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        count,
+    )
+    length = HEADER_SIZE_BYTES - LOG_OVERHEAD_BYTES + len(payload)
+    checksum = crc32c(payload, crc32c(after_crc))
+    before_crc = _BEFORE_CRC.pack(header.base_offset, length, header.partition_leader_epoch, MAGIC, checksum)
+    return before_crc + after_crc + payload

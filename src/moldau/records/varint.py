@@ -1,0 +1,50 @@
+"""Zigzag varints, as records carry them (Protocol Buffers' sint32 and sint64)."""
+
+from moldau.records.errors import InvalidRecordError
+
+__all__ = ["encode_unsigned_varint", "encode_varint", "read_varlong"]
+
+_ONE_BYTE = tuple(bytes([value]) for value in range(128))
+
+
+def encode_unsigned_varint(value: int) -> bytes:
+    """A non-negative number in groups of seven bits, lowest first."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def encode_varint(value: int) -> bytes:
+    """A number of up to 64 bits, zigzag coded: small magnitudes of either sign take few bytes."""
+    if -64 <= value < 64:
+        return _ONE_BYTE[value << 1 if value >= 0 else (-value << 1) - 1]
+    return encode_unsigned_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
+    """``(value, position behind it)``; IndexError at the end of the data, which callers turn into theirs.
+
+    Raises :class:`InvalidRecordError` for a varint of more than ``bits`` bits.
+    """
+    raw = data[position]
+    if raw < 0x80:
+        return raw >> 1 ^ -(raw & 1), position + 1
+    byte = data[position + 1]
+    if byte < 0x80:
+        raw = raw & 0x7F | byte << 7
+        return raw >> 1 ^ -(raw & 1), position + 2
+    raw = 0
+    for shift in range(0, bits + 6, 7):
+        byte = data[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw >> bits:
+                break
+            return (raw >> 1) ^ -(raw & 1), position
+    raise InvalidRecordError(f"varint of more than {bits} bits")

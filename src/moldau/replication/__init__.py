@@ -1,0 +1,1 @@
+"""What a request sees of a partition, and the classic kind that keeps its data on the brokers' disks."""

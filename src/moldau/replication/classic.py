@@ -1,0 +1,349 @@
+"""A classic partition: its data lies in a local log on each replica's disk, copied from a leader."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records.batch import BatchHeader, validate_produce
+from moldau.records.errors import RecordsRejectedError
+from moldau.replication.leadership import Leadership
+from moldau.replication.partition import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    AbortedTransaction,
+    ActiveProducer,
+    AppendAnswer,
+    AppendOutcome,
+    FoundOffset,
+    PartitionKey,
+    PartitionState,
+    ReadOutcome,
+    ReadRequest,
+)
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.storage.append_info import AppendInfo, AppendOrigin
+from moldau.storage.log import PartitionLog
+
+ACKS_ALL: Final = -1
+
+
+class ClassicPartition:
+    """This broker's replica of a classic partition, as leader or follower."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        key: PartitionKey,
+        topic: str,
+        log: PartitionLog,
+        local_id: int,
+        arrivals: WaitingRoom[PartitionKey],
+        *,
+        min_in_sync: int,
+        high_watermark: int,
+        meters: BrokerTopicMeters,
+    ) -> None:
+        self._machine = machine
+        self._key = key
+        self._topic = topic
+        self.log = log
+        self._local_id = local_id
+        self._arrivals = arrivals
+        self.min_in_sync = min_in_sync
+        """``min.insync.replicas``; whoever hosts the partition sets it anew when it changes."""
+        self._leadership: Leadership | None = None
+        self._leader_epoch = -1
+        self._high_watermark = min(high_watermark, log.log_end_offset)
+        self._all_meters = meters.all
+        self._topic_meters = meters.topic(topic)
+        self._unacknowledged: list[tuple[int, asyncio.Future[AppendOutcome], AppendOutcome]] = []
+        self.on_high_watermark: Callable[[int], None] | None = None
+        """Told of each move; a coordinator that stands on this partition listens here."""
+
+    @property
+    def key(self) -> PartitionKey:
+        return self._key
+
+    @property
+    def topic(self) -> str:
+        return self._topic
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that consumers may not read yet."""
+        leadership = self._leadership
+        return leadership.high_watermark if leadership is not None else self._high_watermark
+
+    @property
+    def is_leader(self) -> bool:
+        return self._leadership is not None
+
+    @property
+    def is_under_replicated(self) -> bool:
+        leadership = self._leadership
+        return leadership is not None and len(leadership.in_sync) <= len(leadership.followers)
+
+    def become_leader(self, leader_epoch: int, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> None:
+        """Lead the partition from ``leader_epoch`` on; the same epoch again only updates the sets."""
+        leadership = self._leadership
+        if leadership is not None and leadership.leader_epoch == leader_epoch:
+            if leadership.change_in_sync(in_sync):
+                self._watermark_moved()
+            return
+        self.log.leader_epochs.assign(leader_epoch, self.log.log_end_offset)
+        self._leadership = Leadership(
+            self._local_id,
+            leader_epoch,
+            replicas,
+            in_sync,
+            log_end_offset=self.log.log_end_offset,
+            high_watermark=self._high_watermark,
+            now_ms=self._machine.clock.now_ms(),
+        )
+        self._leader_epoch = leader_epoch
+        if self._leadership.local_append(self.log.log_end_offset):
+            self._watermark_moved()
+        self._publish_watermark()
+
+    def resign(self, leader_epoch: int) -> None:
+        """Stop leading: whoever waits for an acknowledgement is told to look for the new leader."""
+        self._high_watermark = self.high_watermark
+        self._leadership = None
+        self._leader_epoch = leader_epoch
+        waiting, self._unacknowledged = self._unacknowledged, []
+        for _, future, _ in waiting:
+            if not future.done():
+                future.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+        self._arrivals.notify(self._key)
+
+    def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
+        leadership = self._leadership
+        if leadership is None:
+            return AppendOutcome(ErrorCode.not_leader_or_follower)
+        try:
+            log = self.log
+            if required_acks == ACKS_ALL and len(leadership.in_sync) < self.min_in_sync:
+                return AppendOutcome(ErrorCode.not_enough_replicas)
+            headers = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
+            info = log.append_as_leader(records, headers, leadership.leader_epoch)
+        except KafkaError as error:
+            self._count_refusal(error.code, len(records))
+            bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
+            return AppendOutcome(error.code, message=error.message, record_errors=bad)
+        self._count_append(headers, len(records))
+        outcome = AppendOutcome(
+            ErrorCode.none, info.first_offset, info.log_append_time_ms, log.log_start_offset
+        )
+        if leadership.local_append(log.log_end_offset):
+            self._watermark_moved()
+        if required_acks != ACKS_ALL or info.last_offset < leadership.high_watermark:
+            return outcome
+        return self._await_replicas(info.last_offset, outcome, timeout_ms)
+
+    def _count_append(self, headers: list[BatchHeader], size_bytes: int) -> None:
+        count = headers[0][12]
+        topic, everything = self._topic_meters, self._all_meters
+        topic.messages_in.value += count
+        topic.bytes_in.value += size_bytes
+        everything.messages_in.value += count
+        everything.bytes_in.value += size_bytes
+
+    def _count_refusal(self, code: ErrorCode, size_bytes: int) -> None:
+        for meters in (self._topic_meters, self._all_meters):
+            meters.failed_produce_requests.value += 1
+            meters.bytes_rejected.value += size_bytes
+            if code is ErrorCode.corrupt_message:
+                meters.invalid_crc_records.value += 1
+            elif code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch):
+                meters.invalid_offset_or_sequence_records.value += 1
+
+    def append_own(
+        self, batches: bytes | bytearray, headers: list[BatchHeader], origin: AppendOrigin
+    ) -> AppendInfo:
+        """Append what this broker itself has to say (a coordinator's records); with acks=all.
+
+        Raises ``KafkaError`` when it was not appended. The caller watches the high watermark.
+        """
+        leadership = self._leadership
+        if leadership is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        if len(leadership.in_sync) < self.min_in_sync:
+            raise KafkaError(ErrorCode.not_enough_replicas)
+        info = self.log.append_as_leader(batches, headers, leadership.leader_epoch, origin=origin)
+        if leadership.local_append(self.log.log_end_offset):
+            # The caller learns its offset first; whoever waits for it is woken after that.
+            asyncio.get_running_loop().call_soon(self._watermark_moved)
+        return info
+
+    def _await_replicas(
+        self, last_offset: int, outcome: AppendOutcome, timeout_ms: int
+    ) -> asyncio.Future[AppendOutcome]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[AppendOutcome] = loop.create_future()
+        self._unacknowledged.append((last_offset, future, outcome))
+        timer = loop.call_later(timeout_ms / 1000, self._give_up, future)
+        future.add_done_callback(lambda _: timer.cancel())
+        return future
+
+    @staticmethod
+    def _give_up(future: "asyncio.Future[AppendOutcome]") -> None:
+        if not future.done():
+            future.set_result(AppendOutcome(ErrorCode.request_timed_out))
+
+    def _watermark_moved(self) -> None:
+        leadership = self._leadership
+        watermark = self._high_watermark if leadership is None else leadership.high_watermark
+        self.log.high_watermark = watermark
+        if self._unacknowledged:
+            self._acknowledge()
+        if self.on_high_watermark is not None:
+            self.on_high_watermark(watermark)
+        self._arrivals.notify(self._key)
+
+    def _publish_watermark(self) -> None:
+        # Retention and the checkpoint of the log manager may never pass it.
+        self.log.high_watermark = self.high_watermark
+
+    def _acknowledge(self) -> None:
+        watermark = self.high_watermark
+        enough = len(self._leadership.in_sync) >= self.min_in_sync if self._leadership else False
+        still: list[tuple[int, asyncio.Future[AppendOutcome], AppendOutcome]] = []
+        for waiting in self._unacknowledged:
+            last_offset, future, outcome = waiting
+            if last_offset >= watermark:
+                still.append(waiting)
+            elif not future.done():
+                future.set_result(
+                    outcome if enough else AppendOutcome(ErrorCode.not_enough_replicas_after_append)
+                )
+        self._unacknowledged = still
+
+    def _check_epoch(self, current_leader_epoch: int) -> ErrorCode:
+        if self._leadership is None:
+            return ErrorCode.not_leader_or_follower
+        if current_leader_epoch == -1 or current_leader_epoch == self._leader_epoch:
+            return ErrorCode.none
+        if current_leader_epoch < self._leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.unknown_leader_epoch
+
+    def read(self, request: ReadRequest) -> ReadOutcome:
+        error = self._check_epoch(request.current_leader_epoch)
+        if error is not ErrorCode.none:
+            return ReadOutcome(error=error)
+        log = self.log
+        from_follower = request.replica_id >= 0
+        if from_follower and log.log_start_offset <= request.offset <= log.log_end_offset:
+            self._follower_fetched(request.replica_id, request.offset)
+        watermark = self.high_watermark
+        stable = log.last_stable_offset(watermark)
+        known = ReadOutcome(
+            high_watermark=watermark, last_stable_offset=stable, log_start_offset=log.log_start_offset
+        )
+        if request.last_fetched_epoch >= 0:
+            epoch, end = log.end_offset_for_epoch(request.last_fetched_epoch)
+            if epoch != request.last_fetched_epoch or end < request.offset:
+                return known._replace(diverging_epoch=(epoch, end))
+        readable_end = log.log_end_offset if from_follower else watermark
+        if not log.log_start_offset <= request.offset <= readable_end:
+            return known._replace(error=ErrorCode.offset_out_of_range)
+        bound = readable_end if not request.read_committed else stable
+        try:
+            result = log.read(
+                request.offset,
+                request.max_bytes,
+                upper_bound_offset=bound,
+                min_one_batch=request.min_one_batch,
+            )
+        except KafkaError as failure:
+            return known._replace(error=failure.code)
+        aborted = None
+        if request.read_committed:
+            aborted = [
+                AbortedTransaction(found.producer_id, found.first_offset)
+                for found in log.aborted_transactions(request.offset, result)
+            ]
+        if not from_follower:
+            self._topic_meters.bytes_out.value += result.size_bytes
+            self._all_meters.bytes_out.value += result.size_bytes
+        return ReadOutcome(
+            views=result.views,
+            size_bytes=result.size_bytes,
+            high_watermark=watermark,
+            last_stable_offset=stable,
+            log_start_offset=log.log_start_offset,
+            aborted=aborted,
+        )
+
+    def _follower_fetched(self, replica_id: int, fetch_offset: int) -> None:
+        if self._leadership is not None and self._leadership.follower_fetched(
+            replica_id, fetch_offset, self._machine.clock.now_ms()
+        ):
+            self._watermark_moved()
+
+    async def find_offset(
+        self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
+    ) -> FoundOffset:
+        error = self._check_epoch(current_leader_epoch)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        log = self.log
+        watermark = self.high_watermark
+        end = log.last_stable_offset(watermark) if read_committed else watermark
+        if timestamp_ms == LATEST_TIMESTAMP:
+            return FoundOffset(end, -1, self._leader_epoch)
+        if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            start = log.log_start_offset
+            return FoundOffset(start, -1, log.epoch_for_offset(start))
+        if timestamp_ms == LATEST_TIERED_TIMESTAMP:
+            return FoundOffset()
+        if timestamp_ms == MAX_TIMESTAMP:
+            found = log.max_timestamp_offset(end)
+        elif timestamp_ms < 0:
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
+            )
+        else:
+            found = log.offset_for_timestamp(timestamp_ms, end)
+        if found is None:
+            return FoundOffset()
+        return FoundOffset(found.offset, found.timestamp, log.epoch_for_offset(found.offset))
+
+    async def delete_records(self, before_offset: int) -> int:
+        if self._leadership is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        target = self.high_watermark if before_offset == -1 else before_offset
+        if not 0 <= target <= self.high_watermark:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"cannot delete up to {target}: the high watermark is {self.high_watermark}",
+            )
+        self.log.update_log_start_offset(target)
+        return self.log.log_start_offset
+
+    def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        error = self._check_epoch(current_leader_epoch)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        return self.log.end_offset_for_epoch(leader_epoch)
+
+    def state(self) -> PartitionState:
+        log = self.log
+        return PartitionState(
+            self.high_watermark,
+            log.log_start_offset,
+            log.log_end_offset,
+            log.size_bytes,
+            log.directory,
+            tuple(ActiveProducer(*producer) for producer in log.active_producers()),
+        )

@@ -1,0 +1,169 @@
+"""The one interface through which requests touch a partition, whatever stores its data.
+
+Classic, diskless and tiered partitions differ behind it; which of them a topic gets is decided in
+one place, where the node is put together.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+from uuid import UUID
+
+from moldau.records.errors import RecordError
+from moldau.runtime.errors import ErrorCode
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+"""ListOffsets' special timestamps, as Apache Kafka released them."""
+
+CONSUMER_REPLICA_ID = -1
+
+
+class PartitionKey(NamedTuple):
+    """A partition's identity: unlike its name, it is never used again after a deletion."""
+
+    topic_id: UUID
+    partition: int
+
+
+class AppendOutcome(NamedTuple):
+    """How one partition's part of a Produce request ended."""
+
+    error: ErrorCode = ErrorCode.none
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+    record_errors: Sequence[RecordError] = ()
+    """The records for which a batch was refused, where the refusal is about single records."""
+
+
+class AbortedTransaction(NamedTuple):
+    """A producer whose records from ``first_offset`` on were aborted (for read_committed)."""
+
+    producer_id: int
+    first_offset: int
+
+
+class ReadRequest(NamedTuple):
+    """One partition's part of a Fetch request; a tuple, for every poll makes one a partition."""
+
+    offset: int
+    max_bytes: int
+    min_one_batch: bool = True
+    """Return the first batch whole even when it is larger than ``max_bytes``."""
+    read_committed: bool = False
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    replica_id: int = CONSUMER_REPLICA_ID
+    client_rack: str | None = None
+
+
+class ReadOutcome(NamedTuple):
+    """What a read found; on an error, the offsets that are known and no bytes."""
+
+    error: ErrorCode = ErrorCode.none
+    views: Sequence[memoryview | bytes] = ()
+    size_bytes: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    aborted: Sequence[AbortedTransaction] | None = None
+    diverging_epoch: tuple[int, int] | None = None
+    """``(epoch, end offset)`` up to which the fetcher's log agrees (KIP-595)."""
+    preferred_read_replica: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """Answer to a lookup by timestamp; offset -1 when there is none."""
+
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """A producer that a partition remembers (DescribeProducers)."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int = -1
+    current_transaction_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What operators ask of a partition (DescribeLogDirs, the offset commands)."""
+
+    high_watermark: int
+    log_start_offset: int
+    log_end_offset: int
+    size_bytes: int
+    log_dir: str = ""
+    active_producers: Sequence[ActiveProducer] = field(default=())
+
+
+AppendAnswer: TypeAlias = "AppendOutcome | asyncio.Future[AppendOutcome]"
+ReadAnswer: TypeAlias = "ReadOutcome | asyncio.Future[ReadOutcome]"
+
+
+class Partition(Protocol):
+    """A partition on this broker."""
+
+    @property
+    def key(self) -> PartitionKey: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this broker may take records for it."""
+        ...
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether this broker leads it and misses replicas (never, where an object store replicates)."""
+        ...
+
+    def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
+        """Append what a producer sent.
+
+        ``records`` is only valid during the call. The outcome comes at once where nothing has to be
+        waited for, else by a future; a refusal is an outcome too, nothing is raised.
+        """
+        ...
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        """Read whole batches from the one that holds ``request.offset`` on; never waits for new data."""
+        ...
+
+    async def find_offset(
+        self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
+    ) -> FoundOffset:
+        """The first record at or after a time, or one of the special timestamps above.
+
+        Raises ``KafkaError`` (fenced or unknown leader epoch, not the leader, storage error).
+        """
+        ...
+
+    async def delete_records(self, before_offset: int) -> int:
+        """Move the log start offset up (-1: to the high watermark); return the new low watermark."""
+        ...
+
+    def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        """``(epoch, end offset)`` of the largest epoch not above ``leader_epoch``; ``(-1, -1)`` if none."""
+        ...
+
+    def state(self) -> PartitionState: ...

@@ -1,0 +1,31 @@
+"""The ports through which Moldau meets time, chance, disks and threads.
+
+Everything above takes these as arguments, so that a whole node can run unchanged on a simulated
+machine (see ``moldau.simulation``). This is the only package that may be imported by every other.
+"""
+
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.disk import Disk, DiskError, File, LocalDisk, Lock
+from moldau.runtime.entropy import Entropy, SeededEntropy, SystemEntropy
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.runtime.workers import InlineWorkers, ThreadWorkers, Workers
+
+__all__ = [
+    "Clock",
+    "Disk",
+    "DiskError",
+    "Entropy",
+    "ErrorCode",
+    "File",
+    "InlineWorkers",
+    "KafkaError",
+    "LocalDisk",
+    "Lock",
+    "Machine",
+    "SeededEntropy",
+    "SystemClock",
+    "SystemEntropy",
+    "ThreadWorkers",
+    "Workers",
+]

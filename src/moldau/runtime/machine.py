@@ -1,0 +1,33 @@
+"""The bundle of ports that a node is given: a real machine, or a simulated one."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import apsw
+
+from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.disk import Disk, LocalDisk
+from moldau.runtime.entropy import Entropy, SystemEntropy
+from moldau.runtime.open_files import allow_many_open_files
+from moldau.runtime.workers import ThreadWorkers, Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a node stands on. The network is the running event loop's."""
+
+    clock: Clock
+    entropy: Entropy
+    disk: Disk
+    workers: Workers
+    open_sqlite: Callable[[str], apsw.Connection] = apsw.Connection
+    """Opens the SQLite database at an absolute path of ``disk``."""
+
+    @staticmethod
+    def real() -> "Machine":
+        """This machine: system clock, local disks, a small pool of threads, all open files it allows."""
+        allow_many_open_files()
+        return Machine(
+            SystemClock(), SystemEntropy(), LocalDisk(), ThreadWorkers(min(8, 2 + (os.cpu_count() or 1)))
+        )

@@ -1,0 +1,45 @@
+"""Worker threads for blocking calls (fsync, SQLite, decompression of large batches)."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Runs blocking functions away from the event loop."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run ``function`` and return what it returns, or raise what it raises."""
+        ...
+
+    def close(self) -> None:
+        """Wait for running functions and release the threads."""
+        ...
+
+
+class ThreadWorkers:
+    """A bounded pool of threads."""
+
+    def __init__(self, thread_count: int, name: str = "moldau-worker") -> None:
+        self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class InlineWorkers:
+    """Runs each function at once on the loop: for tools, and for tests that need no concurrency."""
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,208 @@
+"""The APIs of a broker's client listeners: every handler family with what it needs."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.decisions.topic_names import check_name
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.config.broker import BrokerConfig
+from moldau.coordinators.groups.service import GroupService
+from moldau.protocol.api import ApiKey, Scope
+from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
+from moldau.quorum.description import QuorumDescription
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.entropy import Entropy
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server import settings
+from moldau.server.authorization import Authorizer
+from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC, ClusterView
+from moldau.server.diskless_node import DisklessNode
+from moldau.server.dispatch import Handler, HandlerTable, routes
+from moldau.server.fetch_sessions import FetchSessions
+from moldau.server.handlers.configs import ConfigHandlers
+from moldau.server.handlers.coordinators import GROUP, CoordinatorHandlers, CoordinatorKind
+from moldau.server.handlers.diskless import (
+    DisklessHandlers,
+    check_cluster_action,
+    coordinator_of_key,
+)
+from moldau.server.handlers.fetch import FetchHandlers
+from moldau.server.handlers.forwarded import ForwardedHandlers
+from moldau.server.handlers.groups import GroupHandlers
+from moldau.server.handlers.log_dirs import LogDirHandlers
+from moldau.server.handlers.metadata import MetadataHandlers
+from moldau.server.handlers.offsets import OffsetHandlers
+from moldau.server.handlers.produce import ProduceHandlers
+from moldau.server.handlers.producers import ProducerHandlers
+from moldau.server.handlers.quorum import describe_quorum
+from moldau.server.handlers.topic_partitions import TopicPartitionHandlers
+from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.producer_ids import ProducerIds
+from moldau.server.registry import PartitionRegistry
+from moldau.server.topic_configs import EffectiveConfigs
+from moldau.server.topic_creation import InternalTopic, TopicCreator
+from moldau.storage.log_manager import LogManager
+
+FORWARDED: Final = (
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.UPDATE_FEATURES,
+    ApiKey.UNREGISTER_BROKER,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """What the handlers of a broker are made from."""
+
+    config: BrokerConfig
+    view: ClusterView
+    channel: ControllerChannel
+    publisher: MetadataPublisher
+    partitions: PartitionRegistry
+    arrivals: WaitingRoom[PartitionKey]
+    groups: GroupService
+    producer_ids: ProducerIds
+    configs: EffectiveConfigs
+    authorizer: Authorizer
+    entropy: Entropy
+    logs: LogManager
+    quorum: Callable[[], QuorumDescription]
+    diskless: DisklessNode | None
+    """``None`` where diskless topics are off."""
+
+
+class BrokerApi:
+    """The handler table of a broker."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._background: set[asyncio.Task[None]] = set()
+        view, publisher = parts.view, parts.publisher
+        self._creator = TopicCreator(
+            view,
+            parts.channel,
+            lambda name: publisher.until(lambda: view.image.topics.get(name) is not None),
+            _name_error,
+            auto_create=parts.config.flag("auto.create.topics.enable"),
+            internal=[self._group_topic()],
+        )
+        self._table = self._assemble()
+
+    def table(self) -> dict[int, Handler]:
+        """Handlers by API key."""
+        return self._table
+
+    def _assemble(self) -> dict[int, Handler]:
+        parts, view, publisher = self._parts, self._parts.view, self._parts.publisher
+        sessions = FetchSessions(
+            parts.config.integer("max.incremental.fetch.session.cache.slots"),
+            lambda: parts.entropy.randrange(2**31 - 1) + 1,
+        )
+        versions = VersionHandlers(
+            Scope.BROKER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
+        )
+        return routes(
+            versions.table(),
+            ProduceHandlers(parts.partitions, parts.authorizer, self._congestion()).table(),
+            FetchHandlers(
+                parts.partitions, parts.arrivals, sessions, parts.config.integer("fetch.max.bytes")
+            ).table(),
+            OffsetHandlers(parts.partitions, parts.authorizer).table(),
+            MetadataHandlers(view, self._creator, parts.authorizer).table(),
+            ForwardedHandlers(
+                parts.channel,
+                FORWARDED,
+                publisher.until,
+                self._partition_count,
+            ).table(),
+            TopicPartitionHandlers(
+                view,
+                self._creator,
+                parts.authorizer,
+                parts.config.integer("max.request.partition.size.limit"),
+            ).table(),
+            LogDirHandlers(parts.logs, parts.authorizer).table(),
+            {ApiKey.DESCRIBE_QUORUM: partial(describe_quorum, parts.quorum, parts.config)},
+            ProducerHandlers(parts.producer_ids, parts.partitions).table(),
+            CoordinatorHandlers(view, self._creator, self._coordinator_kinds()).table(),
+            self._diskless_handlers(),
+            GroupHandlers(parts.groups, parts.authorizer).table(),
+            ConfigHandlers(view, parts.configs).table(),
+        )
+
+    def _partition_count(self, topic: str) -> int:
+        found = self._parts.view.image.topics.get(topic)
+        return 0 if found is None else len(found.partitions)
+
+    def _coordinator_kinds(self) -> dict[int, CoordinatorKind]:
+        parts = self._parts
+        kinds = {GROUP: CoordinatorKind(self._group_topic(), parts.groups.partition_of)}
+        if parts.diskless is not None:
+            kinds[DISKLESS_COORDINATOR_KEY_TYPE] = CoordinatorKind(
+                parts.diskless.metadata_topic,
+                coordinator_of_key,
+                partial(check_cluster_action, parts.authorizer),
+            )
+        return kinds
+
+    def _congestion(self) -> Callable[[], bool] | None:
+        diskless = self._parts.diskless
+        return None if diskless is None else lambda: diskless.is_congested
+
+    def _diskless_handlers(self) -> HandlerTable:
+        parts = self._parts
+        if parts.diskless is None:
+            return {}
+        return DisklessHandlers(parts.diskless.coordinators, parts.authorizer).table()
+
+    def _group_topic(self) -> InternalTopic:
+        config = self._parts.config
+        return InternalTopic(
+            CONSUMER_OFFSETS_TOPIC,
+            config.integer("offsets.topic.num.partitions"),
+            config.integer("offsets.topic.replication.factor"),
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+            },
+        )
+
+    def _finalized_features(self) -> tuple[int, dict[str, int]]:
+        image = self._parts.publisher.image
+        return image.provenance.offset, {name: int(level) for name, level in image.features.items()}
+
+    async def ensure_topic(self, topic: InternalTopic) -> None:
+        """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        await self._creator.ensure(topic)
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that nobody waits for; it ends with the node."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._creator.close()
+
+
+def _name_error(name: str) -> ErrorCode | None:
+    try:
+        check_name(name)
+    except KafkaError as error:
+        return error.code
+    return None

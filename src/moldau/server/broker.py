@@ -1,0 +1,284 @@
+"""The broker's half of a node: partitions, coordinators, handlers, listeners, registration."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.registrations import Endpoint, SupportedFeature
+from moldau.cluster.topics_image import Topic
+from moldau.config.broker import BrokerConfig
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.groups.service import GroupService
+from moldau.network.server import SocketServer
+from moldau.protocol.api import Scope
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.machine import Machine
+from moldau.server import diskless_settings, settings
+from moldau.server.api import BrokerApi, BrokerParts
+from moldau.server.authorization import AllowEveryone
+from moldau.server.classic_kind import ClassicKind
+from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC, ClusterView
+from moldau.server.controller_node import ControllerNode
+from moldau.server.diskless_kind import DisklessOffKind
+from moldau.server.diskless_node import DisklessNode, DisklessSurroundings
+from moldau.server.dispatch import Dispatcher
+from moldau.server.hosting import PartitionHosting, PartitionKind
+from moldau.server.identity import Identity
+from moldau.server.internal_topics import CoordinatorLeadership
+from moldau.server.meters import NodeMeters
+from moldau.server.monitoring import Monitoring, health_checks, watch_cluster, watch_partitions
+from moldau.server.producer_ids import ProducerIds
+from moldau.server.registry import PartitionRegistry
+from moldau.server.topic_directory import ImageTopicDirectory
+from moldau.storage.log_manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+CONTROLLED_SHUTDOWN_TIMEOUT_MS = 2_000
+NETWORK_GRACE_S = 3.0
+SECURITY_PROTOCOL_PLAINTEXT = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where clients reach the node."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Broker:
+    """The broker's half of a node."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        config: BrokerConfig,
+        identity: Identity,
+        controller: ControllerNode,
+        logs: LogManager,
+    ) -> None:
+        self._machine = machine
+        self._config = config
+        self._identity = identity
+        self._controller = controller
+        self._meters = NodeMeters()
+        self.monitoring_port: int | None = None
+        publisher = controller.publisher
+        self._view = ClusterView(
+            identity.cluster_id, identity.node_id, lambda: publisher.image, lambda: publisher.leader_id
+        )
+        self._arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
+        self.partitions = PartitionRegistry(lambda: publisher.image)
+        self._groups = GroupService(
+            machine.clock,
+            machine.entropy,
+            settings.group_settings(config),
+            ImageTopicDirectory(lambda: publisher.image),
+        )
+        self._producer_ids = ProducerIds(controller.channel, identity.node_id)
+        self._logs = logs
+        self._diskless = self._new_diskless() if diskless_settings.is_enabled(config) else None
+        self._hosting = self._new_hosting(logs)
+        self._api = BrokerApi(self._parts())
+        self._dispatcher = Dispatcher(self._api.table(), Scope.BROKER, self._meters.requests)
+        self._server = SocketServer(
+            self._dispatcher, settings.broker_listeners(config), settings.network_limits(config)
+        )
+        self._lifecycle: BrokerLifecycle | None = None
+        self._monitoring = self._new_monitoring(logs)
+
+    @property
+    def coordinators(self) -> DisklessCoordinator | None:
+        """The diskless coordinators led here; None without diskless topics."""
+        return None if self._diskless is None else self._diskless.coordinators
+
+    def _new_diskless(self) -> DisklessNode:
+        return DisklessNode(
+            DisklessSurroundings(
+                machine=self._machine,
+                local_id=self._identity.node_id,
+                configs=self._controller.configs,
+                image=lambda: self._controller.publisher.image,
+                logs=self._logs,
+                arrivals=self._arrivals,
+                meters=self._meters,
+            )
+        )
+
+    def _new_hosting(self, logs: LogManager) -> PartitionHosting:
+        configs = self._controller.configs
+        classic = ClassicKind(
+            self._machine,
+            logs,
+            self._identity.node_id,
+            self._arrivals,
+            lambda topic: settings.log_config(configs.topic(topic)),
+            lambda topic: configs.topic(topic).min_insync_replicas,
+            self._meters.topics,
+        )
+        diskless = self._diskless
+
+        def kind_of(topic: Topic) -> PartitionKind:
+            if topic.is_diskless:
+                return DisklessOffKind() if diskless is None else diskless.kind
+            if topic.name == DISKLESS_METADATA_TOPIC and diskless is not None:
+                return diskless.metadata_kind
+            return classic
+
+        return PartitionHosting(
+            self._identity.node_id,
+            self.partitions,
+            kind_of,
+            CoordinatorLeadership({CONSUMER_OFFSETS_TOPIC: self._groups}),
+        )
+
+    def _parts(self) -> BrokerParts:
+        return BrokerParts(
+            config=self._config,
+            view=self._view,
+            channel=self._controller.channel,
+            publisher=self._controller.publisher,
+            partitions=self.partitions,
+            arrivals=self._arrivals,
+            groups=self._groups,
+            producer_ids=self._producer_ids,
+            configs=self._controller.configs,
+            authorizer=AllowEveryone(),
+            entropy=self._machine.entropy,
+            logs=self._logs,
+            quorum=self._controller.driver.describe,
+            diskless=self._diskless,
+        )
+
+    def _new_monitoring(self, logs: LogManager) -> Monitoring | None:
+        watch_cluster(self._meters, self._view, self._controller)
+        watch_partitions(self._meters, self.partitions, self._hosting, logs)
+        self._meters.watch_network(
+            (listener.name for listener in self._server.listeners), self._server.counters
+        )
+        listener = self._config.optional_text("metrics.listener")
+        if listener is None:
+            return None
+        checks = health_checks(self._controller, self._hosting, logs)
+        if self._diskless is not None:
+            checks["objects"] = self._diskless.runtime.problem
+        return Monitoring(listener, self._meters, checks)
+
+    async def start(self) -> Address:
+        publisher = self._controller.publisher
+        if self._diskless is not None:
+            await self._diskless.start()
+        publisher.subscribe(self)
+        ports = await self._server.start()
+        if self._monitoring is not None:
+            self.monitoring_port = await self._monitoring.start()
+        addresses = self._advertised(ports)
+        self._lifecycle = self._new_lifecycle(addresses)
+        ended = self._lifecycle.start()
+        self._lifecycle.ready()
+        unfenced = asyncio.ensure_future(self._lifecycle.unfenced.wait())
+        await asyncio.wait((ended, unfenced), return_when=asyncio.FIRST_COMPLETED)
+        if not unfenced.done():
+            unfenced.cancel()
+            await ended
+        await publisher.until(lambda: self._view.controller_for_clients() == self._identity.node_id)
+        if self._diskless is not None:
+            await self._api.ensure_topic(self._diskless.metadata_topic)
+        return Address(addresses[0].host, addresses[0].port)
+
+    def _advertised(self, ports: dict[str, int]) -> list[Endpoint]:
+        return [
+            Endpoint(
+                endpoint.name,
+                endpoint.host or "127.0.0.1",
+                endpoint.port or ports[endpoint.name],
+                SECURITY_PROTOCOL_PLAINTEXT,
+            )
+            for endpoint in self._config.advertised_listeners
+        ]
+
+    def _new_lifecycle(self, endpoints: list[Endpoint]) -> BrokerLifecycle:
+        publisher = self._controller.publisher
+        return BrokerLifecycle(
+            BrokerIdentity(
+                broker_id=self._identity.node_id,
+                cluster_id=self._identity.cluster_id,
+                incarnation_id=self._machine.entropy.uuid4(),
+                endpoints=endpoints,
+                features=[
+                    SupportedFeature(name, low, high)
+                    for name, (low, high) in settings.SUPPORTED_FEATURES.items()
+                ],
+                log_dirs=self._identity.directory_ids,
+                rack=self._config.rack,
+            ),
+            self._controller.channel,
+            self._machine.entropy,
+            lambda: publisher.image.provenance.offset,
+            heartbeat_interval_ms=self._config.integer("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=self._config.integer("initial.broker.registration.timeout.ms"),
+            on_registered=self._producer_ids.set_broker_epoch,
+        )
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The metadata has changed: bring partitions and configurations in line."""
+        if delta.configs.entries:
+            self._apply_configs(delta)
+        changed = [topic.name for topic in delta.topics.changed.values()]
+        removed = list(delta.topics.removed.values())
+        self._hosting.apply(image, changed, removed)
+        if self._diskless is not None:
+            self._diskless.on_image(delta, image)
+        if removed:
+            gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
+            for name in gone:
+                self._meters.topics.remove(name)
+            self._forget_offsets(gone)
+        if self._lifecycle is not None:
+            self._lifecycle.metadata_moved()
+
+    def _apply_configs(self, delta: MetadataDelta) -> None:
+        resources = list(delta.configs.entries)
+        if any(kind == ResourceType.BROKER for kind, _ in resources):
+            self._hosting.reconfigure(None)
+            broker = self._controller.configs.broker
+            self._server.limits = settings.network_limits(broker)
+            self._logs.cleaner.settings = settings.cleaner_settings(broker)
+            if self._diskless is not None:
+                self._diskless.reconfigure()
+        else:
+            self._hosting.reconfigure(name for kind, name in resources if kind == ResourceType.TOPIC)
+
+    def _forget_offsets(self, topics: set[str]) -> None:
+        if topics:
+            self._api.in_background(self._groups.forget_topics(partial(_is_in, topics)))
+
+    async def stop(self) -> None:
+        if self._lifecycle is not None:
+            await self._lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS)
+        await self._groups.close()
+        if self._monitoring is not None:
+            await self._monitoring.stop()
+        stopping = asyncio.ensure_future(self._server.stop(NETWORK_GRACE_S))
+        await asyncio.sleep(0)
+        # Nothing is read any more: whoever waits for records is answered now instead of at his deadline.
+        self._arrivals.release_all()
+        await stopping
+        await self._dispatcher.close()
+        if self._diskless is not None:
+            await self._diskless.stop()
+        await self._producer_ids.close()
+        await self._api.close()
+
+
+def _is_in(topics: set[str], topic: str, partition: int) -> bool:
+    return topic in topics

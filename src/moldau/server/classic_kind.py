@@ -1,0 +1,69 @@
+"""Classic partitions on this broker: a local log each."""
+
+from collections.abc import Callable
+
+from moldau.cluster.topics_image import Topic
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import Partition, PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.machine import Machine
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+
+class ClassicKind:
+    """Opens logs through the log manager and gives each partition its role."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        logs: LogManager,
+        local_id: int,
+        arrivals: WaitingRoom[PartitionKey],
+        log_config: Callable[[str], LogConfig],
+        min_in_sync: Callable[[str], int],
+        meters: BrokerTopicMeters,
+    ) -> None:
+        self._machine = machine
+        self._logs = logs
+        self._local_id = local_id
+        self._arrivals = arrivals
+        self._log_config = log_config
+        self._min_in_sync = min_in_sync
+        self._meters = meters
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        name = TopicPartition(topic.name, index)
+        log = self._logs.get_or_create(name, self._log_config(topic.name), topic.topic_id)
+        return ClassicPartition(
+            self._machine,
+            PartitionKey(topic.topic_id, index),
+            topic.name,
+            log,
+            self._local_id,
+            self._arrivals,
+            min_in_sync=self._min_in_sync(topic.name),
+            high_watermark=self._logs.checkpointed_high_watermark(name),
+            meters=self._meters,
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, ClassicPartition)
+        metadata = topic.partitions[partition.key.partition]
+        if metadata.leader == self._local_id:
+            partition.become_leader(metadata.leader_epoch, metadata.replicas, metadata.isr)
+        else:
+            partition.resign(metadata.leader_epoch)
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, ClassicPartition)
+        partition.log.config = self._log_config(partition.topic)
+        partition.min_in_sync = self._min_in_sync(partition.topic)
+
+    def close(self, partition: Partition, *, deleted: bool) -> None:
+        assert isinstance(partition, ClassicPartition)
+        partition.resign(partition.leader_epoch)
+        if deleted:
+            self._logs.delete(TopicPartition(partition.topic, partition.key.partition))

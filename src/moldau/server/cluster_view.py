@@ -1,0 +1,81 @@
+"""What this broker knows of the cluster: the current image, who it is, where others are."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.registrations import Endpoint
+
+CLUSTER_METADATA_TOPIC = "__cluster_metadata"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+DISKLESS_METADATA_TOPIC = "__diskless_metadata"
+REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, DISKLESS_METADATA_TOPIC})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """A broker as clients of one listener reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+
+
+class ClusterView:
+    """The cluster as of the newest committed metadata that this node has seen."""
+
+    def __init__(
+        self,
+        cluster_id: str,
+        local_id: int,
+        image: Callable[[], MetadataImage],
+        active_controller: Callable[[], int],
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.local_id = local_id
+        self._image = image
+        self._active_controller = active_controller
+
+    @property
+    def image(self) -> MetadataImage:
+        return self._image()
+
+    def controller_for_clients(self) -> int:
+        """A broker that forwards to the active controller: clients never need the controller itself.
+
+        This broker always can; Kafka's brokers answer likewise with one that is alive.
+        """
+        return self.local_id if self._is_alive(self.local_id) else -1
+
+    @property
+    def active_controller_id(self) -> int:
+        """The node that leads the metadata quorum; -1 when none is known."""
+        return self._active_controller()
+
+    def brokers(self, listener_name: str, *, include_fenced: bool = False) -> Iterator[BrokerAddress]:
+        """Brokers that have the listener, by id."""
+        for broker in self.image.brokers.values():
+            endpoint: Endpoint | None = broker.endpoint(listener_name)
+            if endpoint is not None and (include_fenced or not broker.fenced):
+                yield BrokerAddress(
+                    broker.broker_id, endpoint.host, endpoint.port, broker.rack, broker.fenced
+                )
+
+    def broker(self, node_id: int, listener_name: str) -> BrokerAddress | None:
+        """One unfenced broker."""
+        return next((found for found in self.brokers(listener_name) if found.node_id == node_id), None)
+
+    def leader_of(self, topic: str, index: int) -> int | None:
+        """The leader of a partition; None when the partition does not exist, -1 when it has none."""
+        found = self.image.topics.get(topic)
+        if found is None or not 0 <= index < len(found.partitions):
+            return None
+        return found.partitions[index].leader
+
+    def _is_alive(self, node_id: int) -> bool:
+        broker = self.image.brokers.get(node_id)
+        return broker is not None and not broker.fenced

@@ -1,0 +1,84 @@
+"""Diskless partitions on this broker: a cache in a log folder, and the runtime that they share."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from moldau.cluster.topics_image import Topic
+from moldau.diskless.cache_bound import CacheBound
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.runtime import DisklessRuntime
+from moldau.replication.partition import Partition, PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+
+class DisklessKind:
+    """Opens the cached logs through the log manager, in any of ``log.dirs``."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        local_id: int,
+        runtime: DisklessRuntime,
+        log_config: Callable[[str], LogConfig],
+    ) -> None:
+        self._logs = logs
+        self._local_id = local_id
+        self._runtime = runtime
+        self._log_config = log_config
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        config = self._log_config(topic.name)
+        name = TopicPartition(topic.name, index)
+        log = self._logs.get_or_create(name, self._cache_config(config), topic.topic_id)
+        cache = PartitionCache(
+            PartitionKey(topic.topic_id, index), topic.name, topic.partitions[index].diskless_coordinator, log
+        )
+        return self._runtime.open_partition(cache, config)
+
+    def _cache_config(self, config: LogConfig) -> LogConfig:
+        """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""
+        segment_bytes = CacheBound.segment_bytes(self._runtime.settings.cacher.cache_max_bytes)
+        return replace(
+            config,
+            segment_bytes=min(config.segment_bytes, segment_bytes),
+            retention_ms=-1,
+            retention_bytes=-1,
+            cleanup_delete=False,
+            cleanup_compact=False,
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, DisklessPartition)
+        metadata = topic.partitions[partition.key.partition]
+        partition.leader_epoch_in_metadata = metadata.leader_epoch
+        partition.is_leader_in_metadata = metadata.leader == self._local_id
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, DisklessPartition)
+        partition.config = self._log_config(partition.topic)
+        partition.cache.log.config = self._cache_config(partition.config)
+
+    def close(self, partition: Partition, *, deleted: bool) -> None:
+        assert isinstance(partition, DisklessPartition)
+        self._runtime.close_partition(partition)
+        if deleted:
+            self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
+
+
+class DisklessOffKind:
+    """Refuses diskless topics on a broker that is not configured for them."""
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error, "it is diskless, and diskless.system.enable is false here"
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None: ...
+
+    def reconfigure(self, partition: Partition) -> None: ...
+
+    def close(self, partition: Partition, *, deleted: bool) -> None: ...

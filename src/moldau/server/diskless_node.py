@@ -1,0 +1,177 @@
+"""The diskless half of a broker as its node sees it: coordinators, kinds of partitions, runtime."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.partition import NO_COORDINATOR
+from moldau.cluster.topics_image import Topic
+from moldau.coordinators.diskless.calls import RetentionPolicy
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
+from moldau.diskless.routing import RoutingBatchCoordinator
+from moldau.diskless.runtime import DisklessRuntime
+from moldau.objects import StorageError
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server import diskless_settings
+from moldau.server.cluster_view import DISKLESS_METADATA_TOPIC
+from moldau.server.diskless_kind import DisklessKind
+from moldau.server.diskless_metadata_kind import DisklessMetadataKind
+from moldau.server.meters import NodeMeters
+from moldau.server.settings import log_config
+from moldau.server.topic_configs import EffectiveConfigs
+from moldau.server.topic_creation import InternalTopic
+from moldau.storage.log_manager import LogManager
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisklessSurroundings:
+    """What a node lends to its diskless half."""
+
+    machine: Machine
+    local_id: int
+    configs: EffectiveConfigs
+    image: Callable[[], MetadataImage]
+    logs: LogManager
+    arrivals: WaitingRoom[PartitionKey]
+    meters: NodeMeters
+
+
+class DisklessNode:
+    """Made before partitions are opened, on the loop; started before them, stopped after the listeners.
+
+    Raises ``KafkaError(kafka_storage_error)`` naming the key or the store that cannot be used.
+    """
+
+    def __init__(self, around: DisklessSurroundings) -> None:
+        self._image = around.image
+        self._configs = around.configs
+        self._logs = around.logs
+        config = around.configs.broker
+        self._metadata_partitions = config.integer("diskless.metadata.topic.num.partitions")
+        self._loads: set[asyncio.Task[None]] = set()
+        self.coordinators = DisklessCoordinator(around.machine, opener=around.machine.open_sqlite)
+        try:
+            self.runtime = DisklessRuntime(
+                around.machine,
+                diskless_settings.runtime_settings(config),
+                broker_id=around.local_id,
+                # One node leads every coordinator; calls to others will go by RPC.
+                coordinator=self._new_batch_coordinator(around),
+                local=self.coordinators,
+                all_coordinators=self.coordinators,
+                coordinator_ids=self._coordinator_ids,
+                topics=lambda: [topic for topic in self._image().topics if topic.is_diskless],
+                policies=self._policies,
+                arrivals=around.arrivals,
+                meters=around.meters.registry,
+                topic_meters=around.meters.topics,
+            )
+        except (StorageError, ValueError) as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self.kind = DisklessKind(
+            around.logs, around.local_id, self.runtime, lambda topic: log_config(self._configs.topic(topic))
+        )
+        self.metadata_kind = DisklessMetadataKind(
+            around.machine,
+            around.logs,
+            around.local_id,
+            around.arrivals,
+            self.coordinators,
+            around.meters.topics,
+            self._coordinator_changed,
+        )
+
+    def _new_batch_coordinator(self, around: DisklessSurroundings) -> BatchCoordinator:
+        """The one that ``diskless.batch.coordinator.class.name`` names, or the built-in one.
+
+        Raises ``KafkaError(invalid_config)`` naming the key.
+        """
+        config = self._configs.broker
+        class_name = config.optional_text("diskless.batch.coordinator.class.name")
+        if class_name is not None:
+            return load_batch_coordinator(class_name, config.static, around.machine)
+        return RoutingBatchCoordinator(self._owner_of, lambda _: self.coordinators)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether producers should be read more slowly: too much waits for its upload."""
+        return self.runtime.writer.is_full
+
+    def reconfigure(self) -> None:
+        """The broker's dynamic configuration has changed."""
+        self.runtime.writer.configure(diskless_settings.writer_settings(self._configs.broker))
+
+    @property
+    def metadata_topic(self) -> InternalTopic:
+        """How ``__diskless_metadata`` is made."""
+        return InternalTopic(DISKLESS_METADATA_TOPIC, self._metadata_partitions, 3, {"retention.ms": "-1"})
+
+    async def start(self) -> None:
+        try:
+            await self.runtime.start(was_used_before=self._was_used_before())
+        except StorageError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def _was_used_before(self) -> bool:
+        """Whether there were coordinators here, which there never are without a store that works."""
+        return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
+
+    async def stop(self) -> None:
+        """Finish what producers wait for; then coordinators, which leave their state clean."""
+        await self.runtime.stop()
+        for task in self._loads:
+            task.cancel()
+        await self.coordinators.close()
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The metadata has changed: the coordinators led here are to follow."""
+        current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
+        changed = [topic for topic in current if topic is not None]
+        self.runtime.topics_changed(changed, delta.topics.removed.values())
+
+    def _coordinator_changed(self, coordinator_id: int) -> None:
+        self.runtime.coordinator_changed(coordinator_id)
+        if coordinator_id in self.coordinators.coordinator_ids:
+            task = asyncio.get_running_loop().create_task(self._when_loaded(coordinator_id))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+
+    async def _when_loaded(self, coordinator_id: int) -> None:
+        await self.coordinators.until_loaded(coordinator_id)
+        self.runtime.coordinator_changed(coordinator_id)
+
+    def _owner_of(self, topic_id: UUID, index: int) -> int:
+        partition = self._image().topics.partition(topic_id, index)
+        if partition is None or partition.diskless_coordinator == NO_COORDINATOR:
+            raise KafkaError(ErrorCode.unknown_topic_id, "there is no such diskless partition")
+        return partition.diskless_coordinator
+
+    def _coordinator_ids(self) -> Sequence[int]:
+        topic = self._image().topics.get(DISKLESS_METADATA_TOPIC)
+        return range(len(topic.partitions)) if topic is not None else ()
+
+    def _policies(self, coordinator_id: int) -> Sequence[RetentionPolicy]:
+        policies: list[RetentionPolicy] = []
+        for topic in self._image().topics:
+            if topic.is_diskless:
+                policies += self._policies_of(topic, coordinator_id)
+        return policies
+
+    def _policies_of(self, topic: Topic, coordinator_id: int) -> list[RetentionPolicy]:
+        config = self._configs.topic(topic.name)
+        ms, size_bytes = (config.retention_ms, config.retention_bytes) if config.deletes else (-1, -1)
+        return [
+            RetentionPolicy(topic.topic_id, index, ms, size_bytes)
+            for index, partition in enumerate(topic.partitions)
+            if partition.diskless_coordinator == coordinator_id
+        ]

@@ -1,0 +1,49 @@
+"""From ``diskless.*`` to what the diskless rooms want to be told."""
+
+from dataclasses import replace
+from typing import Final
+
+from moldau.config.broker import BrokerConfig
+from moldau.diskless.settings import DisklessSettings
+from moldau.diskless.writer import WriterSettings
+from moldau.objects import StorageSettings
+
+OPTION_PREFIX: Final = "diskless.storage."
+_FREE_PUTS_PER_SECOND: Final = 100.0
+"""Where no request is billed, a quiet producer need not wait for the commit interval."""
+
+
+def is_enabled(config: BrokerConfig) -> bool:
+    """Whether this broker hosts diskless topics."""
+    return config.flag("diskless.system.enable")
+
+
+def runtime_settings(config: BrokerConfig) -> DisklessSettings:
+    """Raises ``ValueError`` when no object store is named."""
+    url = config.optional_text("diskless.storage.url")
+    if url is None:
+        raise ValueError("diskless.storage.url: diskless.system.enable=true needs an object store")
+    options = config.passed_on(OPTION_PREFIX)
+    return DisklessSettings(
+        storage=StorageSettings(url, config.optional_text("diskless.storage.class.name"), options),
+        writer=writer_settings(config),
+        retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
+        file_delete_grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
+        orphan_scan_interval_ms=config.integer("diskless.coordinator.orphan.scan.interval.ms"),
+        snapshot_records=config.integer("diskless.metadata.max.new.records.between.snapshots"),
+    )
+
+
+def writer_settings(config: BrokerConfig) -> WriterSettings:
+    """What may change while the node runs."""
+    settings = WriterSettings(
+        commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
+        buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),
+    )
+    puts_per_second = config.integer("diskless.append.early.close.puts.per.second")
+    if puts_per_second >= 0:
+        return replace(settings, puts_per_second=puts_per_second)
+    url = config.optional_text("diskless.storage.url") or ""
+    # A class of the operator's own may stand for a store that bills its requests.
+    is_free = url.startswith(("file:", "memory:")) and not config.optional_text("diskless.storage.class.name")
+    return replace(settings, puts_per_second=_FREE_PUTS_PER_SECOND) if is_free else settings

@@ -1,0 +1,205 @@
+"""From a request's bytes to its handler and back: decode, hand over, encode, count.
+
+A handler takes the request's context and its decoded message and returns the response message, now
+or later (an awaitable), or ``None`` where the protocol sends no response. It is called synchronously:
+record bytes in the message are views of the receive buffer, valid until the handler returns or first awaits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from moldau.network.context import Answer, Buffers, RequestContext
+from moldau.protocol.api import ApiKey, Scope, supports
+from moldau.protocol.codec import (
+    encode_response,
+    request_decoder,
+    response_class,
+    response_encoder,
+)
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.schema import Message, Wire, parse_versions
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
+Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
+HandlerTable: TypeAlias = Mapping[int, Handler]
+
+logger = logging.getLogger(__name__)
+
+
+class RequestObserver(Protocol):
+    """Counts requests; called once per request, so it must be cheap."""
+
+    def request_handled(self, api_key: int, seconds: float, request_bytes: int) -> None: ...
+
+
+class _Route(NamedTuple):
+    decode: Callable[[memoryview], Any]
+    handler: Handler
+    encode: Callable[[Any], Buffers]
+
+
+class Dispatcher:
+    """The dispatcher of one kind of listener: what is not in its table is not served there."""
+
+    def __init__(self, handlers: HandlerTable, scope: Scope, observer: RequestObserver | None = None) -> None:
+        self._handlers = handlers
+        self._scope = scope
+        self._observer = observer
+        self._routes: dict[int, _Route] = {}
+        self._tasks: set[asyncio.Task[Message | None]] = set()
+        self._loop_time: Callable[[], float] | None = None
+
+    def __call__(self, context: RequestContext, body: memoryview) -> Answer:
+        route = self._routes.get(context.api_key << 16 | context.api_version) or self._route(context)
+        if route is None:
+            return self._unsupported(context)
+        decode, handler, encode = route
+        request = decode(body)
+        try:
+            outcome = handler(context, request)
+        except Exception as error:
+            outcome = failure(context, error)
+        if isinstance(outcome, Message):
+            self._observe(context)
+            return encode(outcome)
+        if outcome is None:
+            self._observe(context)
+            return None
+        return self._later(context, route, outcome)
+
+    def _route(self, context: RequestContext) -> _Route | None:
+        handler = self._handlers.get(context.api_key)
+        if handler is None:
+            raise ProtocolError(
+                f"API key {context.api_key} is not served on listener {context.listener_name}"
+            )
+        if not supports(context.api_key, context.api_version):
+            return None
+        key, version = context.api_key, context.api_version
+        route = _Route(request_decoder(key, version), handler, response_encoder(key, version))
+        self._routes[key << 16 | version] = route
+        return route
+
+    def _unsupported(self, context: RequestContext) -> Buffers:
+        """Answer UNSUPPORTED_VERSION in the nearest version's body; ApiVersions always in version 0."""
+        if context.api_key == ApiKey.API_VERSIONS:
+            rows = [ApiVersion(api_key=18, min_version=0, max_version=4)]
+            body = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=rows)
+            return encode_response(ApiKey.API_VERSIONS, 0, body)
+        cls = response_class(context.api_key)
+        versions = parse_versions(cls.VERSIONS)
+        nearest = min(max(context.api_version, versions.min), versions.max)
+        answer = refusal(cls, nearest, ErrorCode.unsupported_version)
+        if answer is None:
+            raise ProtocolError(
+                f"{cls.__name__.removesuffix('Response')} version {context.api_version} is not supported "
+                f"(versions {cls.VERSIONS} are) and its response has no field for an error"
+            )
+        return encode_response(context.api_key, nearest, answer)
+
+    def _later(
+        self, context: RequestContext, route: _Route, outcome: Awaitable[Message | None]
+    ) -> "asyncio.Future[Buffers | None]":
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Buffers | None] = loop.create_future()
+        waiting: asyncio.Future[Message | None]
+        if isinstance(outcome, asyncio.Future):
+            waiting = outcome
+        else:
+            waiting = task = loop.create_task(_as_coroutine(outcome))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        def finish(done: "asyncio.Future[Message | None]") -> None:
+            if answer.done():
+                return
+            if done.cancelled():
+                answer.cancel()
+                return
+            error = done.exception()
+            try:
+                message = done.result() if error is None else failure(context, error)
+                answer.set_result(None if message is None else route.encode(message))
+            except Exception as refused:
+                answer.set_exception(refused)
+            self._observe(context)
+
+        waiting.add_done_callback(finish)
+        return answer
+
+    def _observe(self, context: RequestContext) -> None:
+        if self._observer is not None:
+            # Kept, because asking for the running loop costs a system call in Python 3.11.
+            loop_time = self._loop_time
+            if loop_time is None:
+                loop_time = self._loop_time = asyncio.get_running_loop().time
+            elapsed_s = loop_time() - context.received_at
+            self._observer.request_handled(context.api_key, elapsed_s, context.size_bytes)
+
+    def served(self) -> Iterator[int]:
+        """API keys that this listener answers."""
+        return iter(sorted(self._handlers))
+
+    async def close(self) -> None:
+        """End requests that are still waiting."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
+    return await outcome
+
+
+def failure(context: RequestContext, error: BaseException) -> Message:
+    """The response to a request whose handler failed: its top-level error, if it has one.
+
+    Raises the error again where the response has no such field: the connection is closed then.
+    """
+    cls = response_class(context.api_key)
+    if isinstance(error, KafkaError):
+        code, sentence = error.code, error.message
+    else:
+        code, sentence = ErrorCode.unknown_server_error, None
+        logger.error("request failed", exc_info=error, extra={"request": repr(context)})
+    fields = cls.__dataclass_fields__
+    if "error_code" not in fields:
+        raise error
+    values: dict[str, Any] = {"error_code": code}
+    if "error_message" in fields and sentence is not None:
+        values["error_message"] = sentence
+    return cls(**values)
+
+
+def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None:
+    """A message that says ``code`` where ``version`` has room for it: at the top, else in one lone row.
+
+    ``None`` where there is no such place: an answer without it would pass for an empty success.
+    """
+    found: Message | None = None
+    for name, field in cls.__dataclass_fields__.items():
+        spec: Wire = field.metadata["wire"]
+        if version not in parse_versions(spec.versions):
+            continue
+        if name == "error_code":
+            return cls(error_code=code)  # type: ignore[call-arg]
+        if found is None and spec.array and not isinstance(spec.kind, str):
+            row = refusal(spec.kind, version, code)
+            found = cls(**{name: [row]}) if row is not None else None
+    return found
+
+
+def routes(*families: HandlerTable) -> dict[int, Handler]:
+    """Join the tables of several handler families; each API has one home."""
+    table: dict[int, Handler] = {}
+    for family in families:
+        for api_key, handler in family.items():
+            if api_key in table:
+                raise ValueError(f"{ApiKey(api_key).name} has two handlers")
+            table[api_key] = handler
+    return table

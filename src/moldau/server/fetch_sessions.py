@@ -1,0 +1,160 @@
+"""Incremental fetch sessions (KIP-227): the broker remembers which partitions a fetcher follows.
+
+A full request (epoch 0) opens a session and lists partitions; later requests carry only changes, and
+responses only partitions that have something new to say. A session belongs to one fetcher, is numbered
+by epochs that go up by one with each request, and may be evicted when the cache is full.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EVICTION_AGE_MIN_S: Final = 120.0
+
+
+class FetchTarget(NamedTuple):
+    """A partition as the fetcher names it: by topic id from version 13 on, else by name."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(slots=True)
+class FetchPosition:
+    """Where a fetcher stands in one partition, and what it was last told."""
+
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    told_high_watermark: int = -1
+    told_log_start_offset: int = -1
+    told_error: bool = False
+
+
+class FetchSession:
+    """One fetcher's partitions, in the order in which they are served (rotating, for fairness)."""
+
+    def __init__(self, session_id: int, positions: dict[FetchTarget, FetchPosition], now_s: float) -> None:
+        self.session_id = session_id
+        self.epoch = 1
+        self.positions = positions
+        self.last_used_s = now_s
+        self.created_s = now_s
+
+    def update(
+        self, changed: Iterable[tuple[FetchTarget, FetchPosition]], forgotten: Iterable[FetchTarget]
+    ) -> None:
+        """Take over what an incremental request changes."""
+        for target, position in changed:
+            known = self.positions.get(target)
+            if known is None:
+                self.positions[target] = position
+            else:
+                known.fetch_offset = position.fetch_offset
+                known.max_bytes = position.max_bytes
+                known.current_leader_epoch = position.current_leader_epoch
+                known.last_fetched_epoch = position.last_fetched_epoch
+        for target in forgotten:
+            self.positions.pop(target, None)
+
+    def served(self, target: FetchTarget) -> None:
+        """Move a partition that just gave bytes to the end, so that the others come first next time."""
+        position = self.positions.pop(target, None)
+        if position is not None:
+            self.positions[target] = position
+
+
+@dataclass(frozen=True, slots=True)
+class FetchScope:
+    """What one Fetch request is about."""
+
+    session: FetchSession | None
+    """None: the request stands alone and the response names no session."""
+    positions: dict[FetchTarget, FetchPosition]
+    incremental: bool
+    """Leave out of the response what has nothing new to say."""
+
+    @property
+    def session_id(self) -> int:
+        return self.session.session_id if self.session is not None else INVALID_SESSION_ID
+
+    def items(self) -> Iterator[tuple[FetchTarget, FetchPosition]]:
+        yield from self.positions.items()
+
+
+class FetchSessions:
+    """All sessions of a broker, at most ``slot_count``."""
+
+    def __init__(self, slot_count: int, new_id: Callable[[], int]) -> None:
+        self._slot_count = slot_count
+        self._new_id = new_id
+        self._sessions: dict[int, FetchSession] = {}
+        self.eviction_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(
+        self,
+        session_id: int,
+        epoch: int,
+        requested: list[tuple[FetchTarget, FetchPosition]],
+        forgotten: list[FetchTarget],
+        now_s: float,
+    ) -> FetchScope:
+        """Find or make the session of a request.
+
+        Raises ``KafkaError`` with ``fetch_session_id_not_found`` or ``invalid_fetch_session_epoch``.
+        """
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(session_id, None)
+            positions = dict(requested)
+            if epoch == FINAL_EPOCH or not positions:
+                return FetchScope(None, positions, incremental=False)
+            return FetchScope(self._create(positions, now_s), positions, incremental=False)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.fetch_session_id_not_found)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.invalid_fetch_session_epoch)
+        session.epoch = epoch + 1 if epoch < 2**31 - 1 else 1
+        session.last_used_s = now_s
+        session.update(requested, forgotten)
+        return FetchScope(session, session.positions, incremental=True)
+
+    def _create(self, positions: dict[FetchTarget, FetchPosition], now_s: float) -> FetchSession | None:
+        if len(self._sessions) >= self._slot_count and not self._evict(len(positions), now_s):
+            return None
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == INVALID_SESSION_ID:
+            session_id = self._new_id()
+        session = FetchSession(session_id, positions, now_s)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict(self, newcomer_size: int, now_s: float) -> bool:
+        """Make room: a session unused for two minutes goes first, else a smaller old one (KIP-227)."""
+        if not self._sessions:
+            return False
+        idle = min(self._sessions.values(), key=lambda session: session.last_used_s)
+        if now_s - idle.last_used_s > EVICTION_AGE_MIN_S:
+            return self._drop(idle)
+        smallest = min(
+            self._sessions.values(), key=lambda session: (len(session.positions), session.created_s)
+        )
+        if len(smallest.positions) < newcomer_size and now_s - smallest.created_s > EVICTION_AGE_MIN_S:
+            return self._drop(smallest)
+        return False
+
+    def _drop(self, session: FetchSession) -> bool:
+        del self._sessions[session.session_id]
+        self.eviction_count += 1
+        return True

@@ -1,0 +1,85 @@
+"""FindCoordinator: which broker leads the partition that a key belongs to."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.cluster_view import ClusterView
+from moldau.server.dispatch import Handler
+from moldau.server.topic_creation import InternalTopic, TopicCreator
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+
+_BATCHED_VERSION: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorKind:
+    """A type of key: the topic that its coordinators stand on, and the partition of a key."""
+
+    topic: InternalTopic
+    partition_of: Callable[[str], int]
+    """May raise INVALID_REQUEST."""
+    check: Callable[[RequestContext], None] = lambda context: None
+    """Raises an authorization error for whoever may not know."""
+
+
+class CoordinatorHandlers:
+    """The FindCoordinator API; creates the coordinators' topic when it is first asked for."""
+
+    def __init__(
+        self, view: ClusterView, creator: TopicCreator, kinds: Mapping[int, CoordinatorKind]
+    ) -> None:
+        self._view = view
+        self._creator = creator
+        self._kinds = kinds
+
+    def table(self) -> dict[int, Handler]:
+        return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
+
+    async def find_coordinator(
+        self, context: RequestContext, request: FindCoordinatorRequest
+    ) -> FindCoordinatorResponse:
+        if context.api_version >= _BATCHED_VERSION:
+            found = [await self._find(context, request.key_type, key) for key in request.coordinator_keys]
+            return FindCoordinatorResponse(coordinators=found)
+        one = await self._find(context, request.key_type, request.key)
+        return FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+
+    async def _find(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
+        try:
+            return await self._locate(context, key_type, key)
+        except KafkaError as error:
+            return Coordinator(
+                key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
+            )
+
+    async def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
+        kind = self._kinds.get(key_type)
+        if kind is None:
+            what = "transactions are" if key_type == TRANSACTION else f"coordinator type {key_type} is"
+            raise KafkaError(ErrorCode.invalid_request, f"{what} not supported by this broker")
+        kind.check(context)
+        await self._creator.ensure(kind.topic)
+        leader = self._view.leader_of(kind.topic.name, kind.partition_of(key))
+        broker = None if leader is None else self._view.broker(leader, context.listener_name)
+        if broker is None:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        return Coordinator(
+            key=key, node_id=broker.node_id, host=broker.host, port=broker.port, error_message=None
+        )

@@ -1,0 +1,78 @@
+"""Requests that the active controller decides: passed on, and answered when this broker has seen the result.
+
+A client that has just created a topic asks the same broker for it next; answering only once the new
+image is here spares it a confusing "unknown topic".
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+from moldau.cluster.controller_channel import ControllerChannel
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
+from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode
+from moldau.server.dispatch import Handler
+
+VISIBLE_TIMEOUT_S: Final = 5.0
+
+
+class ForwardedHandlers:
+    """Admin requests that change cluster metadata."""
+
+    def __init__(
+        self,
+        controller: ControllerChannel,
+        apis: Collection[ApiKey],
+        until_image: "Callable[[Callable[[], bool]], asyncio.Future[None]]",
+        partition_count: Callable[[str], int],
+    ) -> None:
+        """``partition_count`` tells of a topic in this broker's image; 0 when it does not exist."""
+        self._controller = controller
+        self._apis = apis
+        self._until_image = until_image
+        self._partition_count = partition_count
+
+    def table(self) -> dict[int, Handler]:
+        table: dict[int, Handler] = dict.fromkeys(self._apis, self.forward)
+        table[ApiKey.CREATE_TOPICS] = self.create_topics
+        table[ApiKey.DELETE_TOPICS] = self.delete_topics
+        table[ApiKey.CREATE_PARTITIONS] = self.create_partitions
+        return table
+
+    async def forward(self, context: RequestContext, request: Message) -> Message:
+        response: Message = await self._controller.send(request)
+        return response
+
+    async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Message:
+        response: CreateTopicsResponse = await self._controller.send(request)
+        created = [topic.name for topic in response.topics if topic.error_code is ErrorCode.none]
+        if created and not request.validate_only:
+            await self._visible(lambda: all(map(self._partition_count, created)))
+        return response
+
+    async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
+        response: DeleteTopicsResponse = await self._controller.send(request)
+        gone = [row.name for row in response.responses if row.error_code is ErrorCode.none and row.name]
+        if gone:
+            await self._visible(lambda: not any(map(self._partition_count, gone)))
+        return response
+
+    async def create_partitions(self, context: RequestContext, request: CreatePartitionsRequest) -> Message:
+        response: CreatePartitionsResponse = await self._controller.send(request)
+        done = {row.name for row in response.results if row.error_code is ErrorCode.none}
+        if done and not request.validate_only:
+            grown = [(topic.name, topic.count) for topic in request.topics if topic.name in done]
+            await self._visible(lambda: all(self._partition_count(name) >= count for name, count in grown))
+        return response
+
+    async def _visible(self, condition: Callable[[], bool]) -> None:
+        try:
+            await asyncio.wait_for(self._until_image(condition), VISIBLE_TIMEOUT_S)
+        except TimeoutError:
+            # The change is committed; only this broker's view of it is late.
+            return

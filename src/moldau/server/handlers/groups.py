@@ -1,0 +1,58 @@
+"""Consumer groups: authorise, then let the group service decide."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from moldau.coordinators.groups.service import Caller, GroupService
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import Authorizer, Operation, ResourceType
+from moldau.server.dispatch import Handler
+
+Call = Callable[[Caller, Any], Coroutine[Any, Any, Message]]
+
+
+class GroupHandlers:
+    """The group APIs of the classic protocol and the offset APIs."""
+
+    def __init__(self, groups: GroupService, authorizer: Authorizer) -> None:
+        self._groups = groups
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        groups = self._groups
+        return {
+            ApiKey.JOIN_GROUP: self._guarded(groups.join, Operation.READ),
+            ApiKey.SYNC_GROUP: self._guarded(groups.sync, Operation.READ),
+            ApiKey.HEARTBEAT: self._guarded(groups.heartbeat, Operation.READ),
+            ApiKey.LEAVE_GROUP: self._guarded(groups.leave, Operation.READ),
+            ApiKey.OFFSET_COMMIT: self._guarded(groups.commit, Operation.READ),
+            ApiKey.OFFSET_DELETE: self._guarded(groups.delete_offsets, Operation.DELETE),
+            ApiKey.OFFSET_FETCH: self._plain(groups.fetch),
+            ApiKey.DESCRIBE_GROUPS: self._plain(groups.describe),
+            ApiKey.LIST_GROUPS: self._plain(groups.list_groups),
+            ApiKey.DELETE_GROUPS: self._plain(groups.delete_groups),
+        }
+
+    def _guarded(self, call: Call, operation: Operation) -> Handler:
+        """A request about one group, named by ``group_id``."""
+
+        async def handler(context: RequestContext, request: Any) -> Message:
+            if not self._authorizer.allows(context, operation, ResourceType.GROUP, request.group_id):
+                raise KafkaError(ErrorCode.group_authorization_failed)
+            return await call(caller(context), request)
+
+        return handler
+
+    def _plain(self, call: Call) -> Handler:
+        async def handler(context: RequestContext, request: Any) -> Message:
+            return await call(caller(context), request)
+
+        return handler
+
+
+def caller(context: RequestContext) -> Caller:
+    """The facts about a request that groups need."""
+    return Caller(context.api_version, context.client_id or "", context.connection.peer_host)

@@ -1,0 +1,116 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: which partitions lie in which of this broker's folders."""
+
+from collections.abc import Iterable
+
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages import alter_replica_log_dirs as alteration
+from moldau.protocol.messages import describe_log_dirs as description
+from moldau.runtime.errors import ErrorCode
+from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from moldau.server.dispatch import Handler
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_directory import LogDirectory
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+
+class LogDirHandlers:
+    """What operators ask of a broker's disks."""
+
+    def __init__(self, logs: LogManager, authorizer: Authorizer) -> None:
+        self._logs = logs
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            ApiKey.DESCRIBE_LOG_DIRS: self.describe_log_dirs,
+            ApiKey.ALTER_REPLICA_LOG_DIRS: self.alter_replica_log_dirs,
+        }
+
+    def describe_log_dirs(
+        self, context: RequestContext, request: description.DescribeLogDirsRequest
+    ) -> description.DescribeLogDirsResponse:
+        if not self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+            return description.DescribeLogDirsResponse(error_code=ErrorCode.cluster_authorization_failed)
+        wanted = (
+            None
+            if request.topics is None
+            else {
+                TopicPartition(topic.topic, partition)
+                for topic in request.topics
+                for partition in topic.partitions
+            }
+        )
+        return description.DescribeLogDirsResponse(
+            results=[self._describe(directory, wanted) for directory in self._logs.directories]
+        )
+
+    def _describe(
+        self, directory: LogDirectory, wanted: set[TopicPartition] | None
+    ) -> description.DescribeLogDirsResult:
+        if not directory.is_online:
+            return description.DescribeLogDirsResult(
+                error_code=ErrorCode.kafka_storage_error, log_dir=directory.path
+            )
+        topics: dict[str, list[description.DescribeLogDirsPartition]] = {}
+        for log in self._logs.logs_of(directory):
+            if wanted is None or log.topic_partition in wanted:
+                topics.setdefault(log.topic_partition.topic, []).append(_partition(log))
+        return description.DescribeLogDirsResult(
+            log_dir=directory.path,
+            topics=[
+                description.DescribeLogDirsTopic(name=name, partitions=partitions)
+                for name, partitions in topics.items()
+            ],
+        )
+
+    def alter_replica_log_dirs(
+        self, context: RequestContext, request: alteration.AlterReplicaLogDirsRequest
+    ) -> alteration.AlterReplicaLogDirsResponse:
+        allowed = self._authorizer.allows(context, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
+        return alteration.AlterReplicaLogDirsResponse(
+            results=[
+                alteration.AlterReplicaLogDirTopicResult(
+                    topic_name=topic.name,
+                    partitions=self._move(target.path, topic.name, topic.partitions, allowed),
+                )
+                for target in request.dirs
+                for topic in target.topics
+            ]
+        )
+
+    def _move(
+        self, path: str, topic: str, partitions: Iterable[int], allowed: bool
+    ) -> list[alteration.AlterReplicaLogDirPartitionResult]:
+        return [
+            alteration.AlterReplicaLogDirPartitionResult(
+                partition_index=index,
+                error_code=(
+                    self._refusal(path.rstrip("/"), TopicPartition(topic, index))
+                    if allowed
+                    else ErrorCode.cluster_authorization_failed
+                ),
+            )
+            for index in partitions
+        ]
+
+    def _refusal(self, path: str, name: TopicPartition) -> ErrorCode:
+        """Replicas stay in the folder that they were made in; asking for just that is granted."""
+        target = next((one for one in self._logs.directories if one.path == path), None)
+        if target is None:
+            return ErrorCode.log_dir_not_found
+        if not target.is_online:
+            return ErrorCode.kafka_storage_error
+        log = self._logs.get(name)
+        if log is None:
+            return ErrorCode.replica_not_available
+        return ErrorCode.none if log.directory.rpartition("/")[0] == path else ErrorCode.invalid_request
+
+
+def _partition(log: PartitionLog) -> description.DescribeLogDirsPartition:
+    return description.DescribeLogDirsPartition(
+        partition_index=log.topic_partition.partition,
+        partition_size=log.size_bytes,
+        offset_lag=max(0, log.high_watermark - log.log_end_offset),
+    )

@@ -1,0 +1,125 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things are in a partition."""
+
+import asyncio
+from typing import Final
+
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages import delete_records as deletion
+from moldau.protocol.messages import list_offsets as listing
+from moldau.protocol.messages import offset_for_leader_epoch as epochs
+from moldau.protocol.schema import ZERO_UUID
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import Authorizer, Operation, ResourceType
+from moldau.server.dispatch import Handler
+from moldau.server.registry import PartitionRegistry
+
+READ_COMMITTED: Final = 1
+
+
+class OffsetHandlers:
+    """Lookups and deletions by offset."""
+
+    def __init__(self, partitions: PartitionRegistry, authorizer: Authorizer) -> None:
+        self._partitions = partitions
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            ApiKey.LIST_OFFSETS: self.list_offsets,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
+            ApiKey.DELETE_RECORDS: self.delete_records,
+        }
+
+    async def list_offsets(
+        self, context: RequestContext, request: listing.ListOffsetsRequest
+    ) -> listing.ListOffsetsResponse:
+        read_committed = request.isolation_level == READ_COMMITTED
+        topics = []
+        for topic in request.topics:
+            allowed = self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+            rows = [
+                self._list_one(topic.name, part, read_committed)
+                if allowed
+                else _refused(part.partition_index, ErrorCode.topic_authorization_failed)
+                for part in topic.partitions
+            ]
+            topics.append(
+                listing.ListOffsetsTopicResponse(name=topic.name, partitions=await asyncio.gather(*rows))
+            )
+        return listing.ListOffsetsResponse(topics=topics)
+
+    async def _list_one(
+        self, topic: str, part: listing.ListOffsetsPartition, read_committed: bool
+    ) -> listing.ListOffsetsPartitionResponse:
+        try:
+            partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
+            found = await partition.find_offset(
+                part.timestamp,
+                read_committed=read_committed,
+                current_leader_epoch=part.current_leader_epoch,
+            )
+        except KafkaError as error:
+            return listing.ListOffsetsPartitionResponse(
+                partition_index=part.partition_index, error_code=error.code
+            )
+        return listing.ListOffsetsPartitionResponse(
+            partition_index=part.partition_index,
+            offset=found.offset,
+            timestamp=found.timestamp_ms,
+            leader_epoch=found.leader_epoch,
+        )
+
+    def offset_for_leader_epoch(
+        self, context: RequestContext, request: epochs.OffsetForLeaderEpochRequest
+    ) -> epochs.OffsetForLeaderEpochResponse:
+        topics = []
+        for topic in request.topics:
+            allowed = self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+            rows = [self._epoch_end(topic.topic, part, allowed) for part in topic.partitions]
+            topics.append(epochs.OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
+        return epochs.OffsetForLeaderEpochResponse(topics=topics)
+
+    def _epoch_end(
+        self, topic: str, part: epochs.OffsetForLeaderPartition, allowed: bool
+    ) -> epochs.EpochEndOffset:
+        if not allowed:
+            return epochs.EpochEndOffset(
+                partition=part.partition, error_code=ErrorCode.topic_authorization_failed
+            )
+        try:
+            partition = self._partitions.find(topic, ZERO_UUID, part.partition)
+            epoch, end = partition.end_offset_for_epoch(part.leader_epoch, part.current_leader_epoch)
+        except KafkaError as error:
+            return epochs.EpochEndOffset(partition=part.partition, error_code=error.code)
+        return epochs.EpochEndOffset(partition=part.partition, leader_epoch=epoch, end_offset=end)
+
+    async def delete_records(
+        self, context: RequestContext, request: deletion.DeleteRecordsRequest
+    ) -> deletion.DeleteRecordsResponse:
+        topics = []
+        for topic in request.topics:
+            allowed = self._authorizer.allows(context, Operation.DELETE, ResourceType.TOPIC, topic.name)
+            rows = [await self._delete_one(topic.name, part, allowed) for part in topic.partitions]
+            topics.append(deletion.DeleteRecordsTopicResult(name=topic.name, partitions=rows))
+        return deletion.DeleteRecordsResponse(topics=topics)
+
+    async def _delete_one(
+        self, topic: str, part: deletion.DeleteRecordsPartition, allowed: bool
+    ) -> deletion.DeleteRecordsPartitionResult:
+        try:
+            if not allowed:
+                raise KafkaError(ErrorCode.topic_authorization_failed)
+            partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
+            low_watermark = await partition.delete_records(part.offset)
+        except KafkaError as error:
+            return deletion.DeleteRecordsPartitionResult(
+                partition_index=part.partition_index, low_watermark=-1, error_code=error.code
+            )
+        return deletion.DeleteRecordsPartitionResult(
+            partition_index=part.partition_index, low_watermark=low_watermark
+        )
+
+
+async def _refused(index: int, error: ErrorCode) -> listing.ListOffsetsPartitionResponse:
+    return listing.ListOffsetsPartitionResponse(partition_index=index, error_code=error)

@@ -1,0 +1,64 @@
+"""DescribeQuorum: who leads the metadata quorum, and how far everyone is (KIP-595, KIP-836)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from moldau.config.broker import BrokerConfig
+from moldau.network.context import RequestContext
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumResponsePartitionData,
+    DescribeQuorumResponseTopicData,
+    Listener,
+    Node,
+)
+from moldau.quorum.description import QuorumDescription, to_wire
+from moldau.quorum.wire import METADATA_PARTITION, METADATA_TOPIC
+from moldau.runtime.errors import ErrorCode
+
+
+def describe_quorum(
+    quorum: Callable[[], QuorumDescription],
+    config: BrokerConfig,
+    context: RequestContext,
+    request: DescribeQuorumRequest,
+) -> DescribeQuorumResponse:
+    """Answer for the metadata partition; any other partition is unknown.
+
+    Raises ``KafkaError(not_leader_or_follower)`` where this node does not lead the quorum.
+    """
+    asked = [
+        (topic.topic_name, part.partition_index) for topic in request.topics for part in topic.partitions
+    ]
+    if asked != [(METADATA_TOPIC, METADATA_PARTITION)]:
+        return _unknown(request)
+    listener = config.controller_listeners[0].name if config.controller_listeners else ""
+    return replace(
+        to_wire(quorum()),
+        nodes=[
+            Node(
+                node_id=voter.node_id,
+                listeners=[Listener(name=listener, host=voter.host, port=voter.port)],
+            )
+            for voter in config.quorum_voters
+        ],
+    )
+
+
+def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=[
+            DescribeQuorumResponseTopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    DescribeQuorumResponsePartitionData(
+                        partition_index=part.partition_index,
+                        error_code=ErrorCode.unknown_topic_or_partition,
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

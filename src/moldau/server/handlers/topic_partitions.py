@@ -1,0 +1,130 @@
+"""DescribeTopicPartitions (KIP-966): topics in pages, for clusters that do not fit into one answer."""
+
+from typing import Final
+
+from moldau.cluster.topics_image import Topic
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseCursor,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import Authorizer, Operation, ResourceType, authorized_operations
+from moldau.server.cluster_view import INTERNAL_TOPICS, ClusterView
+from moldau.server.dispatch import Handler
+from moldau.server.topic_creation import TopicCreator
+
+NO_CURSOR: Final = ("", 0)
+
+
+class TopicPartitionHandlers:
+    """One page of partitions, in the order of topic names, and where the next one begins."""
+
+    def __init__(
+        self, view: ClusterView, creator: TopicCreator, authorizer: Authorizer, partitions_max: int
+    ) -> None:
+        """``partitions_max`` is max.request.partition.size.limit."""
+        self._view = view
+        self._creator = creator
+        self._authorizer = authorizer
+        self._partitions_max = partitions_max
+
+    def table(self) -> dict[int, Handler]:
+        return {ApiKey.DESCRIBE_TOPIC_PARTITIONS: self.describe_topic_partitions}
+
+    def describe_topic_partitions(
+        self, context: RequestContext, request: DescribeTopicPartitionsRequest
+    ) -> DescribeTopicPartitionsResponse:
+        start = NO_CURSOR
+        if request.cursor is not None:
+            start = (request.cursor.topic_name, request.cursor.partition_index)
+            if start[1] < 0:
+                raise KafkaError(
+                    ErrorCode.invalid_request,
+                    f"DescribeTopicPartitionsRequest cursor partition must be valid: {start[1]}",
+                )
+        left = max(1, min(request.response_partition_limit, self._partitions_max))
+        rows: list[DescribeTopicPartitionsResponseTopic] = []
+        for name in self._names(context, request, rows):
+            if name < start[0]:
+                continue
+            first = start[1] if name == start[0] else 0
+            topic = self._view.image.topics.get(name)
+            if topic is None:
+                continue
+            if not left:
+                return _page(rows, name, 0)
+            end = min(first + left, len(topic.partitions))
+            rows.append(self._row(context, topic, first, end))
+            left -= max(0, end - first)
+            if end < len(topic.partitions):
+                return _page(rows, name, end)
+        return DescribeTopicPartitionsResponse(topics=rows)
+
+    def _names(
+        self,
+        context: RequestContext,
+        request: DescribeTopicPartitionsRequest,
+        refused: list[DescribeTopicPartitionsResponseTopic],
+    ) -> list[str]:
+        """The topics to describe; the ones that were asked for by name and cannot be get their rows."""
+        if not request.topics:
+            names = [topic.name for topic in self._view.image.topics]
+            return sorted(name for name in names if self._may_describe(context, name))
+        found = []
+        for name in sorted({topic.name for topic in request.topics}):
+            if not self._may_describe(context, name):
+                refused.append(_failed(name, ErrorCode.topic_authorization_failed))
+            elif self._view.image.topics.get(name) is None:
+                error = self._creator.name_error(name) or ErrorCode.unknown_topic_or_partition
+                refused.append(_failed(name, error))
+            else:
+                found.append(name)
+        return found
+
+    def _may_describe(self, context: RequestContext, name: str) -> bool:
+        return self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+    def _row(
+        self, context: RequestContext, topic: Topic, first: int, end: int
+    ) -> DescribeTopicPartitionsResponseTopic:
+        alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
+        return DescribeTopicPartitionsResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[
+                DescribeTopicPartitionsResponsePartition(
+                    error_code=(
+                        ErrorCode.none if partition.leader in alive else ErrorCode.leader_not_available
+                    ),
+                    partition_index=index,
+                    leader_id=partition.leader,
+                    leader_epoch=partition.leader_epoch,
+                    replica_nodes=partition.replicas,
+                    isr_nodes=partition.isr,
+                    eligible_leader_replicas=(),
+                    last_known_elr=(),
+                    offline_replicas=[replica for replica in partition.replicas if replica not in alive],
+                )
+                for index, partition in enumerate(topic.partitions[first:end], start=first)
+            ],
+            topic_authorized_operations=authorized_operations(
+                self._authorizer, context, ResourceType.TOPIC, topic.name
+            ),
+        )
+
+
+def _failed(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+    return DescribeTopicPartitionsResponseTopic(error_code=error, name=name)
+
+
+def _page(
+    rows: list[DescribeTopicPartitionsResponseTopic], name: str, partition: int
+) -> DescribeTopicPartitionsResponse:
+    cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=partition)
+    return DescribeTopicPartitionsResponse(topics=rows, next_cursor=cursor)

@@ -1,0 +1,54 @@
+"""Who this node is, as its formatted folders say."""
+
+import uuid
+from dataclasses import dataclass
+
+from moldau.cluster.formatter import FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.meta_properties import FormatError, MetaProperties, read_meta_properties
+from moldau.config.broker import BrokerConfig
+from moldau.runtime.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A node of a cluster, and the ids of its log folders in the order of ``log.dirs``."""
+
+    cluster_id: str
+    node_id: int
+    directory_ids: tuple[uuid.UUID, ...]
+
+
+def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Identity:
+    """Read the folders' ``meta.properties``; with ``format_new`` format them first where needed.
+
+    Raises ``FormatError``: a folder is not formatted, or belongs to another node or cluster.
+    """
+    found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
+    known = next((properties for properties in found if properties is not None), None)
+    if None in found and (format_new or known is not None):
+        request = FormatRequest(
+            cluster_id=known.cluster_id if known is not None else new_cluster_id(machine.entropy),
+            node_id=config.node_id,
+            log_dirs=config.log_dirs,
+            metadata_dir=config.metadata_log_dir,
+            ignore_formatted=True,
+        )
+        format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
+        found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
+    properties = [_formatted(folder, one) for folder, one in zip(config.log_dirs, found, strict=True)]
+    for folder, one in zip(config.log_dirs, properties, strict=True):
+        if one.node_id != config.node_id:
+            raise FormatError(f"{folder} belongs to node {one.node_id}, but node.id is {config.node_id}.")
+        if one.cluster_id != properties[0].cluster_id:
+            raise FormatError(
+                f"{folder} belongs to cluster {one.cluster_id}, but {config.log_dirs[0]} to "
+                f"{properties[0].cluster_id}."
+            )
+    directory_ids = tuple(one.directory_id or uuid.UUID(int=0) for one in properties)
+    return Identity(properties[0].cluster_id, config.node_id, directory_ids)
+
+
+def _formatted(folder: str, properties: MetaProperties | None) -> MetaProperties:
+    if properties is None:
+        raise FormatError(f"{folder} is not formatted; run `moldau storage format` first.")
+    return properties

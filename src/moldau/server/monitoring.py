@@ -1,0 +1,117 @@
+"""``/metrics`` and ``/health``: the node's gauges, and whether it is well."""
+
+import json
+from collections.abc import Callable, Mapping
+
+from moldau.metrics.registry import CONTENT_TYPE
+from moldau.network.http import HttpAnswer, HttpServer
+from moldau.server.cluster_view import ClusterView
+from moldau.server.controller_node import ControllerNode
+from moldau.server.hosting import PartitionHosting
+from moldau.server.meters import NodeMeters
+from moldau.server.registry import PartitionRegistry
+from moldau.storage.log_manager import LogManager
+
+HealthCheck = Callable[[], str | None]
+"""What is wrong with one part of the node, in one sentence; None when it is well."""
+
+
+class Monitoring:
+    """Serves the two pages; ``listener`` is ``host:port`` (``metrics.listener``)."""
+
+    def __init__(self, listener: str, meters: NodeMeters, checks: Mapping[str, HealthCheck]) -> None:
+        self._meters = meters
+        self._checks = checks
+        host, _, port = listener.rpartition(":")
+        self._server = HttpServer(
+            {"/metrics": self._metrics, "/health": self._health}, host.strip("[]") or None, int(port)
+        )
+
+    async def start(self) -> int:
+        """Serve; the bound port."""
+        return await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    def _metrics(self) -> HttpAnswer:
+        return HttpAnswer(self._meters.registry.render(), CONTENT_TYPE)
+
+    def _health(self) -> HttpAnswer:
+        found = {name: check() for name, check in self._checks.items()}
+        well = not any(found.values())
+        body = {
+            "status": "up" if well else "degraded",
+            "checks": {name: reason or "ok" for name, reason in found.items()},
+        }
+        return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
+
+
+def watch_cluster(meters: NodeMeters, view: ClusterView, controller: ControllerNode) -> None:
+    """Gauges of the controller and the metadata quorum."""
+    driver, publisher = controller.driver, controller.publisher
+
+    def controller_gauge(name: str, read: Callable[[], float]) -> None:
+        meters.gauge("kafka.controller", "KafkaController", name, read)
+
+    controller_gauge("ActiveControllerCount", lambda: controller.service.is_active)
+    controller_gauge("GlobalTopicCount", lambda: len(view.image.topics))
+    controller_gauge(
+        "GlobalPartitionCount", lambda: sum(len(topic.partitions) for topic in view.image.topics)
+    )
+    controller_gauge(
+        "OfflinePartitionsCount",
+        lambda: sum(not p.has_leader for topic in view.image.topics for p in topic.partitions),
+    )
+    controller_gauge("ActiveBrokerCount", lambda: sum(1 for _ in view.image.active_brokers()))
+    controller_gauge("FencedBrokerCount", lambda: sum(b.fenced for b in view.image.brokers.values()))
+    controller_gauge("LastAppliedRecordOffset", lambda: publisher.image.provenance.offset)
+    for name, read in {
+        "current-leader": lambda: -1 if driver.leader_id is None else driver.leader_id,
+        "current-epoch": lambda: driver.epoch,
+        "high-watermark": lambda: driver.high_watermark,
+    }.items():
+        meters.gauge("kafka.server", "raft-metrics", name, read)
+
+
+def watch_partitions(
+    meters: NodeMeters, partitions: PartitionRegistry, hosting: PartitionHosting, logs: LogManager
+) -> None:
+    """Gauges of this broker's replicas and folders."""
+
+    def replica_gauge(name: str, read: Callable[[], float]) -> None:
+        meters.gauge("kafka.server", "ReplicaManager", name, read)
+
+    replica_gauge("PartitionCount", lambda: len(partitions))
+    replica_gauge("LeaderCount", lambda: sum(partition.is_leader for partition in partitions))
+    replica_gauge("OfflineReplicaCount", lambda: len(hosting.offline))
+    replica_gauge("UnderReplicatedPartitions", lambda: sum(p.is_under_replicated for p in partitions))
+    meters.gauge(
+        "kafka.log",
+        "LogManager",
+        "OfflineLogDirectoryCount",
+        lambda: sum(not directory.is_online for directory in logs.directories),
+    )
+
+
+def health_checks(
+    controller: ControllerNode, hosting: PartitionHosting, logs: LogManager
+) -> dict[str, HealthCheck]:
+    """The parts that can be unwell by themselves."""
+
+    def quorum() -> str | None:
+        return None if controller.driver.leader_id is not None else "the metadata quorum has no leader"
+
+    def storage() -> str | None:
+        reasons = [
+            f"{directory.path}: {directory.offline_reason}"
+            for directory in logs.directories
+            if not directory.is_online
+        ]
+        return "; ".join(reasons) or None
+
+    def replicas() -> str | None:
+        count = len(hosting.offline)
+        return f"{count} partitions cannot be opened" if count else None
+
+    return {"quorum": quorum, "storage": storage, "partitions": replicas}

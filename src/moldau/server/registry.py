@@ -1,0 +1,64 @@
+"""The partitions that this broker serves, by name and by id."""
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from moldau.cluster.image import MetadataImage
+from moldau.protocol.schema import ZERO_UUID
+from moldau.replication.partition import Partition, PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+
+class PartitionRegistry:
+    """Where handlers look partitions up; whoever hosts partitions puts them in and takes them out."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_key: dict[tuple[UUID, int], Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def add(self, partition: Partition) -> None:
+        self._by_name[partition.topic, partition.key.partition] = partition
+        self._by_key[partition.key] = partition
+
+    def remove(self, key: PartitionKey) -> Partition | None:
+        partition = self._by_key.pop(key, None)
+        if partition is not None and self._by_name.get((partition.topic, key.partition)) is partition:
+            del self._by_name[partition.topic, key.partition]
+        return partition
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._by_name.get((topic, index))
+
+    def get_by_id(self, topic_id: UUID, index: int) -> Partition | None:
+        return self._by_key.get((topic_id, index))
+
+    def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
+        """The partition that a request names, by id where it has one.
+
+        Raises ``KafkaError``: unknown topic id, unknown topic or partition, or not a replica here.
+        """
+        # Identity first: the decoder gives this very object, and comparing two UUIDs runs Python code.
+        if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
+            partition = self._by_name.get((topic, index))
+        else:
+            partition = self._by_key.get((topic_id, index))
+        if partition is not None:
+            return partition
+        raise self._why_not(topic, topic_id, index)
+
+    def _why_not(self, topic: str, topic_id: UUID, index: int) -> KafkaError:
+        topics = self._image().topics
+        by_id = topic_id != ZERO_UUID
+        known = topics.get_by_id(topic_id) if by_id else topics.get(topic)
+        if known is None:
+            return KafkaError(ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
+        if not 0 <= index < len(known.partitions):
+            return KafkaError(ErrorCode.unknown_topic_or_partition)
+        return KafkaError(ErrorCode.not_leader_or_follower)

@@ -1,0 +1,228 @@
+"""From Kafka's configuration keys to what each room wants to be told."""
+
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
+from moldau.cluster.decisions.view import ControllerSettings
+from moldau.cluster.registrations import SupportedFeature
+from moldau.config.broker import BrokerConfig
+from moldau.config.definition import ConfigError
+from moldau.config.topic import TopicConfig
+from moldau.coordinators.groups.settings import GroupSettings
+from moldau.network.limits import Listener, NetworkLimits
+from moldau.quorum.driver import DriverConfig
+from moldau.quorum.settings import RaftSettings
+from moldau.records.batch import TimestampType
+from moldau.storage.cleaner import CleanerSettings
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManagerSettings
+
+DEVELOPMENT_LISTENER = "PLAINTEXT"
+SUPPORTED_FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_LATEST)}
+
+
+def development_config(
+    data: str,
+    port: int,
+    properties: Mapping[str, str],
+    *,
+    host: str = "127.0.0.1",
+    diskless: bool = False,
+) -> BrokerConfig:
+    """A single combined node on one folder that needs no configuration file.
+
+    Its internal topics have one replica, and consumer groups form almost at once: nobody waits long for a
+    second member on a developer's machine. With ``diskless``, topics that do not say are diskless, on an
+    object store in ``data``. ``properties`` come on top. Raises ``ConfigError``.
+    """
+    node_id = properties.get("node.id", "1")
+    base = {
+        "process.roles": "broker,controller",
+        "node.id": node_id,
+        "controller.quorum.voters": f"{node_id}@{host}:1",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
+        "log.dirs": data,
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when
+        # it is answered before that, and then sits for a long time on an empty assignment.
+        "group.initial.rebalance.delay.ms": "100",
+    }
+    if diskless:
+        base |= {
+            "diskless.system.enable": "true",
+            "log.diskless.enable": "true",
+            "diskless.metadata.topic.num.partitions": "1",
+            "diskless.storage.url": f"file://{quote(data)}/objects",
+        }
+    return BrokerConfig.from_properties({**base, **properties})
+
+
+def check_supported(config: BrokerConfig) -> None:
+    """Refuse what this version cannot do, by the key that asks for it. Raises ``ConfigError``."""
+    if not (config.is_broker and config.is_controller):
+        raise ConfigError(
+            "process.roles",
+            "process.roles must be broker,controller: nodes of one role are not supported yet",
+        )
+    voters = [voter.node_id for voter in config.quorum_voters]
+    if voters != [config.node_id]:
+        raise ConfigError(
+            "controller.quorum.voters",
+            f"controller.quorum.voters must name this node ({config.node_id}) and no other: clusters of "
+            "several nodes are not supported yet",
+        )
+    for endpoint in config.listeners:
+        protocol = config.security_protocols[endpoint.name]
+        if protocol != "PLAINTEXT":
+            raise ConfigError(
+                "listener.security.protocol.map",
+                f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
+            )
+
+
+def log_config(topic: TopicConfig) -> LogConfig:
+    """What a partition's log is told of its topic's configuration."""
+    return LogConfig(
+        segment_bytes=topic.integer("segment.bytes"),
+        segment_ms=topic.integer("segment.ms"),
+        segment_jitter_ms=topic.integer("segment.jitter.ms"),
+        segment_index_bytes=topic.integer("segment.index.bytes"),
+        index_interval_bytes=topic.integer("index.interval.bytes"),
+        retention_bytes=topic.retention_bytes,
+        retention_ms=topic.retention_ms,
+        cleanup_delete=topic.deletes,
+        cleanup_compact=topic.is_compacted,
+        min_compaction_lag_ms=topic.integer("min.compaction.lag.ms"),
+        max_compaction_lag_ms=topic.integer("max.compaction.lag.ms"),
+        delete_retention_ms=topic.integer("delete.retention.ms"),
+        min_cleanable_dirty_ratio=topic.number("min.cleanable.dirty.ratio"),
+        file_delete_delay_ms=topic.integer("file.delete.delay.ms"),
+        flush_messages=topic.integer("flush.messages"),
+        flush_ms=topic.integer("flush.ms"),
+        max_message_bytes=topic.max_message_bytes,
+        message_timestamp_type=(
+            TimestampType.LOG_APPEND_TIME if topic.stamps_at_append else TimestampType.CREATE_TIME
+        ),
+        message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
+        message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
+        producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
+    )
+
+
+def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
+    """The chores of the log manager."""
+    return LogManagerSettings(
+        log_retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
+        log_retention_initial_delay_ms=min(30_000, config.integer("log.retention.check.interval.ms")),
+        log_flush_scheduler_interval_ms=min(3_000, config.integer("log.flush.scheduler.interval.ms")),
+        log_flush_offset_checkpoint_interval_ms=config.integer("log.flush.offset.checkpoint.interval.ms"),
+        replica_high_watermark_checkpoint_interval_ms=config.integer(
+            "replica.high.watermark.checkpoint.interval.ms"
+        ),
+        num_recovery_threads=config.integer("num.recovery.threads.per.data.dir"),
+        cleaner=cleaner_settings(config),
+    )
+
+
+def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    """What compaction obeys, as far as it is not the topic's to say."""
+    return CleanerSettings(
+        enable=config.flag("log.cleaner.enable"),
+        backoff_ms=config.integer("log.cleaner.backoff.ms"),
+        dedupe_buffer_bytes=config.integer("log.cleaner.dedupe.buffer.size"),
+        io_buffer_load_factor=config.number("log.cleaner.io.buffer.load.factor"),
+        io_max_bytes_per_second=config.number("log.cleaner.io.max.bytes.per.second"),
+    )
+
+
+def network_limits(config: BrokerConfig) -> NetworkLimits:
+    """Bounds of the socket server."""
+    queued_bytes = config.integer("queued.max.request.bytes")
+    return NetworkLimits(
+        max_request_bytes=config.integer("socket.request.max.bytes"),
+        queued_max_request_bytes=None if queued_bytes < 0 else queued_bytes,
+        max_connections=config.integer("max.connections"),
+        max_connections_per_ip=config.integer("max.connections.per.ip"),
+        max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
+        connections_max_idle_ms=config.integer("connections.max.idle.ms"),
+        backlog=config.integer("socket.listen.backlog.size"),
+        send_buffer_bytes=config.integer("socket.send.buffer.bytes")
+        if config.is_set("socket.send.buffer.bytes")
+        else -1,
+        receive_buffer_bytes=config.integer("socket.receive.buffer.bytes")
+        if config.is_set("socket.receive.buffer.bytes")
+        else -1,
+    )
+
+
+def broker_listeners(config: BrokerConfig) -> list[Listener]:
+    """The listeners for clients."""
+    return [
+        Listener(endpoint.name, endpoint.host, endpoint.port, config.security_protocols[endpoint.name])
+        for endpoint in config.broker_listeners
+    ]
+
+
+def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSettings:
+    """What the controller's decisions depend on."""
+    return ControllerSettings(
+        cluster_id=cluster_id,
+        supported_features=tuple(
+            SupportedFeature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()
+        ),
+        default_partition_count=config.integer("num.partitions"),
+        default_replication_factor=config.integer("default.replication.factor"),
+        session_timeout_ms=config.integer("broker.session.timeout.ms"),
+        delete_topic_enable=config.flag("delete.topic.enable"),
+        diskless_metadata_partitions=(
+            config.integer("diskless.metadata.topic.num.partitions")
+            if config.flag("diskless.system.enable")
+            else 0
+        ),
+    )
+
+
+def quorum_config(config: BrokerConfig) -> DriverConfig:
+    """The timing of the metadata quorum."""
+    return DriverConfig(
+        raft=RaftSettings(
+            election_timeout_ms=config.integer("controller.quorum.election.timeout.ms"),
+            fetch_timeout_ms=config.integer("controller.quorum.fetch.timeout.ms"),
+            election_backoff_max_ms=config.integer("controller.quorum.election.backoff.max.ms"),
+            request_timeout_ms=config.integer("controller.quorum.request.timeout.ms"),
+            retry_backoff_ms=config.integer("controller.quorum.retry.backoff.ms"),
+        ),
+        snapshot_max_new_bytes=config.integer("metadata.log.max.record.bytes.between.snapshots"),
+        snapshot_max_interval_ms=config.integer("metadata.log.max.snapshot.interval.ms"),
+    )
+
+
+def metadata_log_config(config: BrokerConfig) -> LogConfig:
+    """The metadata log's own segments."""
+    return LogConfig(
+        segment_bytes=config.integer("metadata.log.segment.bytes"),
+        segment_ms=config.integer("metadata.log.segment.ms"),
+        retention_ms=-1,
+        retention_bytes=-1,
+        max_message_bytes=2**31 - 1,
+    )
+
+
+def group_settings(config: BrokerConfig) -> GroupSettings:
+    """What consumer groups obey."""
+    return GroupSettings(
+        min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms=config.integer("group.initial.rebalance.delay.ms"),
+        max_size=config.integer("group.max.size"),
+        offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
+        offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
+        offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
+        offsets_topic_partitions=config.integer("offsets.topic.num.partitions"),
+        offset_commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+    )

@@ -1,0 +1,44 @@
+"""The effective configurations of topics and of this broker, as of the current image."""
+
+from collections.abc import Callable
+
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.config.broker import BrokerConfig
+from moldau.config.topic import TopicConfig
+
+
+class EffectiveConfigs:
+    """Looks configurations up; remembers them for as long as the image's configs are the same."""
+
+    def __init__(self, static: BrokerConfig, node_id: int, image: Callable[[], MetadataImage]) -> None:
+        self._static = static
+        self._node_id = node_id
+        self._image = image
+        self._seen: object = None
+        self._broker = static
+        self._topics: dict[str, TopicConfig] = {}
+
+    @property
+    def broker(self) -> BrokerConfig:
+        """This broker's file under the cluster's dynamic configs."""
+        self._refresh()
+        return self._broker
+
+    def topic(self, name: str) -> TopicConfig:
+        """A topic's overrides over the broker's configuration."""
+        self._refresh()
+        found = self._topics.get(name)
+        if found is None:
+            overrides = self._image().config(ResourceType.TOPIC, name)
+            found = self._topics[name] = TopicConfig.effective(self._broker, overrides)
+        return found
+
+    def _refresh(self) -> None:
+        image = self._image()
+        if image.configs is self._seen:
+            return
+        self._seen = image.configs
+        self._topics.clear()
+        self._broker = self._static.with_dynamic(
+            image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._node_id))
+        )

@@ -1,0 +1,111 @@
+"""Topics that come into being because somebody needs them: auto-created ones and the internal ones."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from moldau.cluster.controller_channel import ControllerChannel
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.cluster_view import ClusterView
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How an internal topic is made when it is first needed."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+class TopicCreator:
+    """Asks the controller for topics, once for each however many requests need it."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        controller: ControllerChannel,
+        until_seen: Callable[[str], "asyncio.Future[None]"],
+        name_error: Callable[[str], ErrorCode | None],
+        *,
+        auto_create: bool,
+        internal: Iterable[InternalTopic] = (),
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """``internal`` topics are made as they have to be, whoever asks for them."""
+        self._internal = {topic.name: topic for topic in internal}
+        self._view = view
+        self._controller = controller
+        self._until_seen = until_seen
+        self._name_error = name_error
+        self._timeout_ms = timeout_ms
+        self.auto_create = auto_create
+        self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
+
+    def name_error(self, name: str) -> ErrorCode | None:
+        """What is wrong with a topic's name, if anything."""
+        return self._name_error(name)
+
+    async def create_automatically(self, names: list[str]) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults; return what failed, by name."""
+        topics = [self._wanted(name) for name in names]
+        errors = await asyncio.gather(*(self._once(topic) for topic in topics))
+        return {name: error for name, error in zip(names, errors, strict=True) if error is not ErrorCode.none}
+
+    def _wanted(self, name: str) -> CreatableTopic:
+        internal = self._internal.get(name)
+        if internal is None:
+            return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        return self._internal_topic(internal)
+
+    def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
+        alive = sum(1 for broker in self._view.image.active_brokers())
+        return CreatableTopic(
+            name=topic.name,
+            num_partitions=topic.partition_count,
+            replication_factor=max(1, min(topic.replication_factor, alive)),
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()],
+        )
+
+    async def ensure(self, topic: InternalTopic) -> None:
+        """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        if self._view.image.topics.get(topic.name) is not None:
+            return
+        error = await self._once(self._internal_topic(topic))
+        if error is not ErrorCode.none:
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, f"{topic.name} cannot be created: {error.name}"
+            )
+
+    async def _once(self, topic: CreatableTopic) -> ErrorCode:
+        task = self._under_way.get(topic.name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._create(topic))
+            self._under_way[topic.name] = task
+            task.add_done_callback(lambda _: self._under_way.pop(topic.name, None))
+        return await asyncio.shield(task)
+
+    async def _create(self, topic: CreatableTopic) -> ErrorCode:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms, validate_only=False)
+        try:
+            response = await self._controller.send(request)
+        except KafkaError as error:
+            return error.code
+        error_code: ErrorCode = response.topics[0].error_code
+        if error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+            await self._until_seen(topic.name)
+            return ErrorCode.none
+        return error_code
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

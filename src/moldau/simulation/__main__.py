@@ -1,0 +1,5 @@
+import sys
+
+from moldau.simulation.runner import main
+
+sys.exit(main())

@@ -1,0 +1,121 @@
+"""The first checker: what every log must have kept, judged against a full read at the end.
+
+* No acknowledged record is lost, or stands at another offset than was acknowledged.
+* A record is there once at most (a plain producer does not retry, so this holds for it too).
+* A record that was refused for good, or that nobody sent, is not there.
+* Offsets are dense, and a producer's records stand in the order in which it sent them.
+* A consumer reads on without gaps or steps back, and what it read is still there, at that offset.
+
+Where somebody deletes the first records of a partition, all of this holds from its first offset on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from moldau.simulation.history import History, Outcome, Partition
+
+FinalLog = Sequence[tuple[int, bytes]]
+"""(offset, value) of every record, as read from the first offset on when all had become quiet."""
+
+
+def check(
+    history: History,
+    final: Mapping[Partition, FinalLog],
+    first_offsets: Mapping[Partition, int] | None = None,
+) -> list[str]:
+    """Every rule that was broken, one sentence each; empty when all is well.
+
+    ``first_offsets``: of the partitions whose first records somebody may have deleted.
+    """
+    shortened = first_offsets or {}
+    found = list(history.violations)
+    for partition in sorted(final):
+        log = final[partition]
+        first_offset = shortened.get(partition, 0)
+        found += _check_log(partition, log, first_offset)
+        found += _check_productions(history, partition, log, first_offset)
+        found += _check_order(history, partition, log)
+        found += _check_consumers(history, partition, dict(log), first_offset)
+    return found
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.topic}-{partition.index}"
+
+
+def _check_log(partition: Partition, log: FinalLog, first_offset: int) -> Iterator[str]:
+    places: dict[bytes, int] = {}
+    for expected, (offset, value) in enumerate(log, first_offset):
+        if offset != expected:
+            yield f"{_name(partition)}: offset {offset} follows {expected - 1}: offsets are not dense"
+            return
+        if value in places:
+            yield f"{_name(partition)}: {value!r} is doubled, at {places[value]} and {offset}"
+        places[value] = offset
+
+
+def _check_productions(
+    history: History, partition: Partition, log: FinalLog, first_offset: int
+) -> Iterator[str]:
+    by_offset = dict(log)
+    present = {value for _, value in log}
+    sent: set[bytes] = set()
+    for production in history.productions:
+        if production.partition != partition:
+            continue
+        sent.update(production.values)
+        for index, value in enumerate(production.values):
+            offset = production.base_offset + index
+            if production.outcome is Outcome.OK:
+                if first_offset > 0 and (production.base_offset < 0 or offset < first_offset):
+                    continue  # deleted, or perhaps
+                if value not in present:
+                    yield f"{_name(partition)}: acknowledged {value!r} is lost (was at {offset})"
+                elif production.base_offset >= 0 and by_offset.get(offset) != value:
+                    yield (
+                        f"{_name(partition)}: {value!r} was acknowledged at {offset}, "
+                        f"where {by_offset.get(offset)!r} stands"
+                    )
+            elif production.outcome is Outcome.FAILED and value in present:
+                yield f"{_name(partition)}: {value!r} was refused and is there"
+    for offset, value in log:
+        if value not in sent:
+            yield f"{_name(partition)}: nobody sent {value!r} at {offset}"
+
+
+def _check_order(history: History, partition: Partition, log: FinalLog) -> Iterator[str]:
+    numbers: dict[bytes, tuple[str, int]] = {}
+    for production in history.productions:
+        if production.partition == partition:
+            for index, value in enumerate(production.values):
+                numbers[value] = (production.producer, production.first_number + index)
+    last: dict[str, int] = {}
+    for offset, value in log:
+        if value in numbers:
+            producer, number = numbers[value]
+            if number < last.get(producer, -1):
+                yield (
+                    f"{_name(partition)}: {producer}'s record {number} at {offset} stands behind "
+                    f"its record {last[producer]}"
+                )
+            last[producer] = number
+
+
+def _check_consumers(
+    history: History, partition: Partition, by_offset: dict[int, bytes], first_offset: int
+) -> Iterator[str]:
+    positions: dict[str, int] = {}
+    places: dict[bytes, int] = {}
+    for seen in history.observations:
+        if seen.partition != partition:
+            continue
+        expected = positions.get(seen.consumer, seen.offset)
+        if seen.offset < expected or (seen.offset > expected and first_offset == 0):
+            yield f"{_name(partition)}: {seen.consumer} read {seen.offset} where {expected} was next"
+        positions[seen.consumer] = seen.offset + 1
+        if places.setdefault(seen.value, seen.offset) != seen.offset:
+            yield f"{_name(partition)}: {seen.value!r} was read at {places[seen.value]} and {seen.offset}"
+        if seen.offset >= first_offset and by_offset.get(seen.offset) != seen.value:
+            yield (
+                f"{_name(partition)}: {seen.consumer} read {seen.value!r} at {seen.offset}, where "
+                f"{by_offset.get(seen.offset)!r} stands in the end"
+            )

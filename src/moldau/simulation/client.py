@@ -1,0 +1,417 @@
+"""Small Kafka clients for the simulation: they speak the real protocol and write down what they learn."""
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from moldau.protocol.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.protocol.schema import Message
+from moldau.records.batch import iter_headers
+from moldau.records.builder import build_batch
+from moldau.records.record import Record, read_records
+from moldau.runtime import ErrorCode
+from moldau.simulation.history import History, Observation, Outcome, Partition, Production
+from moldau.simulation.rpc import RpcConnection
+
+PRODUCE_VERSION = 11
+FETCH_VERSION = 12
+METADATA_VERSION = 9
+INIT_PRODUCER_ID_VERSION = 4
+CREATE_TOPICS_VERSION = 5
+DELETE_TOPICS_VERSION = 5
+DELETE_RECORDS_VERSION = 2
+LIST_OFFSETS_VERSION = 6
+
+SEQUENCE_MODULUS = 2**31
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.request_timed_out,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_controller,
+        ErrorCode.broker_not_available,
+        ErrorCode.out_of_order_sequence_number,
+    }
+)
+
+
+class RetryError(Exception):
+    """Not now: try again on a new connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """Where a client begins."""
+
+    host: str
+    port: int
+
+
+class Client:
+    """What producers and consumers share: finding the leader, and patience."""
+
+    def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
+        self.name = name
+        self.history = history
+        self.chance = chance
+        self.bootstrap = bootstrap
+        self._connection: RpcConnection | None = None
+
+    async def pause(self) -> None:
+        """Back off before the next attempt."""
+        await asyncio.sleep(self.chance.uniform(0.02, 0.3))
+
+    def disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def leader(self, partition: Partition) -> RpcConnection:
+        """A connection to the leader of a partition; raises RetryError or OSError."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        bootstrap = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name=partition.topic)])
+        try:
+            response = await bootstrap.request(ApiKey.METADATA, METADATA_VERSION, request)
+            nodes = {node.node_id: (node.host, node.port) for node in response.brokers}
+            for topic in response.topics:
+                for found in topic.partitions:
+                    if (topic.name, found.partition_index) == partition and found.leader_id in nodes:
+                        self._connection = await RpcConnection.open(self.name, *nodes[found.leader_id])
+                        return self._connection
+        finally:
+            bootstrap.close()
+        raise RetryError(f"no leader for {partition}")
+
+    async def create_topic(self, topic: str, partition_count: int, configs: dict[str, str]) -> None:
+        """Create a topic, or find it there."""
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=topic,
+                    num_partitions=partition_count,
+                    replication_factor=-1,
+                    configs=[CreatableTopicConfig(name=name, value=value) for name, value in configs.items()],
+                )
+            ],
+            timeout_ms=5_000,
+        )
+        while True:
+            try:
+                response = await self._ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+                code = response.topics[0].error_code
+                if code in (ErrorCode.none, ErrorCode.topic_already_exists):
+                    return
+                # Kafka's answer while every broker is still fenced is the replication factor's error.
+                if code not in RETRIABLE and code is not ErrorCode.invalid_replication_factor:
+                    self.history.violate(f"{self.name}: CreateTopics of {topic}: {code.name}")
+                    return
+            except (OSError, RetryError):
+                pass
+            await self.pause()
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic, or find it gone."""
+        request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5_000)
+        while True:
+            try:
+                response = await self._ask(ApiKey.DELETE_TOPICS, DELETE_TOPICS_VERSION, request)
+                code = response.responses[0].error_code
+                if code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
+                    return
+                if code not in RETRIABLE:
+                    self.history.violate(f"{self.name}: DeleteTopics of {topic}: {code.name}")
+                    return
+            except (OSError, RetryError):
+                pass
+            await self.pause()
+
+    async def delete_records(self, partition: Partition, before_offset: int) -> int:
+        """Delete what is below an offset; the partition's first offset after that."""
+        wanted = DeleteRecordsPartition(partition_index=partition.index, offset=before_offset)
+        request = DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=partition.topic, partitions=[wanted])], timeout_ms=5_000
+        )
+        while True:
+            try:
+                connection = await self.leader(partition)
+                response = await connection.request(ApiKey.DELETE_RECORDS, DELETE_RECORDS_VERSION, request)
+                answer = response.topics[0].partitions[0]
+                if answer.error_code is ErrorCode.none:
+                    if answer.low_watermark < before_offset:
+                        self.history.violate(f"{self.name}: {partition} keeps {answer.low_watermark}")
+                    return int(answer.low_watermark)
+                if answer.error_code not in RETRIABLE:
+                    self.history.violate(f"{self.name}: DeleteRecords: {answer.error_code.name}")
+                    return -1
+            except (OSError, RetryError):
+                pass
+            self.disconnect()
+            await self.pause()
+
+    async def list_offset(self, partition: Partition, timestamp: int) -> int:
+        """-2 for the first offset, -1 for the end; raises RetryError or OSError."""
+        connection = await self.leader(partition)
+        wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
+        topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
+        request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+        response = await connection.request(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request)
+        answer = response.topics[0].partitions[0]
+        if answer.error_code is not ErrorCode.none:
+            raise RetryError(answer.error_code.name)
+        return int(answer.offset)
+
+    async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
+        """One request to the first broker, on a connection of its own."""
+        connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        try:
+            return await connection.request(api_key, version, request)
+        finally:
+            connection.close()
+
+
+class Producer(Client):
+    """Sends numbered records to one partition, several batches in flight.
+
+    An idempotent one retries for ever, from its first unacknowledged batch on. A plain one sends a
+    batch once.
+    """
+
+    in_flight_max = 5
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Bootstrap,
+        history: History,
+        chance: random.Random,
+        partition: Partition,
+        *,
+        idempotent: bool = True,
+        acks: int = -1,
+    ) -> None:
+        super().__init__(name, bootstrap, history, chance)
+        self.partition = partition
+        self.idempotent = idempotent
+        self._acks = acks
+        self._identity: tuple[int, int] | None = None
+        self._unacknowledged: deque[Production] = deque()
+        self._next_number = 0
+
+    async def run(self, record_count: int, *, pause_s: float) -> None:
+        """Send that many records; returns when all are acknowledged (plain: when all were tried)."""
+        while self._next_number < record_count or self._unacknowledged:
+            try:
+                await self._send_on_one_connection(record_count, pause_s)
+            except (OSError, RetryError):
+                self.disconnect()
+                if not self.idempotent:
+                    self._unacknowledged.clear()
+                await self.pause()
+
+    async def _send_on_one_connection(self, record_count: int, pause_s: float) -> None:
+        connection = await self.leader(self.partition)
+        if self.idempotent and self._identity is None:
+            await self._become_known(connection)
+        in_flight: deque[tuple[Production, asyncio.Task[None]]] = deque()
+        to_resend = deque(self._unacknowledged)
+        try:
+            while True:
+                while len(in_flight) < self.in_flight_max:
+                    if to_resend:
+                        production = to_resend.popleft()
+                    elif self._next_number < record_count:
+                        production = self._new_batch(record_count)
+                    else:
+                        break
+                    in_flight.append((production, asyncio.create_task(self._send(connection, production))))
+                    if self.chance.random() < 0.5:
+                        break
+                if not in_flight:
+                    return
+                if len(in_flight) >= self.in_flight_max or (
+                    not to_resend and self._next_number >= record_count
+                ):
+                    await in_flight.popleft()[1]
+                while in_flight and in_flight[0][1].done():
+                    await in_flight.popleft()[1]
+                await asyncio.sleep(self.chance.expovariate(1.0) * pause_s)
+        finally:
+            tasks = [task for _, task in in_flight]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _become_known(self, connection: RpcConnection) -> None:
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        response = await connection.request(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION, request)
+        if response.error_code is not ErrorCode.none:
+            raise RetryError(f"InitProducerId: {response.error_code.name}")
+        self._identity = (response.producer_id, response.producer_epoch)
+
+    def _new_batch(self, record_count: int) -> Production:
+        size = min(self.chance.choice((1, 1, 2, 5, 20)), record_count - self._next_number)
+        numbers = range(self._next_number, self._next_number + size)
+        self._next_number += size
+        filler = "." * self.chance.choice((0, 0, 10, 300))
+        values = tuple(f"{self.name}/{number}{filler}".encode() for number in numbers)
+        production = Production(self.name, self.partition, numbers.start, values, self.idempotent)
+        self._unacknowledged.append(production)
+        self.history.invoke(production)
+        return production
+
+    async def _send(self, connection: RpcConnection, production: Production) -> None:
+        producer_id, epoch = self._identity or (-1, -1)
+        batch = build_batch(
+            [Record(0, -1, None, value, ()) for value in production.values],
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=production.first_number % SEQUENCE_MODULUS if self.idempotent else -1,
+        )
+        data = PartitionProduceData(index=self.partition.index, records=memoryview(batch))
+        topic = TopicProduceData(name=self.partition.topic, partition_data=[data])
+        request = ProduceRequest(acks=self._acks, timeout_ms=5_000, topic_data=[topic])
+        response = await connection.request(ApiKey.PRODUCE, PRODUCE_VERSION, request)
+        answer = response.responses[0].partition_responses[0]
+        code = answer.error_code
+        if code is ErrorCode.none:
+            self._end(production, Outcome.OK, answer.base_offset)
+        elif code is ErrorCode.duplicate_sequence_number:
+            self._end(production, Outcome.OK, -1)
+        elif code in RETRIABLE:
+            raise RetryError(code.name)
+        else:
+            self._end(production, Outcome.FAILED, reason=code.name)
+            if self.idempotent:
+                self.history.violate(f"{self.name}: batch {production.first_number}: {code.name}")
+
+    def _end(self, production: Production, outcome: Outcome, offset: int = -1, reason: str = "") -> None:
+        self.history.end(production, outcome, offset, reason)
+        if production in self._unacknowledged:
+            self._unacknowledged.remove(production)
+
+
+class Consumer(Client):
+    """Reads one partition from its first offset on, by Fetch."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Bootstrap,
+        history: History,
+        chance: random.Random,
+        partition: Partition,
+        *,
+        observed: bool = True,
+        shortened: bool = False,
+    ) -> None:
+        """``shortened``: somebody deletes the first records, so it may have to begin again further on."""
+        super().__init__(name, bootstrap, history, chance)
+        self.partition = partition
+        self.position = 0
+        self.high_watermark = -1
+        self.read: list[tuple[int, bytes]] = []
+        self._observed = observed
+        self._shortened = shortened
+        self.first_offset = 0
+
+    async def run(self) -> None:
+        """Read for ever."""
+        while True:
+            await self.step()
+
+    async def read_to_end(self) -> list[tuple[int, bytes]]:
+        """Everything below the high watermark that the leader tells; patient."""
+        while not 0 <= self.high_watermark <= self.position:
+            await self.step()
+        return self.read
+
+    async def step(self) -> None:
+        """One fetch, or one pause when it cannot be had."""
+        try:
+            await self._fetch(await self.leader(self.partition))
+        except (OSError, RetryError):
+            self.disconnect()
+            await self.pause()
+
+    async def _fetch(self, connection: RpcConnection) -> None:
+        wanted = FetchPartition(
+            partition=self.partition.index,
+            fetch_offset=self.position,
+            partition_max_bytes=self.chance.choice((1, 1_000, 1_000_000)),
+        )
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=10_000_000,
+            topics=[FetchTopic(topic=self.partition.topic, partitions=[wanted])],
+        )
+        response = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+        if response.error_code is not ErrorCode.none:
+            raise RetryError(response.error_code.name)
+        answer = response.responses[0].partitions[0]
+        if answer.error_code is ErrorCode.offset_out_of_range and self._shortened:
+            await self._begin_again()
+        elif answer.error_code is ErrorCode.offset_out_of_range:
+            self.history.violate(f"{self.name}: offset {self.position} is out of range")
+            await self.pause()
+        if answer.error_code is not ErrorCode.none:
+            raise RetryError(answer.error_code.name)
+        self.high_watermark = answer.high_watermark
+        view = memoryview(_joined(answer.records))
+        for start, header in iter_headers(view):
+            for record in read_records(view[start : start + header.size_bytes]):
+                if record.offset >= self.position:
+                    self._take(record)
+
+    async def _begin_again(self) -> None:
+        first = await self.list_offset(self.partition, -2)
+        if first <= self.position:
+            self.history.violate(f"{self.name}: {self.position} is out of range, the first offset is {first}")
+            return
+        self.history.note(f"{self.name} goes on at {first}")
+        self.position = self.first_offset = first
+        self.read.clear()
+
+    def _take(self, record: Record) -> None:
+        value = record.value or b""
+        self.position = record.offset + 1
+        self.read.append((record.offset, value))
+        if self._observed:
+            self.history.observe(Observation(self.name, self.partition, record.offset, value))
+
+
+def _joined(records: object) -> bytes:
+    if records is None:
+        return b""
+    if isinstance(records, bytes | bytearray | memoryview):
+        return bytes(records)
+    assert isinstance(records, list | tuple)
+    return b"".join(records)

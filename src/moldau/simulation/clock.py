@@ -1,0 +1,20 @@
+"""The wall clock of a simulated host: the loop's time from a fixed date on, with a skew that may jump."""
+
+from moldau.simulation.loop import SimulatedLoop
+
+EPOCH_MS = 1_700_000_000_000
+
+
+class SimulatedClock:
+    """:class:`moldau.runtime.Clock` of one host."""
+
+    def __init__(self, loop: SimulatedLoop, skew_ms: int = 0) -> None:
+        self._loop = loop
+        self.skew_ms = skew_ms
+
+    def now_ms(self) -> int:
+        return EPOCH_MS + self.skew_ms + int(self._loop.elapsed_s() * 1_000)
+
+    def jump(self, by_ms: int) -> None:
+        """Somebody set the clock."""
+        self.skew_ms += by_ms

@@ -1,0 +1,131 @@
+"""Judges what diskless topics leave behind: every reference has its object, every object a reference."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from moldau.coordinators.diskless.calls import (
+    BatchCoordinate,
+    DescribedPartition,
+    FindBatchesCall,
+    PartitionToFind,
+)
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.object_keys import parse_object_key
+from moldau.records.batch import parse_header
+from moldau.runtime import ErrorCode
+from moldau.simulation.disk_losses import lose_databases, lose_folders
+from moldau.simulation.history import History
+from moldau.simulation.host import Host
+from moldau.simulation.world import World
+
+QUIET_S = 300.0
+"""An orphan is old enough, is found, and what was handed over is deleted, too."""
+SETTLE_LIMIT_S = 120.0
+
+
+class DisklessAfterlife:
+    """The end of a diskless story, whose node shows itself as its process's exhibit."""
+
+    def __init__(self, topics: tuple[str, ...]) -> None:
+        self._topics = topics
+
+    async def quiet(self, world: World, node: Host, history: History) -> None:
+        """Let grace periods pass, and some rounds of background work."""
+        history.note("quiet")
+        await asyncio.sleep(QUIET_S)
+
+    async def judge(self, world: World, node: Host, history: History) -> None:
+        assert node.process is not None
+        judging = _Judging(world, node, history).run()
+        context = node.process.context()
+        task = context.run(world.loop.create_task, judging, name="judge of objects", context=context)
+        async with asyncio.timeout(SETTLE_LIMIT_S):
+            await task
+
+    async def spoil(self, world: World, node: Host, history: History) -> None:
+        history.note("cache and databases are lost")
+        node.kill()
+        lose_folders(node, self._topics)
+        lose_databases(node)
+
+
+class _Judging:
+    def __init__(self, world: World, node: Host, history: History) -> None:
+        assert node.process is not None
+        coordinators: DisklessCoordinator = node.process.exhibit.coordinators
+        self._coordinators = coordinators
+        self._objects = world.object_store.objects
+        self._history = history
+        self._live: set[str] = set()
+
+    async def run(self) -> None:
+        for coordinator_id in self._coordinators.coordinator_ids:
+            await self._coordinators.until_loaded(coordinator_id)
+            await self._judge_coordinator(coordinator_id)
+        for key in sorted(self._objects):
+            if parse_object_key(key) is not None and key not in self._live:
+                self._history.violate(f"object {key} has leaked: {await self._opinions(key)}")
+
+    async def _judge_coordinator(self, coordinator_id: int) -> None:
+        batches: Counter[str] = Counter()
+        bytes_used: Counter[str] = Counter()
+        for partition in await self._coordinators.describe_topics(coordinator_id):
+            count = 0
+            async for batch in self._batches(coordinator_id, partition):
+                batches[batch.object_key] += 1
+                bytes_used[batch.object_key] += batch.size_bytes
+                count += 1
+                self._judge_batch(batch)
+            if count != partition.batches:
+                self._violate(coordinator_id, f"{partition} has {count} batches")
+        files = {
+            file.object_key: (file.live_batches, file.used_bytes)
+            for file in await self._coordinators.list_files(coordinator_id, limit=1_000_000)
+        }
+        for key in sorted(files.keys() | batches.keys()):
+            expected = (batches[key], bytes_used[key])
+            if files.get(key) != expected:
+                self._violate(coordinator_id, f"{key} is counted as {files.get(key)}, not as {expected}")
+        self._live.update(batches)
+
+    async def _batches(
+        self, coordinator_id: int, partition: DescribedPartition
+    ) -> AsyncIterator[BatchCoordinate]:
+        """All of a partition's, from its first offset to its end."""
+        offset = partition.log_start_offset
+        topic_id, index = partition.topic_id, partition.partition_index
+        while offset < partition.high_watermark:
+            call = FindBatchesCall([PartitionToFind(topic_id, index, offset)])
+            found = (await self._coordinators.find_batches(coordinator_id, call))[0]
+            if found.error is not ErrorCode.none or not found.batches:
+                self._violate(
+                    coordinator_id, f"{partition.topic_name}-{index} has no batch at {offset}: {found}"
+                )
+                return
+            for batch in found.batches:
+                is_first = offset == partition.log_start_offset
+                if batch.base_offset > offset or (batch.base_offset < offset and not is_first):
+                    self._violate(coordinator_id, f"{batch} stands where {offset} was next")
+                yield batch
+                offset = batch.last_offset + 1
+
+    def _judge_batch(self, batch: BatchCoordinate) -> None:
+        content = self._objects.get(batch.object_key)
+        if content is None:
+            self._history.violate(f"object {batch.object_key} is missing, which holds {batch}")
+            return
+        end = batch.byte_offset + batch.size_bytes
+        header = parse_header(content[batch.byte_offset : end])
+        records = batch.last_offset - batch.base_offset + 1
+        if end > len(content) or header.size_bytes != batch.size_bytes or header.records_count != records:
+            self._history.violate(f"{batch} does not describe what stands there: {header}")
+
+    async def _opinions(self, key: str) -> str:
+        opinions = []
+        for coordinator_id in self._coordinators.coordinator_ids:
+            opinions.append(str((await self._coordinators.describe_files(coordinator_id, [key]))[0]))
+        return "; ".join(opinions)
+
+    def _violate(self, coordinator_id: int, what: str) -> None:
+        self._history.violate(f"coordinator {coordinator_id}: {what}")

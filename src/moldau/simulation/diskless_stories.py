@@ -1,0 +1,136 @@
+"""Stories of diskless topics: several coordinators, a store with bad days, and an administrator at work."""
+
+from collections.abc import Mapping
+
+from moldau.runtime import Machine
+from moldau.simulation.client import Client, Producer, RetryError
+from moldau.simulation.disk import MountedDisk
+from moldau.simulation.disk_losses import DATA
+from moldau.simulation.diskless_judge import DisklessAfterlife
+from moldau.simulation.history import Partition
+from moldau.simulation.nemesis import Fault, Weather
+from moldau.simulation.object_storage import CLASS_NAME
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+from moldau.simulation.tiny_node import PORT as NODE_PORT
+
+KEPT = "events"
+SHORTENED = "shrinking"
+PASSING = tuple(f"passing-{number}" for number in range(4))
+PARTITION_COUNT = 2
+_KEPT_BYTES = 6_000
+_PROPERTIES = {
+    "controller.listener.names": "CONTROLLER",
+    "num.partitions": "1",
+    "diskless.metadata.topic.num.partitions": "3",
+    "diskless.storage.class.name": CLASS_NAME,
+    "diskless.storage.url": "simulated:",
+    # Often, so that every story has all of them.
+    "diskless.metadata.max.new.records.between.snapshots": "20",
+    "diskless.coordinator.orphan.scan.interval.ms": "20000",
+    "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
+    "log.retention.check.interval.ms": "5000",
+    "log.index.interval.bytes": "256",
+}
+_ALWAYS = (
+    Fault.KILL,
+    Fault.KILL,
+    Fault.PAUSE,
+    Fault.CUT,
+    Fault.RESET,
+    Fault.CACHE_LOST,
+    Fault.DATABASES_LOST,
+)
+
+
+def diskless() -> Scenario:
+    """Kills, and losses of what may be lost."""
+    return _story(_ALWAYS)
+
+
+def diskless_power() -> Scenario:
+    """Losses of power too; nothing but the coordinators' log is ever synced for a record's sake."""
+    return _story((*_ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
+
+
+def diskless_disk() -> Scenario:
+    """A disk that fails and fills up under the coordinators' log, their databases and the cache."""
+    return _story((*_ALWAYS, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3))
+
+
+def diskless_store() -> Scenario:
+    """An object store that is down, slow, throttled, breaks off, or does not answer."""
+    store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
+    # A store whose requests are billed: objects are closed less often.
+    return _story((*_ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
+
+
+def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = None) -> Scenario:
+    # Imported here: the tiny node runs without the server.
+    from moldau.server.node import Node
+    from moldau.server.settings import development_config
+
+    async def program(machine: Machine) -> None:
+        assert isinstance(machine.disk, MountedDisk)
+        machine.disk.make_dirs(DATA)  # a mount point: there long before the node
+        machine.disk.sync_dir("/")
+        values = {**_PROPERTIES, **(properties or {})}
+        config = development_config(DATA, NODE_PORT, values, host="node-1", diskless=True)
+        node = Node(config, machine, format_new=True)
+        machine.disk.process.exhibit = node
+        await node.start()
+        raise RuntimeError(await node.failed())
+
+    async def prepare(client: Client) -> None:
+        await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true"})
+        limits = {"diskless.enable": "true", "retention.bytes": str(_KEPT_BYTES)}
+        await client.create_topic(SHORTENED, PARTITION_COUNT, limits)
+
+    topics = (KEPT, SHORTENED)
+    partitions = tuple(Partition(topic, index) for index in range(PARTITION_COUNT) for topic in topics)
+    return Scenario(
+        program,
+        partitions,
+        prepare=prepare,
+        meddle=_meddle,
+        shortened=frozenset(partition for partition in partitions if partition.topic == SHORTENED),
+        afterlife=DisklessAfterlife((*topics, *PASSING)),
+        weather=Weather(faults, cached_topics=(*topics, *PASSING)),
+        producer_count=4,
+        plain_producer_count=2,
+        consumer_count=3,
+        records_per_producer=150,
+        fault_count=4,
+        time_limit_s=2_000.0,
+    )
+
+
+async def _meddle(client: Client) -> None:
+    """Topics come and go, and records are deleted, while all the rest goes on."""
+    chance = client.chance
+    for number, topic in enumerate(PASSING):
+        retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
+        await client.create_topic(topic, 2, {"diskless.enable": "true", **retention})
+        partition = Partition(topic, chance.randrange(2))
+        producer = Producer(
+            f"passer-{number}",
+            client.bootstrap,
+            client.history,
+            stream(chance.getrandbits(32)),
+            partition,
+            idempotent=chance.random() < 0.5,
+        )
+        await producer.run(30, pause_s=0.05)
+        producer.disconnect()
+        await _delete_some_records(client, Partition(SHORTENED, chance.randrange(PARTITION_COUNT)))
+        if chance.random() < 0.7:
+            await client.delete_topic(topic)
+        await client.pause()
+
+
+async def _delete_some_records(client: Client, partition: Partition) -> None:
+    try:
+        end = await client.list_offset(partition, -1)
+    except (OSError, RetryError):
+        return
+    await client.delete_records(partition, client.chance.randint(0, end))

@@ -1,0 +1,98 @@
+"""What clients did and saw, in the order of virtual time: the evidence that the checker judges."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+
+class Partition(NamedTuple):
+    """A partition of a topic, by name."""
+
+    topic: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
+
+
+class Outcome(Enum):
+    """What a producer knows of a batch that it sent."""
+
+    OK = "ok"
+    FAILED = "failed"
+    """The broker refused it for good: it must never be seen."""
+    UNKNOWN = "unknown"
+    """It may have been stored, or not, or may still be."""
+
+
+@dataclass(slots=True)
+class Production:
+    """One batch of an idempotent or plain producer. ``base_offset`` is -1 until, and unless, it is told."""
+
+    producer: str
+    partition: Partition
+    first_number: int
+    values: tuple[bytes, ...]
+    idempotent: bool
+    outcome: Outcome = Outcome.UNKNOWN
+    base_offset: int = -1
+
+
+class Observation(NamedTuple):
+    """A record that a consumer was given."""
+
+    consumer: str
+    partition: Partition
+    offset: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that clients reported. ``now_s`` is the world's time."""
+
+    now_s: Callable[[], float]
+    productions: list[Production] = field(default_factory=list)
+    observations: list[Observation] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def _line(self, text: str) -> None:
+        self.lines.append(f"{self.now_s():.6f} {text}")
+
+    def invoke(self, production: Production) -> None:
+        """A producer sends a batch for the first time."""
+        self.productions.append(production)
+        self._line(
+            f"{production.producer} sends {production.first_number}+{len(production.values)} "
+            f"to {production.partition.topic}-{production.partition.index}"
+        )
+
+    def end(self, production: Production, outcome: Outcome, base_offset: int = -1, reason: str = "") -> None:
+        """The producer learned what became of a batch."""
+        production.outcome = outcome
+        production.base_offset = base_offset
+        what = f"{production.producer} {outcome.value} {production.first_number} at {base_offset}"
+        self._line(f"{what} {reason}".rstrip())
+
+    def observe(self, observation: Observation) -> None:
+        """A consumer was given a record."""
+        self.observations.append(observation)
+        self._line(
+            f"{observation.consumer} reads {observation.partition.index}:{observation.offset} "
+            f"{observation.value.decode(errors='replace')}"
+        )
+
+    def note(self, text: str) -> None:
+        """Something that happened to the world, for whoever reads the history."""
+        self.notes.append(text)
+        self._line("* " + text)
+
+    def violate(self, text: str) -> None:
+        """A client saw at once what may not be."""
+        self.violations.append(text)
+        self._line("! " + text)
+
+    def digest(self) -> str:
+        """Names this history: equal only for equal histories."""
+        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()[:16]

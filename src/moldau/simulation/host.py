@@ -1,0 +1,102 @@
+"""A machine of the simulated world: one disk, one clock, one address; programs come and go."""
+
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from moldau.runtime import Machine, SeededEntropy
+from moldau.simulation.clock import SimulatedClock
+from moldau.simulation.disk import SimulatedDisk
+from moldau.simulation.process import Process
+from moldau.simulation.seeds import stream
+from moldau.simulation.sqlite import open_sqlite
+from moldau.simulation.workers import SimulatedWorkers
+
+if TYPE_CHECKING:
+    from moldau.simulation.world import World
+
+Program = Callable[[Machine], Coroutine[Any, Any, Any]]
+
+
+class Host:
+    """Runs at most one program at a time; keeps its disk from one life to the next."""
+
+    def __init__(self, world: "World", name: str, number: int) -> None:
+        self.world = world
+        self.name = name
+        self.ip = f"10.0.{number // 250}.{number % 250 + 1}"
+        self.up = True
+        self.life = 0
+        self.process: Process | None = None
+        self.clock = SimulatedClock(world.loop)
+        self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
+        self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)
+
+    @property
+    def running(self) -> bool:
+        """Whether a program lives here."""
+        return self.process is not None and self.process.alive
+
+    def machine(self, process: Process) -> Machine:
+        """The ports that a program on this host is given."""
+        seed = self.world.seed
+        disk = self.disk.mount(process)
+        return Machine(
+            self.clock,
+            SeededEntropy(stream(seed, "entropy", process.name).getrandbits(64)),
+            disk,
+            SimulatedWorkers(
+                self.world.loop, stream(seed, "workers", process.name), delay_s=self.disk_delay_s
+            ),
+            partial(open_sqlite, disk),
+        )
+
+    def start(self, program: Program) -> Process:
+        """Run a program; errors that end it are errors of the world."""
+        if self.running:
+            raise RuntimeError(f"{self.name} runs a program already")
+        if not self.up:
+            self.up = True
+            self.world.network.host_booted(self)
+        self.life += 1
+        process = self.world.loop.new_process(f"{self.name}.{self.life}", self)
+        self.process = process
+        context = process.context()
+        machine = self.machine(process)
+        process_task = context.run(
+            self.world.loop.create_task, program(machine), name=f"{process.name}/main", context=context
+        )
+        process.main = process_task
+        self.world.loop.trace(b"start " + process.name.encode())
+        return process
+
+    def kill(self) -> None:
+        """SIGKILL: what was written stays, nothing else does."""
+        self._end(power_lost=False)
+
+    def lose_power(self) -> None:
+        """The machine stops: unsynced writes are at stake, and nobody is told."""
+        self._end(power_lost=True)
+        self.up = False
+        self.disk.crash()
+
+    def _end(self, *, power_lost: bool) -> None:
+        process = self.process
+        if process is None or not process.alive:
+            return
+        self.world.loop.trace(b"end " + process.name.encode())
+        self.world.loop.kill(process)
+        self.world.network.process_killed(process, power_lost=power_lost)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.process is not None:
+            self.world.loop.pause(self.process)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.process is not None:
+            self.world.loop.resume(self.process)
+
+    def __repr__(self) -> str:
+        return f"<Host {self.name}>"

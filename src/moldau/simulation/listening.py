@@ -1,0 +1,93 @@
+"""Listening sockets of the simulated network."""
+
+import asyncio
+import contextvars
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from moldau.simulation.process import Process
+from moldau.simulation.transport import Address, SimulatedTransport
+
+if TYPE_CHECKING:
+    from moldau.simulation.network import Network
+
+
+class ListeningSocket:
+    """The little of a socket that servers are asked for."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def getsockname(self) -> Address:
+        return self._address
+
+    def fileno(self) -> int:
+        return -1
+
+
+class SimulatedServer(asyncio.AbstractServer):
+    """A listening socket; lives and dies with the process that opened it."""
+
+    key: tuple[str, int]
+
+    def __init__(
+        self,
+        network: "Network",
+        protocol_factory: Callable[[], Any],
+        address: Address,
+        process: Process,
+        context: contextvars.Context,
+    ) -> None:
+        self.process = process
+        self.context = context
+        self._network = network
+        self._protocol_factory = protocol_factory
+        self._listening: tuple[ListeningSocket, ...] = (ListeningSocket(address),)
+        self._closed = False
+        self._forever: asyncio.Future[None] | None = None
+
+    @property
+    def sockets(self) -> tuple[ListeningSocket, ...]:
+        return self._listening
+
+    def accept(self, transport: SimulatedTransport) -> None:
+        """Give a new connection its protocol, in the server's process."""
+        if transport.lost:
+            return
+        if self._closed:
+            transport.abort()
+            return
+        transport.protocol = protocol = self._protocol_factory()
+        protocol.connection_made(transport)
+        transport.read_ready()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._listening = ()
+            self._network.stop_listening(self)
+            if self._forever is not None and not self._forever.done():
+                self._forever.cancel()
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(0)
+
+    def is_serving(self) -> bool:
+        return not self._closed
+
+    async def start_serving(self) -> None:
+        pass
+
+    async def serve_forever(self) -> None:
+        self._forever = asyncio.get_running_loop().create_future()
+        try:
+            await self._forever
+        finally:
+            self.close()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._network.loop

@@ -1,0 +1,340 @@
+"""An asyncio event loop in virtual time: it jumps to the next timer, and one seed gives one order of events.
+
+Callbacks of one process run in the order in which they were scheduled, as asyncio promises. Among
+processes that are ready at the same moment the seed chooses, as the operating system would. A turn of
+the loop costs one virtual microsecond, so that a program that polls still sees time go by.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import heapq
+import zlib
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from moldau.simulation.process import PROCESS, Process
+from moldau.simulation.seeds import stream
+
+if TYPE_CHECKING:
+    from moldau.simulation.network import Network
+
+T = TypeVar("T")
+
+TURN_COST_S = 1e-6
+START_TIME_S = 1_000.0
+_CANCELLED_TIMERS_MIN = 200
+_PENDING_SHOWN_MAX = 20
+_CLOSES_MAX = 1_000
+
+
+class SimulationError(Exception):
+    """The simulation itself cannot go on."""
+
+
+class DeadlockError(SimulationError):
+    """Nothing is ready and no timer is set, yet somebody still waits."""
+
+
+class LimitError(SimulationError):
+    """The run used more virtual time or more steps than it was given."""
+
+
+class SimulatedTask(asyncio.Task[T]):
+    """A task whose hash is its order of creation, so that sets of tasks iterate the same in every run."""
+
+    def __init__(self, order: int, coro: Any, **options: Any) -> None:
+        self._order = order
+        super().__init__(coro, **options)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
+class SimulatedFuture(asyncio.Future[T]):
+    """A future whose hash is its order of creation."""
+
+    def __init__(self, order: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._order = order
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._order
+
+
+class SimulatedLoop(asyncio.BaseEventLoop):
+    """The event loop of a world. Network calls go to ``network``, which the world sets."""
+
+    network: "Network"
+
+    def __init__(self, seed: int, *, time_limit_s: float = 3_600.0, step_limit: int = 20_000_000) -> None:
+        super().__init__()
+        self.processes: list[Process] = []
+        self.world_process = self.new_process("world")
+        self.steps = 0
+        self.digest = 0
+        self.errors: list[dict[str, Any]] = []
+        self._now_s = START_TIME_S
+        self._time_limit_s = START_TIME_S + time_limit_s
+        self._step_limit = step_limit
+        self._random = stream(seed, "loop").random
+        self._runnable: list[Process] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle, Process]] = []
+        self._timers_cancelled = 0
+        self._sequence = 0
+        self.set_exception_handler(SimulatedLoop._keep_error)
+
+    # Time ------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now_s
+
+    def trace(self, event: bytes) -> None:
+        """Fold an event into the digest of this history."""
+        self.digest = zlib.crc32(event, self.digest)
+
+    def _refuse_when_closed(self) -> None:
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+
+    # Scheduling ------------------------------------------------------------------------------
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        self._refuse_when_closed()
+        if context is None:
+            context = contextvars.copy_context()
+        process = context.get(PROCESS) or self.world_process
+        handle = asyncio.Handle(callback, args, self, context)
+        self._enqueue(process, handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def _enqueue(self, process: Process, handle: asyncio.Handle) -> None:
+        if not process.alive:
+            handle.cancel()
+            return
+        if not process.ready and not process.paused:
+            self._runnable.append(process)
+        process.ready.append(handle)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now_s + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self._refuse_when_closed()
+        if context is None:
+            context = contextvars.copy_context()
+        process = context.get(PROCESS) or self.world_process
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not process.alive:
+            handle.cancel()
+            return handle
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, handle, process))
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._timers_cancelled += 1
+        if self._timers_cancelled > _CANCELLED_TIMERS_MIN and self._timers_cancelled * 2 > len(self._timers):
+            self._timers = [timer for timer in self._timers if not timer[2].cancelled() and timer[3].alive]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    def create_future(self) -> asyncio.Future[Any]:
+        self._sequence += 1
+        return SimulatedFuture(self._sequence, self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+        **_options: Any,
+    ) -> asyncio.Task[T]:
+        self._refuse_when_closed()
+        process = (PROCESS.get(None) if context is None else context.get(PROCESS)) or self.world_process
+        self._sequence += 1
+        name = name or f"{process.name}/{self._sequence}"
+        task: SimulatedTask[T] = SimulatedTask(self._sequence, coro, loop=self, name=name, context=context)
+        process.adopt(task)
+        return task
+
+    # The turn of the loop ----------------------------------------------------------------------
+
+    def _run_once(self) -> None:
+        runnable = self._runnable
+        if not runnable:
+            self._jump()
+        self._now_s += TURN_COST_S
+        self._move_due_timers()
+        self.steps += 1
+        if self.steps > self._step_limit or self._now_s > self._time_limit_s:
+            raise LimitError(
+                f"no end after {self.steps} steps and {self.elapsed_s():.3f} s; {self.pending()}"
+            )
+        for _ in range(sum([len(process.ready) for process in runnable])):
+            count = len(runnable)
+            if not count:
+                break  # a kill or a pause in this turn took the rest away
+            index = int(self._random() * count) if count > 1 else 0
+            process = runnable[index]
+            handle = process.ready.popleft()
+            if not process.ready:
+                runnable[index] = runnable[-1]
+                runnable.pop()
+            if not handle._cancelled:
+                handle._run()
+
+    def _jump(self) -> None:
+        """Move time to the next timer that anybody still waits for."""
+        timers = self._timers
+        while timers:
+            when, _, handle, process = timers[0]
+            if process.alive and not handle.cancelled():
+                self._now_s = max(self._now_s, when)
+                return
+            heapq.heappop(timers)
+        if not self._stopping:  # type: ignore[attr-defined]
+            raise DeadlockError(f"nothing is ready and no timer is set; {self.pending()}")
+
+    def _move_due_timers(self) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= self._now_s:
+            _, _, handle, process = heapq.heappop(timers)
+            if not handle.cancelled():
+                self._enqueue(process, handle)
+
+    def elapsed_s(self) -> float:
+        """Virtual seconds since the world began."""
+        return self._now_s - START_TIME_S
+
+    def pending(self) -> str:
+        """The tasks that have not finished, for error messages."""
+        tasks = [task for process in self.processes if process.alive for task in process.pending_tasks()]
+        shown = "; ".join(f"{task.get_name()} at {_position(task)}" for task in tasks[:_PENDING_SHOWN_MAX])
+        return f"{len(tasks)} pending tasks: {shown}"
+
+    # Processes -------------------------------------------------------------------------------
+
+    def new_process(self, name: str, host: Any = None) -> Process:
+        """A process with nothing to do yet."""
+        process = Process(name, host)
+        self.processes.append(process)
+        return process
+
+    def pause(self, process: Process) -> None:
+        """SIGSTOP: callbacks and timers pile up."""
+        if process.alive and not process.paused:
+            process.paused = True
+            if process in self._runnable:
+                self._runnable.remove(process)
+
+    def resume(self, process: Process) -> None:
+        """SIGCONT."""
+        if process.alive and process.paused:
+            process.paused = False
+            if process.ready:
+                self._runnable.append(process)
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL: nothing of this process runs again, not even a ``finally``."""
+        if not process.alive:
+            return
+        process.alive = False
+        process.tasks = process.pending_tasks()
+        process.ready.clear()
+        if process in self._runnable:
+            self._runnable.remove(process)
+        for callback in process.on_exit:
+            callback()
+
+    # What goes wrong ---------------------------------------------------------------------------
+
+    @staticmethod
+    def _keep_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        assert isinstance(loop, SimulatedLoop)
+        loop.errors.append(context)
+
+    def dispose(self) -> None:
+        """End the world: drop every task without letting anything of it be seen."""
+        errors = list(self.errors)
+        for process in self.processes:
+            self.kill(process)
+        self._timers.clear()
+        for task in [task for process in self.processes for task in process.pending_tasks()]:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close_quietly(task.get_coro())
+        self.errors = errors
+        self.close()
+
+    # What a simulated world does not have ------------------------------------------------------
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:  # type: ignore[override]
+        raise SimulationError("no threads here: blocking work goes through moldau.runtime.Workers")
+
+    def _process_events(self, event_list: Any) -> None:
+        raise SimulationError("no selector here")
+
+    def _write_to_self(self) -> None:
+        pass
+
+    async def getaddrinfo(self, host: Any, port: Any, **_options: Any) -> list[Any]:
+        return self.network.addresses(host, port)
+
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        return await self.network.listen(protocol_factory, host, port, **options)
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **options: Any
+    ) -> Any:
+        return await self.network.connect(protocol_factory, host, port, **options)
+
+
+def _position(task: "asyncio.Task[Any]") -> str:
+    frames: Sequence[Any] = task.get_stack(limit=1)
+    if not frames:
+        return repr(task.get_coro())
+    frame = frames[-1]
+    return f"{frame.f_code.co_qualname}:{frame.f_lineno}"
+
+
+def _close_quietly(coroutine: Any) -> None:
+    """End a coroutine from the inside out, however often its ``finally`` blocks await again.
+
+    Closing the outermost alone would leave those that do to the collector, which complains aloud.
+    """
+    for _ in range(_CLOSES_MAX):
+        innermost = coroutine
+        while _suspended(awaited := getattr(innermost, "cr_await", None)):
+            innermost = awaited
+        if not _suspended(innermost):
+            return
+        with contextlib.suppress(BaseException):  # a finally block of a dead process met a dead world
+            innermost.close()
+
+
+def _suspended(coroutine: Any) -> bool:
+    return getattr(coroutine, "cr_frame", None) is not None
+
+
+def current_process(loop: SimulatedLoop) -> Process:
+    """The process that the running callback belongs to."""
+    return PROCESS.get(None) or loop.world_process

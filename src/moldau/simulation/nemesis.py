@@ -1,0 +1,200 @@
+"""What befalls a world: kills, loss of power, pauses, cut links, failing disks, all as the seed says."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from moldau.simulation.disk import DiskFault
+from moldau.simulation.disk_losses import lose_databases, lose_folders
+from moldau.simulation.history import History
+from moldau.simulation.host import Host, Program
+from moldau.simulation.object_store import StoreWeather
+from moldau.simulation.world import World
+
+RESTART_AFTER_EXIT_S = 0.5
+
+
+class Fault(Enum):
+    """The kinds of bad luck."""
+
+    KILL = "kill"
+    POWER_LOSS = "power loss"
+    PAUSE = "pause"
+    CUT = "cut link"
+    RESET = "reset connections"
+    DISK_ERROR = "disk error"
+    DISK_FULL = "disk full"
+    CLOCK_JUMP = "clock jump"
+    STORE_DOWN = "object store down"
+    STORE_POOR = "object store poor"
+    CACHE_LOST = "cache lost"
+    DATABASES_LOST = "databases lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How bad it gets. Several entries of one kind make it likelier."""
+
+    faults: tuple[Fault, ...] = (Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    pause_s_max: float = 3.0
+    between_s_max: float = 4.0
+    store_s_max: float = 15.0
+    """Longer than a producer waits."""
+    cached_topics: tuple[str, ...] = ()
+    """Whose folders hold nothing that cannot be had again."""
+    reboot_after_disk_error: bool = True
+    """Without it, a restarted program reads from the page cache what a failed sync never brought to the
+    disk, and a later loss of power takes it away: bytes that were read back are no proof of durability."""
+
+
+class Nemesis:
+    """Breaks hosts and links, and starts programs again, as an operator's supervisor would."""
+
+    def __init__(
+        self,
+        world: World,
+        history: History,
+        chance: random.Random,
+        programs: dict[Host, Program],
+        weather: Weather,
+    ) -> None:
+        self._world = world
+        self._history = history
+        self._chance = chance
+        self._programs = programs
+        self._weather = weather
+        self._down: set[str] = set()
+        self._bad_disks: set[str] = set()
+        """Hosts whose program may end itself until the operator has come."""
+        self._to_reboot: set[str] = set()
+
+    async def storm(self, fault_count: int) -> None:
+        """That many faults, one after another, then calm: everything heals and runs again."""
+        for _ in range(fault_count):
+            await asyncio.sleep(self._chance.uniform(0.01, self._weather.between_s_max))
+            host = self._chance.choice(list(self._programs))
+            await self._strike(self._chance.choice(self._weather.faults), host)
+        self.calm()
+
+    def calm(self) -> None:
+        """End every fault."""
+        self._world.network.heal_all()
+        for host in self._programs:
+            host.disk.faults.clear()
+            host.disk.capacity_bytes = None
+            host.resume()
+        self._world.object_store.weather = StoreWeather()
+        self._history.note("calm")
+
+    async def supervise(self, restart_allowed: Callable[[Host], bool] = lambda _host: True) -> None:
+        """Start again what has ended by itself; an unexcused end is a violation."""
+        while True:
+            await asyncio.sleep(RESTART_AFTER_EXIT_S)
+            for host, program in self._programs.items():
+                process = host.process
+                if process is None or process.main is None or host.name in self._down:
+                    continue
+                if process.alive and process.main.done():
+                    error = None if process.main.cancelled() else process.main.exception()
+                    self._history.note(f"{process.name} ended: {error!r}")
+                    if not isinstance(error, OSError) and host.name not in self._bad_disks:
+                        self._history.violate(f"{process.name} ended by itself: {error!r}")
+                    host.kill()
+                if not host.running and restart_allowed(host) and host.name not in self._to_reboot:
+                    host.start(program)
+
+    async def _strike(self, fault: Fault, host: Host) -> None:
+        chance = self._chance
+        pause_s = chance.uniform(0.0, self._weather.pause_s_max)
+        self._history.note(f"{fault.value} at {host.name} for {pause_s:.3f} s")
+        match fault:
+            case Fault.KILL | Fault.POWER_LOSS:
+                self._down.add(host.name)
+                if fault is Fault.KILL:
+                    host.kill()
+                else:
+                    host.lose_power()
+                await asyncio.sleep(pause_s)
+                host.start(self._programs[host])
+                self._down.discard(host.name)
+            case Fault.PAUSE:
+                host.pause()
+                await asyncio.sleep(pause_s)
+                host.resume()
+            case Fault.CUT:
+                links = self._links(host)
+                for link in links:
+                    self._world.network.cut(*link)
+                await asyncio.sleep(pause_s)
+                for link in links:
+                    self._world.network.heal(*link)
+            case Fault.RESET:
+                for end in self._world.network.connections():
+                    if host in (end.host, end.peer.host) and chance.random() < 0.5:
+                        self._world.network.break_connection(end)
+            case Fault.DISK_ERROR:
+                self._bad_disks.add(host.name)
+                if self._weather.reboot_after_disk_error:
+                    self._to_reboot.add(host.name)
+                operation = chance.choice(("write", "sync", "sync", "rename", "open", "sync_dir"))
+                host.disk.faults.append(DiskFault(operation, errno.EIO, chance.randint(1, 3)))
+                await asyncio.sleep(pause_s)
+                await self._operator_comes(host, reboot=self._weather.reboot_after_disk_error)
+            case Fault.DISK_FULL:
+                self._bad_disks.add(host.name)
+                host.disk.capacity_bytes = host.disk.volume.used_bytes() + chance.randrange(5_000)
+                await asyncio.sleep(pause_s)
+                host.disk.capacity_bytes = None
+                await self._operator_comes(host, reboot=False)
+            case Fault.CLOCK_JUMP:
+                host.clock.jump(chance.randint(-60_000, 60_000))
+            case Fault.STORE_DOWN | Fault.STORE_POOR:
+                self._world.object_store.weather = self._store_weather(down=fault is Fault.STORE_DOWN)
+                await asyncio.sleep(chance.uniform(0.0, self._weather.store_s_max))
+                self._world.object_store.weather = StoreWeather()
+            case Fault.CACHE_LOST | Fault.DATABASES_LOST:
+                self._down.add(host.name)
+                host.kill()
+                if fault is Fault.CACHE_LOST:
+                    lose_folders(host, self._weather.cached_topics)
+                else:
+                    lose_databases(host)
+                await asyncio.sleep(pause_s)
+                host.start(self._programs[host])
+                self._down.discard(host.name)
+
+    def _store_weather(self, *, down: bool) -> StoreWeather:
+        chance = self._chance
+        return StoreWeather(
+            slow_chance=chance.choice((0.02, 0.5)),
+            throttled_chance=chance.choice((0.0, 0.1, 0.6)),
+            partial_read_chance=chance.choice((0.0, 0.3)),
+            answer_lost_chance=chance.choice((0.0, 0.1, 0.4)),
+            down=down,
+        )
+
+    async def _operator_comes(self, host: Host, *, reboot: bool) -> None:
+        """A log dir that went offline stays so until a restart."""
+        host.disk.faults.clear()
+        self._down.add(host.name)
+        if reboot:
+            host.lose_power()
+        else:
+            host.kill()
+        self._bad_disks.discard(host.name)
+        self._to_reboot.discard(host.name)
+        await asyncio.sleep(0.1)
+        host.start(self._programs[host])
+        self._down.discard(host.name)
+
+    def _links(self, host: Host) -> list[tuple[str, str]]:
+        others = [name for name in self._world.network.hosts if name != host.name]
+        chosen = self._chance.sample(others, self._chance.randint(1, len(others)))
+        links: list[tuple[str, str]] = []
+        for other in chosen:
+            pair = [(host.name, other), (other, host.name)]
+            links += pair if self._chance.random() < 0.7 else [self._chance.choice(pair)]
+        return links

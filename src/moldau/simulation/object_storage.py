@@ -1,0 +1,98 @@
+"""A host's way to the world's object store: :class:`moldau.objects.ObjectStorage` in virtual time.
+
+Named by ``diskless.storage.class.name``. A request belongs to the world from the moment it is sent: it may
+take effect after its sender was cancelled, killed or cut off from power, as with any server far away.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from moldau.objects import ObjectInfo, ObjectStorage, StorageError
+from moldau.objects import ObjectNotFoundError as NotFoundError
+from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
+from moldau.runtime import Machine
+from moldau.simulation.disk import MountedDisk
+from moldau.simulation.loop import SimulatedLoop
+from moldau.simulation.object_store import (
+    NoAnswerError,
+    ObjectNotFoundError,
+    ObjectStoreError,
+    SimulatedObjectStore,
+    SlowDownError,
+)
+from moldau.simulation.process import Process
+
+CLASS_NAME = "moldau.simulation.object_storage.open_simulated"
+PAGE_SIZE = 10
+
+T = TypeVar("T")
+
+
+def open_simulated(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
+    """What ``diskless.storage.class.name`` names; there is one store in a world, whatever the URL."""
+    assert isinstance(machine.disk, MountedDisk)
+    process = machine.disk.process
+    return SimulatedObjectStorage(process.host.world.object_store, process, process.host.world.loop)
+
+
+class SimulatedObjectStorage:
+    """The store as one process sees it."""
+
+    def __init__(self, store: SimulatedObjectStore, process: Process, loop: SimulatedLoop) -> None:
+        self._store = store
+        self._process = process
+        self._loop = loop
+
+    async def upload(self, key: str, data: Buffer, length: int) -> None:
+        view = check_length(key, data, length)
+        await self._send(lambda: self._store.put(key, view), view.release)
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        found = await self._send(lambda: self._store.get_range(key, offset, size))
+        if len(found) != size:
+            raise StorageError(f"{key}: ends after {len(found)} of {size} bytes at {offset}", transient=False)
+        return memoryview(found)
+
+    async def delete(self, keys: Collection[str]) -> None:
+        doomed = sorted(keys)
+        await self._send(lambda: self._store.delete(doomed))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        last_key = start_after
+        while True:
+            found = await self._send(partial(self._store.list, prefix, last_key, PAGE_SIZE))
+            if not found:
+                return
+            last_key = found[-1][0]
+            yield [ObjectInfo(*row) for row in found]
+
+    async def check(self) -> None:
+        await check_by_use(self, "simulated")
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    async def _send(
+        self, request: Callable[[], Coroutine[Any, Any, T]], done: Callable[[], None] = lambda: None
+    ) -> T:
+        context = self._loop.world_process.context()
+        under_way = context.run(self._loop.create_task, request(), context=context)
+
+        def finish(task: "asyncio.Task[T]") -> None:
+            done()
+            if not task.cancelled():
+                task.exception()  # its sender may be gone
+
+        under_way.add_done_callback(finish, context=context)
+        try:
+            return await asyncio.shield(under_way)
+        except ObjectNotFoundError as error:
+            raise NotFoundError(error.key) from error
+        except SlowDownError as error:
+            raise ThrottledError(str(error)) from error
+        except NoAnswerError as error:
+            raise StorageTimeoutError(str(error)) from error
+        except ObjectStoreError as error:
+            raise StorageError(str(error)) from error

@@ -1,0 +1,143 @@
+"""An object store in memory, with a store's latency and a store's bad days, in virtual time.
+
+Its four calls are those of a store's server; ``object_storage`` is the client's side. It belongs to no
+host: it outlives every crash.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+
+class ObjectStoreError(Exception):
+    """The store refused or did not answer. ``retriable`` is what a client may conclude."""
+
+    def __init__(self, message: str, *, retriable: bool = True) -> None:
+        super().__init__(message)
+        self.retriable = retriable
+
+
+class ObjectNotFoundError(ObjectStoreError):
+    """There is no such object."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"no object {key}", retriable=False)
+        self.key = key
+
+
+class SlowDownError(ObjectStoreError):
+    """The store asks for fewer requests."""
+
+
+class NoAnswerError(ObjectStoreError):
+    """Whether the request took effect is not known."""
+
+
+@dataclass(slots=True)
+class StoreWeather:
+    """Chances in [0, 1] of each request; change them at any time."""
+
+    slow_chance: float = 0.02
+    throttled_chance: float = 0.0
+    partial_read_chance: float = 0.0
+    """A read breaks off in the middle of its bytes."""
+    answer_lost_chance: float = 0.0
+    """The request takes effect, and its sender never learns."""
+    down: bool = False
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """Requests that were billed."""
+
+    puts: int = 0
+    gets: int = 0
+    deletes: int = 0
+    lists: int = 0
+
+
+class SimulatedObjectStore:
+    """Objects by key, shared by every host of a world."""
+
+    def __init__(
+        self,
+        chance: random.Random,
+        now_ms: Callable[[], int],
+        *,
+        latency_s: float = 0.02,
+        slow_factor: float = 20.0,
+        time_limit_s: float = 10.0,
+    ) -> None:
+        self.weather = StoreWeather()
+        self.counts = StoreCounts()
+        self.objects: dict[str, bytes] = {}
+        self.created_ms: dict[str, int] = {}
+        self.on_event: Callable[[str], None] = lambda _event: None
+        self._chance = chance
+        self._now_ms = now_ms
+        self._latency_s = latency_s
+        self._slow_factor = slow_factor
+        self._time_limit_s = time_limit_s
+
+    async def put(self, key: str, data: bytes | memoryview) -> None:
+        """Store an object whole, as ``data`` is when it arrives; a second put of a key replaces it."""
+        await self._arrive()
+        self.counts.puts += 1
+        self.objects[key] = bytes(data)
+        self.on_event(f"put {key} {len(data)}")
+        self.created_ms[key] = self._now_ms()
+        await self._answer()
+
+    async def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """Bytes of an object, fewer at its end; raises ObjectNotFoundError."""
+        await self._arrive()
+        self.counts.gets += 1
+        content = self.objects.get(key)
+        await self._answer(lossy=False)
+        if content is None:
+            raise ObjectNotFoundError(key)
+        found = content[offset : offset + length]
+        if found and self._chance.random() < self.weather.partial_read_chance:
+            raise ObjectStoreError(f"{key}: broke off after {self._chance.randrange(len(found))} bytes")
+        return found
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; fine when they are absent."""
+        doomed = list(keys)
+        await self._arrive()
+        self.counts.deletes += 1
+        self.on_event(f"delete {' '.join(doomed)}")
+        for key in doomed:
+            self.objects.pop(key, None)
+            self.created_ms.pop(key, None)
+        await self._answer()
+
+    async def list(
+        self, prefix: str, start_after: str = "", limit: int = 1_000
+    ) -> list[tuple[str, int, int]]:
+        """(key, size in bytes, created in ms since the epoch) of keys with a prefix, in order."""
+        await self._arrive()
+        self.counts.lists += 1
+        keys = [key for key in sorted(self.objects) if key.startswith(prefix) and key > start_after]
+        found = [(key, len(self.objects[key]), self.created_ms[key]) for key in keys[:limit]]
+        await self._answer(lossy=False)
+        return found
+
+    async def _arrive(self) -> None:
+        await asyncio.sleep(self._delay_s())
+        if self.weather.down:
+            await asyncio.sleep(self._chance.uniform(0.0, self._time_limit_s))
+            raise ObjectStoreError("503 the store is down")
+        if self._chance.random() < self.weather.throttled_chance:
+            raise SlowDownError("503 slow down")
+
+    async def _answer(self, *, lossy: bool = True) -> None:
+        await asyncio.sleep(self._delay_s())
+        if lossy and self._chance.random() < self.weather.answer_lost_chance:
+            await asyncio.sleep(self._time_limit_s)
+            raise NoAnswerError("no answer in time")
+
+    def _delay_s(self) -> float:
+        slow = self._chance.random() < self.weather.slow_chance
+        return self._chance.expovariate(1.0) * self._latency_s / 2 * (self._slow_factor if slow else 1.0)

@@ -1,0 +1,65 @@
+"""A process of the simulation: the owner of every callback, timer and task that is scheduled."""
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+PROCESS: contextvars.ContextVar["Process"] = contextvars.ContextVar("moldau_simulated_process")
+"""The process on whose behalf the current callback runs; carried by the context of handles and tasks."""
+
+_TASKS_PRUNE_MIN = 256
+
+
+class Process:
+    """One life of a program on a host.
+
+    A killed process keeps strong references to its unfinished tasks: were they collected, their
+    ``finally`` blocks would run, which SIGKILL does not do.
+    """
+
+    __slots__ = (
+        "_prune_at",
+        "alive",
+        "exhibit",
+        "host",
+        "main",
+        "name",
+        "on_exit",
+        "paused",
+        "ready",
+        "tasks",
+    )
+
+    def __init__(self, name: str, host: Any = None) -> None:
+        self.name = name
+        self.host = host
+        self.exhibit: Any = None
+        """What the program shows to the judges of the world."""
+        self.alive = True
+        self.main: asyncio.Task[Any] | None = None
+        self.paused = False
+        self.ready: deque[asyncio.Handle] = deque()
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.on_exit: list[Callable[[], None]] = []
+        self._prune_at = _TASKS_PRUNE_MIN
+
+    def context(self) -> contextvars.Context:
+        """A fresh context in which everything belongs to this process."""
+        context = contextvars.Context()
+        context.run(PROCESS.set, self)
+        return context
+
+    def adopt(self, task: "asyncio.Task[Any]") -> None:
+        """Remember a task until it has finished."""
+        self.tasks.append(task)
+        if len(self.tasks) >= self._prune_at:
+            self.tasks = self.pending_tasks()
+            self._prune_at = max(_TASKS_PRUNE_MIN, 2 * len(self.tasks))
+
+    def pending_tasks(self) -> "list[asyncio.Task[Any]]":
+        return [task for task in self.tasks if not task.done()]
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name} {'alive' if self.alive else 'dead'}>"

@@ -1,0 +1,76 @@
+"""A client's connection to a node: requests are pipelined, answers come in order."""
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from moldau.protocol.codec import decode_response, encode_request
+from moldau.protocol.framing import RequestHeader, parse_response_header, request_frame
+from moldau.protocol.schema import Message
+
+
+class RpcConnection(asyncio.Protocol):
+    """Speaks Kafka's protocol; every request in flight fails with the connection."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._waiting: deque[tuple[int, int, int, asyncio.Future[Any]]] = deque()
+        self._correlation_id = 0
+        self.closed = False
+
+    @classmethod
+    async def open(cls, client_id: str, host: str, port: int, *, timeout_s: float = 5.0) -> "RpcConnection":
+        """Connect; raises OSError (TimeoutError among them)."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s):
+            _, connection = await loop.create_connection(lambda: cls(client_id), host, port)
+        return connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        while len(self._received) >= 4:
+            size = int.from_bytes(self._received[:4], "big")
+            if len(self._received) < 4 + size:
+                return
+            frame = bytes(self._received[4 : 4 + size])
+            del self._received[: 4 + size]
+            self._answered(frame)
+
+    def _answered(self, frame: bytes) -> None:
+        api_key, version, correlation_id, answer = self._waiting.popleft()
+        given_id, start = parse_response_header(frame, api_key, version)
+        assert given_id == correlation_id, "answers are out of order"
+        if not answer.done():
+            answer.set_result(decode_response(api_key, version, memoryview(frame)[start:]))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        while self._waiting:
+            answer = self._waiting.popleft()[3]
+            if not answer.done():
+                answer.set_exception(ConnectionResetError("the connection is lost"))
+                answer.exception()  # whoever has gone on does not need to fetch it
+
+    async def request(self, api_key: int, version: int, message: Message, *, timeout_s: float = 10.0) -> Any:
+        """Send, and await the answer; raises OSError (TimeoutError among them)."""
+        if self.closed or self._transport is None:
+            raise ConnectionResetError("the connection is lost")
+        self._correlation_id += 1
+        header = RequestHeader(api_key, version, self._correlation_id, self._client_id)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((api_key, version, self._correlation_id, answer))
+        self._transport.writelines(request_frame(header, encode_request(api_key, version, message)))
+        async with asyncio.timeout(timeout_s):
+            return await answer
+
+    def close(self) -> None:
+        """Give up what is in flight."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()

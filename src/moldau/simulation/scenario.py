@@ -1,0 +1,210 @@
+"""One seeded story: clients work while a nemesis strikes, then all is calm, is read, and is judged."""
+
+import asyncio
+import gc
+import hashlib
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from moldau.simulation.checker import check
+from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
+from moldau.simulation.history import History, Partition
+from moldau.simulation.host import Host, Program
+from moldau.simulation.loop import SimulationError
+from moldau.simulation.nemesis import Nemesis, Weather
+from moldau.simulation.network import NetworkOptions
+from moldau.simulation.seeds import stream
+from moldau.simulation.world import World
+
+Prepare = Callable[[Client], Awaitable[None]]
+
+
+class Afterlife(Protocol):
+    """What a scenario looks at when all is over."""
+
+    async def quiet(self, world: World, node: Host, history: History) -> None:
+        """Called when no client works any more; returns when the node has tidied up."""
+        ...
+
+    async def judge(self, world: World, node: Host, history: History) -> None:
+        """Called after everything was read: write what is wrong into the history, and ..."""
+        ...
+
+    async def spoil(self, world: World, node: Host, history: History) -> None:
+        """... take away whatever may be lost. Everything must then read the same again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What is run, and how much of it. ``program`` is the node under test, one life of it."""
+
+    program: Program
+    partitions: tuple[Partition, ...]
+    prepare: Prepare | None = None
+    meddle: Prepare | None = None
+    """An administrator's work beside the producers', which ends by itself."""
+    shortened: frozenset[Partition] = frozenset()
+    """Partitions whose first records are deleted now and then."""
+    afterlife: Afterlife | None = None
+    weather: Weather = field(default_factory=Weather)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    port: int = 9092
+    producer_count: int = 2
+    plain_producer_count: int = 1
+    consumer_count: int = 1
+    records_per_producer: int = 200
+    fault_count: int = 3
+    time_limit_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a seed went. ``digest`` names the whole history, bytes and timing included."""
+
+    seed: int
+    violations: list[str]
+    digest: str
+    virtual_s: float
+    record_count: int
+    history: History
+
+
+def run_seed(scenario: Scenario, seed: int) -> Result:
+    """Play the scenario with one seed; never raises for what the node does wrong."""
+    collecting = gc.isenabled()
+    gc.disable()  # finalizers at random moments have no place in a history
+    try:
+        with World(seed, network=scenario.network, time_limit_s=scenario.time_limit_s) as world:
+            story = _Story(world, scenario)
+            try:
+                violations = world.run(story.run())
+            except SimulationError as error:
+                violations = [*story.history.violations, f"{type(error).__name__}: {error}"]
+            violations += world.errors()
+            loop = world.loop
+            summary = f"{story.history.digest()} {loop.digest:08x} {loop.steps} {loop.time():.6f}"
+            digest = hashlib.sha256(summary.encode()).hexdigest()[:16]
+            count = sum(len(production.values) for production in story.history.productions)
+            return Result(seed, violations, digest, loop.elapsed_s(), count, story.history)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+class _Story:
+    def __init__(self, world: World, scenario: Scenario) -> None:
+        self._world = world
+        self._scenario = scenario
+        self.history = History(world.loop.elapsed_s)
+        self._node = world.host("node-1")
+        self._bootstrap = Bootstrap("node-1", scenario.port)
+
+    async def run(self) -> list[str]:
+        scenario, world = self._scenario, self._world
+        chance = stream(world.seed, "nemesis")
+        nemesis = Nemesis(world, self.history, chance, {self._node: scenario.program}, scenario.weather)
+        self._node.start(scenario.program)
+        supervisor = asyncio.create_task(nemesis.supervise())
+        if scenario.prepare is not None:
+            client = Client("admin", self._bootstrap, self.history, stream(world.seed, "admin"))
+            await self._on(world.host("admin"), scenario.prepare(client))
+        storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
+        readers = [self._start_consumer(number) for number in range(scenario.consumer_count)]
+        await asyncio.gather(*self._producers(), *self._meddlers())
+        await storm
+        self.history.note("producers are done")
+        violations = await self._ending(readers)
+        supervisor.cancel()
+        return violations
+
+    async def _ending(self, readers: "list[asyncio.Task[Any]]") -> list[str]:
+        scenario, afterlife = self._scenario, self._scenario.afterlife
+        if afterlife is not None:
+            for reader in readers:
+                reader.cancel()
+            await afterlife.quiet(self._world, self._node, self.history)
+        final, first_offsets = await self._read_all("judge")
+        for reader in readers:
+            if reader.done() and not reader.cancelled() and reader.exception() is not None:
+                self.history.violate(f"a consumer failed: {reader.exception()!r}")
+        violations = check(self.history, final, first_offsets)
+        if afterlife is not None and not violations:
+            await afterlife.judge(self._world, self._node, self.history)
+            await afterlife.spoil(self._world, self._node, self.history)
+            again, first_again = await self._read_all("second judge")
+            for partition in scenario.partitions:
+                if (final[partition], first_offsets[partition]) != (again[partition], first_again[partition]):
+                    self.history.violate(f"{partition} has changed: {final[partition]}, {again[partition]}")
+            violations = check(self.history, final, first_offsets)
+        return violations
+
+    def _on(self, host: Host, story: Coroutine[Any, Any, Any] | Awaitable[Any]) -> "asyncio.Task[Any]":
+        async def program() -> Any:
+            return await story
+
+        process = host.start(lambda _machine: program())
+        assert process.main is not None
+        return process.main
+
+    def _producers(self) -> "list[asyncio.Task[Any]]":
+        scenario, tasks = self._scenario, []
+        for number in range(scenario.producer_count + scenario.plain_producer_count):
+            name = f"producer-{number}"
+            chance = stream(self._world.seed, name)
+            producer = Producer(
+                name,
+                self._bootstrap,
+                self.history,
+                chance,
+                scenario.partitions[number % len(scenario.partitions)],
+                idempotent=number < scenario.producer_count,
+            )
+            pause_s = chance.choice((0.01, 0.1, 0.3))
+            run = producer.run(scenario.records_per_producer, pause_s=pause_s)
+            tasks.append(self._on(self._world.host(name), run))
+        return tasks
+
+    def _meddlers(self) -> "list[asyncio.Task[Any]]":
+        meddle = self._scenario.meddle
+        if meddle is None:
+            return []
+        chance = stream(self._world.seed, "meddler")
+        client = Client("meddler", self._bootstrap, self.history, chance)
+        return [self._on(self._world.host("meddler"), meddle(client))]
+
+    def _start_consumer(self, number: int) -> "asyncio.Task[Any]":
+        name = f"consumer-{number}"
+        partition = self._scenario.partitions[number % len(self._scenario.partitions)]
+        consumer = Consumer(
+            name,
+            self._bootstrap,
+            self.history,
+            stream(self._world.seed, name),
+            partition,
+            shortened=partition in self._scenario.shortened,
+        )
+        return self._on(self._world.host(name), consumer.run())
+
+    async def _read_all(
+        self, judge: str
+    ) -> tuple[dict[Partition, list[tuple[int, bytes]]], dict[Partition, int]]:
+        """All records, and the first offset of each partition."""
+        final: dict[Partition, list[tuple[int, bytes]]] = {}
+        first_offsets: dict[Partition, int] = {}
+        for partition in self._scenario.partitions:
+            name = f"{judge}-{partition.topic}-{partition.index}"
+            chance = stream(self._world.seed, name)
+            reader = Consumer(
+                name,
+                self._bootstrap,
+                self.history,
+                chance,
+                partition,
+                observed=False,
+                shortened=partition in self._scenario.shortened,
+            )
+            final[partition] = await self._on(self._world.host(name), reader.read_to_end())
+            first_offsets[partition] = reader.first_offset
+        return final, first_offsets

@@ -1,0 +1,190 @@
+"""What lies on a simulated disk: twice, once as programs see it and once as it survives a loss of power.
+
+Files are torn in sectors of 512 bytes. A crash keeps of the unsynced writes nothing, everything, a prefix
+or a random subset of sectors; of unsynced changes to folders likewise. After a failed sync the pages
+count as clean although some never reached the disk, as on Linux: a later sync does not bring them back.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
+
+SECTOR_BYTES = 512
+_ZEROS_AT_END_CHANCE = 0.25
+
+
+class FileNode:
+    """A file: ``data`` is what reads see, ``_synced`` what is on the platter."""
+
+    __slots__ = ("_dirty", "_synced", "_truncated_to", "data", "locked_by", "modified_ms")
+
+    def __init__(self, modified_ms: int) -> None:
+        self.data = bytearray()
+        self.modified_ms = modified_ms
+        self.locked_by: object | None = None
+        self._synced = bytearray()
+        self._dirty: list[tuple[int, int]] = []  # ranges of sectors, in the order of writing
+        self._truncated_to: int | None = None
+
+    def write(self, position: int, content: bytes) -> None:
+        data = self.data
+        size = len(data)
+        if position > size:
+            data += bytes(position - size)
+        data[position : position + len(content)] = content
+        if content:
+            first = min(position, size) // SECTOR_BYTES
+            self._dirty.append((first, -(-(position + len(content)) // SECTOR_BYTES)))
+
+    def truncate(self, size: int) -> None:
+        if size < len(self.data):
+            del self.data[size:]
+            if self._truncated_to is None or size < self._truncated_to:
+                self._truncated_to = size
+        else:
+            self.data += bytes(size - len(self.data))
+
+    def sync(self) -> None:
+        """All of ``data`` becomes durable (but for what an earlier failed sync has lost)."""
+        synced = self._synced
+        if self._truncated_to is not None:
+            del synced[self._truncated_to :]
+        self._apply(synced, self._dirty)
+        self._fit(synced, len(self.data))
+        self._dirty.clear()
+        self._truncated_to = None
+
+    def sync_failed(self, chance: random.Random) -> None:
+        """Some sectors reached the disk, the others are lost without being dirty any more."""
+        self._dirty = [(sector, sector + 1) for sector in self._dirty_sectors() if chance.random() < 0.5]
+        self.sync()
+
+    def crash(self, chance: random.Random) -> None:
+        """The power went: what was not synced is kept only as chance has it."""
+        after = bytearray(self._synced)
+        if self._dirty or self._truncated_to is not None or len(after) != len(self.data):
+            sectors = list(self._dirty_sectors())
+            cut = self._truncated_to
+            cut_kept = cut is None or chance.random() < 0.5
+            if cut is not None:
+                if cut_kept:
+                    del after[cut:]
+                else:
+                    sectors = [sector for sector in sectors if (sector + 1) * SECTOR_BYTES <= cut]
+            kept = chosen(sectors, chance)
+            self._apply(after, [(sector, sector + 1) for sector in kept])
+            if cut_kept and len(after) < len(self.data) and chance.random() < _ZEROS_AT_END_CHANCE:
+                self._fit(after, chance.randint(len(after), len(self.data)))
+        self.data = after
+        self._synced = bytearray(after)
+        self._dirty.clear()
+        self._truncated_to = None
+        self.locked_by = None
+
+    def _dirty_sectors(self) -> Iterator[int]:
+        sectors = dict.fromkeys(sector for first, end in self._dirty for sector in range(first, end))
+        return (sector for sector in sectors if sector * SECTOR_BYTES < len(self.data))
+
+    def _apply(self, target: bytearray, ranges: Iterable[tuple[int, int]]) -> None:
+        for first, end in ranges:
+            start = first * SECTOR_BYTES
+            content = self.data[start : end * SECTOR_BYTES]
+            if len(target) < start:
+                target += bytes(start - len(target))
+            target[start : start + len(content)] = content
+
+    @staticmethod
+    def _fit(target: bytearray, size: int) -> None:
+        if len(target) < size:
+            target += bytes(size - len(target))
+        else:
+            del target[size:]
+
+
+class FolderNode:
+    """A folder: its entries now, and as they survive."""
+
+    __slots__ = ("entries", "synced")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Node] = {}
+        self.synced: dict[str, Node] = {}
+
+
+Node: TypeAlias = FileNode | FolderNode
+Change: TypeAlias = tuple[tuple[FolderNode, str, "FileNode | FolderNode | None"], ...]
+"""Entries that are set, or removed (None), in one step: a rename is one change."""
+
+
+class Volume:
+    """A file tree with a journal of the changes to folders that are not synced yet."""
+
+    def __init__(self) -> None:
+        self.root = FolderNode()
+        self._journal: list[Change] = []
+
+    def change(self, *entries: tuple[FolderNode, str, FileNode | FolderNode | None]) -> None:
+        """Set or remove entries as one change."""
+        _set_entries(entries, lambda folder: folder.entries)
+        self._journal.append(entries)
+
+    def sync_folder(self, folder: FolderNode) -> None:
+        """Every change that touches the folder becomes durable."""
+        waiting: list[Change] = []
+        for change in self._journal:
+            if any(changed is folder for changed, _, _ in change):
+                _set_entries(change, lambda changed: changed.synced)
+            else:
+                waiting.append(change)
+        self._journal = waiting
+
+    def crash(self, chance: random.Random) -> None:
+        """Lose what chance has it of everything unsynced."""
+        for change in chosen(self._journal, chance):
+            _set_entries(change, lambda folder: folder.synced)
+        self._journal.clear()
+        self._crash_folder(self.root, chance, set())
+
+    def _crash_folder(self, folder: FolderNode, chance: random.Random, seen: set[int]) -> None:
+        folder.entries = dict(folder.synced)
+        for name in sorted(folder.entries):
+            node = folder.entries[name]
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if isinstance(node, FolderNode):
+                self._crash_folder(node, chance, seen)
+            else:
+                node.crash(chance)
+
+    def used_bytes(self) -> int:
+        """Bytes of all files."""
+
+        def of(node: Node) -> int:
+            return len(node.data) if isinstance(node, FileNode) else sum(map(of, node.entries.values()))
+
+        return of(self.root)
+
+
+def _set_entries(change: Change, entries_of: Callable[[FolderNode], dict[str, Node]]) -> None:
+    for folder, name, node in change:
+        if node is None:
+            entries_of(folder).pop(name, None)
+        else:
+            entries_of(folder)[name] = node
+
+
+T = TypeVar("T")
+
+
+def chosen(items: Sequence[T], chance: random.Random) -> list[T]:
+    """What of some unsynced items survives: nothing, all, a prefix or a subset."""
+    match chance.randrange(4):
+        case 0:
+            return []
+        case 1:
+            return list(items)
+        case 2:
+            return list(items[: chance.randint(0, len(items))])
+        case _:
+            return [item for item in items if chance.random() < 0.5]

@@ -1,0 +1,65 @@
+"""Worker threads without threads: a job takes effect at a later moment, and its answer comes later still.
+
+What is written between the effect of a ``sync`` and its answer is not covered by it, just as with a
+real thread; a kill may fall before the effect, or between effect and answer.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from moldau.simulation.loop import SimulatedLoop
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SLOW_CHANCE = 0.03
+
+
+class SimulatedWorkers:
+    """:class:`moldau.runtime.Workers` of one process; jobs may overtake one another."""
+
+    def __init__(self, loop: SimulatedLoop, chance: random.Random, *, delay_s: float = 0.001) -> None:
+        self._loop = loop
+        self._chance = chance
+        self._delay_s = delay_s
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._number = 0
+
+    def _delay(self) -> float:
+        slow = 20.0 if self._chance.random() < _SLOW_CHANCE else 1.0
+        return self._chance.expovariate(1.0) * self._delay_s * slow
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        answer: asyncio.Future[T] = self._loop.create_future()
+        self._number += 1
+        number = self._number
+
+        def take_effect() -> None:
+            if self._waiting.pop(number, None) is None:
+                return  # close() was faster
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = function(*args, **kwargs)
+            except Exception as raised:
+                error = raised
+            self._loop.call_later(self._delay(), _give, answer, result, error)
+
+        self._waiting[number] = take_effect
+        self._loop.call_later(self._delay(), take_effect)
+        return await answer
+
+    def close(self) -> None:
+        for take_effect in list(self._waiting.values()):
+            take_effect()
+
+
+def _give(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None) -> None:
+    if answer.done():
+        return  # whoever waited was cancelled; the job was done all the same
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(result)

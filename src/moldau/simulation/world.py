@@ -1,0 +1,57 @@
+"""A world: one seed, one loop, one network, and hosts by name."""
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, TypeVar
+
+from moldau.simulation.clock import EPOCH_MS
+from moldau.simulation.host import Host
+from moldau.simulation.loop import SimulatedLoop
+from moldau.simulation.network import Network, NetworkOptions
+from moldau.simulation.object_store import SimulatedObjectStore
+from moldau.simulation.seeds import stream
+
+T = TypeVar("T")
+
+
+class World:
+    """Everything that one history happens in. Use it as a context manager: leaving it ends the world."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        network: NetworkOptions | None = None,
+        time_limit_s: float = 3_600.0,
+        step_limit: int = 20_000_000,
+    ) -> None:
+        self.seed = seed
+        self.loop = SimulatedLoop(seed, time_limit_s=time_limit_s, step_limit=step_limit)
+        self.network = Network(self.loop, seed, network)
+        self.object_store = SimulatedObjectStore(
+            stream(seed, "object store"), lambda: EPOCH_MS + int(self.loop.elapsed_s() * 1_000)
+        )
+        self.object_store.on_event = lambda event: self.loop.trace(event.encode())
+
+    def host(self, name: str) -> Host:
+        """The host of that name, made at the first call."""
+        host = self.network.hosts.get(name)
+        if host is None:
+            host = self.network.hosts[name] = Host(self, name, len(self.network.hosts))
+        return host
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        """Let the world go on until ``story`` ends; the story stands outside of every host."""
+        return self.loop.run_until_complete(story)
+
+    def errors(self) -> list[str]:
+        """What went wrong in callbacks and in tasks that nobody awaited."""
+        return [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.loop.dispose()

@@ -1,0 +1,6 @@
+"""The local partition log in Apache Kafka's own file formats, and the logs of a node together.
+
+``log`` is one partition, ``log_manager`` all partitions of a node's log folders, ``replicated_log``
+the log with snapshots that the KRaft quorum and coordinators stand on. Every byte goes through the
+``Disk`` port, so all of it runs unchanged on a simulated disk.
+"""

@@ -1,0 +1,67 @@
+"""What an append, a read and a lookup answer."""
+
+from enum import Enum
+from typing import NamedTuple
+
+NO_TIMESTAMP = -1
+
+
+class AppendOrigin(Enum):
+    """Who appends: decides which checks apply."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    RAFT = "raft"
+
+
+class AppendInfo(NamedTuple):
+    """The outcome of an append.
+
+    ``log_append_time_ms`` is -1 unless the topic's timestamps are LogAppendTime. A duplicate of an
+    idempotent producer's batch carries the offsets and the time of the first append.
+    """
+
+    first_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    max_timestamp_ms: int
+    size_bytes: int
+    is_duplicate: bool = False
+
+
+class AbortedTransaction(NamedTuple):
+    """A producer's aborted transaction: where it began and where its abort marker lies."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class ReadResult(NamedTuple):
+    """Whole batches of one segment, in order.
+
+    ``views`` hold ``size_bytes`` bytes, from ``segment_position`` of the segment on. The first
+    batch may begin below the offset that was asked for; all end below ``next_offset``.
+    """
+
+    views: list[memoryview]
+    size_bytes: int
+    next_offset: int
+    segment_base_offset: int
+    segment_position: int
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp, in milliseconds."""
+
+    offset: int
+    timestamp: int
+
+
+class EpochEndOffset(NamedTuple):
+    """The largest epoch not above the one asked for, and the offset after its last record."""
+
+    epoch: int
+    end_offset: int

@@ -1,0 +1,118 @@
+"""Walking over the batches of a segment file by their headers alone."""
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from moldau.records.batch import HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, check_batch
+from moldau.records.errors import CorruptRecordError
+from moldau.runtime.disk import File
+
+# base offset, batch length, (epoch, magic, CRC, attributes), last offset delta, (base timestamp),
+# max timestamp
+_SKETCH: Final = Struct(">qi11xi8xq")
+_CHUNK_SIZE_BYTES: Final = 8 * 1024
+_CHECK_CHUNK_SIZE_BYTES: Final = 1024 * 1024
+
+
+class Sketch(NamedTuple):
+    """Of a batch in a segment: where it lies and which offsets and timestamps it spans."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+
+
+def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
+    """Read the header at ``buffer[start:]``, which lies at ``position`` of its file."""
+    base_offset, length, last_offset_delta, max_timestamp_ms = _SKETCH.unpack_from(buffer, start)
+    return Sketch(
+        position, length + LOG_OVERHEAD_BYTES, base_offset, base_offset + last_offset_delta, max_timestamp_ms
+    )
+
+
+def scan(file: File, position: int, end: int) -> Iterator[Sketch]:
+    """The batches of ``file[position:end]``, which must hold whole, valid batches only."""
+    while position < end:
+        chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))
+        at, last_start = 0, len(chunk) - _SKETCH.size
+        while at <= last_start:
+            sketch = sketch_at(chunk, at, position + at)
+            if sketch.size_bytes < HEADER_SIZE_BYTES:
+                return
+            yield sketch
+            at += sketch.size_bytes
+        if not at:
+            return
+        position += at
+
+
+def find_position(file: File, position: int, end: int, offset: int) -> int:
+    """Where the first batch of ``file[position:end]`` begins that ends at or after ``offset``; else ``end``.
+
+    As :func:`scan` would find it, in a quarter of the time: every read begins here.
+    """
+    unpack = _SKETCH.unpack_from
+    while position < end:
+        chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))
+        at, last_start = 0, len(chunk) - _SKETCH.size
+        while at <= last_start:
+            base_offset, length, last_offset_delta, _ = unpack(chunk, at)
+            if base_offset + last_offset_delta >= offset:
+                return position + at
+            at += length + LOG_OVERHEAD_BYTES
+        if not at:
+            break
+        position += at
+    return end
+
+
+def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[int, int | None]:
+    """Where the last batch of ``file[position:end]`` ends that ends at or before ``limit``.
+
+    With the offset that follows it; when not even the first fits, ``position`` and that one's base
+    offset; None at the end of the file.
+    """
+    unpack = _SKETCH.unpack_from
+    next_offset: int | None = None
+    while position < end:
+        chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))
+        at, last_start = 0, len(chunk) - _SKETCH.size
+        while at <= last_start:
+            base_offset, length, last_offset_delta, _ = unpack(chunk, at)
+            if position + at + length + LOG_OVERHEAD_BYTES > limit:
+                return position + at, base_offset if next_offset is None else next_offset
+            next_offset = base_offset + last_offset_delta + 1
+            at += length + LOG_OVERHEAD_BYTES
+        if not at:
+            break
+        position += at
+    return position, next_offset
+
+
+def scan_checked(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """``(position, header, batch)`` of the batches of ``file[position:end]`` up to the first bad one.
+
+    For bytes that a crash may have torn: length, magic and CRC are checked; zeros are not a batch.
+    """
+    while end - position >= HEADER_SIZE_BYTES:
+        chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_SIZE_BYTES, end - position)))
+        at = 0
+        while len(chunk) - at >= HEADER_SIZE_BYTES:
+            size_bytes = sketch_at(chunk, at, position + at).size_bytes
+            if not HEADER_SIZE_BYTES <= size_bytes <= end - position - at:
+                return
+            if size_bytes > len(chunk) - at:
+                if not at:
+                    chunk = memoryview(file.read_at(position, size_bytes))
+                    continue
+                break
+            try:
+                header = check_batch(chunk, at)
+            except CorruptRecordError:
+                return
+            yield position + at, header, chunk[at : at + size_bytes]
+            at += size_bytes
+        position += at

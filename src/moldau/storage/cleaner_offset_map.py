@@ -1,0 +1,45 @@
+"""The last offset of each key in the part of a log that is about to be compacted."""
+
+from hashlib import blake2b
+
+ENTRY_SIZE_BYTES = 166
+"""Measured: a digest, an offset and their place in a dict."""
+
+_DIGEST_SIZE_BYTES = 16
+
+
+class OffsetMap:
+    """Keys and offsets in bounded memory.
+
+    Longer keys are kept as digests of 128 bits, so that memory depends on their number alone; shorter
+    ones as they are, which can never be mistaken for a digest.
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self.capacity = max(1, memory_bytes // ENTRY_SIZE_BYTES)
+        self._offsets: dict[bytes, int] = {}
+        self.latest_offset = -1
+        """Up to here (inclusive) the map knows the log."""
+        self.is_full = False
+        """Whether a key was refused: the rest of the log needs another round."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def put(self, key: bytes, offset: int) -> bool:
+        """Note a record; false, and nothing noted, when there is no room for another key."""
+        if len(key) >= _DIGEST_SIZE_BYTES:
+            key = blake2b(key, digest_size=_DIGEST_SIZE_BYTES).digest()
+        offsets = self._offsets
+        if len(offsets) >= self.capacity and key not in offsets:
+            self.is_full = True
+            return False
+        offsets[key] = offset
+        self.latest_offset = offset
+        return True
+
+    def get(self, key: bytes) -> int:
+        """The last offset of a key; -1 when there is none."""
+        if len(key) >= _DIGEST_SIZE_BYTES:
+            key = blake2b(key, digest_size=_DIGEST_SIZE_BYTES).digest()
+        return self._offsets.get(key, -1)

@@ -1,0 +1,272 @@
+"""One partition's log: what a replica stores, in Kafka's file formats.
+
+:class:`PartitionLog` gives the bytes of a :class:`SegmentedLog` their meaning: offsets are assigned
+or checked, idempotent producers are judged, epochs and transactions are kept. Its calls are
+synchronous and made from one thread (the event loop's); only ``flush`` goes through ``Workers``.
+
+**Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``,
+``on_failure`` is told once, and from then on every call that needs the disk raises the same: what the
+file holds past the last success is unknown until the log is opened (and recovered) again.
+"""
+
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult, TimestampOffset
+from moldau.storage.log_append import AppendingLog
+from moldau.storage.retention import deletable_segments
+from moldau.storage.segment import Segment
+from moldau.storage.timestamp_search import find_max_timestamp, find_timestamp
+
+
+class PartitionLog(AppendingLog):
+    """The log of one partition on one disk; made by :meth:`open`."""
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_bound_offset: int | None = None,
+        min_one_batch: bool = True,
+    ) -> ReadResult:
+        """Whole batches from the one that holds ``offset``, all below the upper bound.
+
+        At most ``max_bytes``, but with ``min_one_batch`` the first batch even if it is larger. The
+        views stay valid for as long as they are held, provided that what they show is not truncated:
+        whoever reads above the high watermark copies them before the next truncation.
+
+        Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end.
+        """
+        if self._failure is not None:
+            self._check_online()
+        segments = self._segments
+        end_offset = segments.end_offset
+        if not self.log_start_offset <= offset <= end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition}: {offset} is not in [{self.log_start_offset}, {end_offset}]",
+            )
+        if upper_bound_offset is None or upper_bound_offset > end_offset:
+            upper_bound_offset = end_offset
+        if offset >= upper_bound_offset:
+            return ReadResult([], 0, offset, segments.active.base_offset, segments.active.size_bytes)
+        try:
+            return segments.read(offset, max_bytes, upper_bound_offset, min_one_batch)
+        except OSError as error:
+            self.fail("reading", error)
+
+    def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
+        """The aborted transactions with records in what a read from ``offset`` returned."""
+        found: list[AbortedTransaction] = []
+        segments = self._segments
+        for segment in segments.segments[segments.index_holding(offset) :]:
+            for transaction in segment.transaction_index:
+                if transaction.last_offset >= offset and transaction.first_offset < result.next_offset:
+                    found.append(transaction)
+                if transaction.last_stable_offset >= result.next_offset:
+                    return found
+        return found
+
+    def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> TimestampOffset | None:
+        """The first *record* at or after a timestamp, below ``up_to`` (default: the end)."""
+        with self.guarded("reading"):
+            end_offset = self.log_end_offset if up_to is None else up_to
+            return find_timestamp(
+                self._segments, timestamp_ms, start_offset=self.log_start_offset, end_offset=end_offset
+            )
+
+    def max_timestamp_offset(self, up_to: int | None = None) -> TimestampOffset | None:
+        """The first record that has the largest timestamp of all (KIP-734), below ``up_to``."""
+        with self.guarded("reading"):
+            end_offset = self.log_end_offset if up_to is None else up_to
+            return find_max_timestamp(
+                self._segments, start_offset=self.log_start_offset, end_offset=end_offset
+            )
+
+    def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
+        """The largest epoch not above ``leader_epoch`` and its end offset; (-1, -1) when unknown."""
+        return self.leader_epochs.end_offset_for(leader_epoch, self.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The leader epoch that an offset was, or will be, written in; -1 when unknown."""
+        epoch = self.leader_epochs.epoch_for_offset(offset)
+        return -1 if epoch is None else epoch
+
+    def active_producers(self) -> list[tuple[int, int, int, int, int, int]]:
+        """For DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch, txn start."""
+        return self.producers.active()
+
+    # -- segments -----------------------------------------------------------------------------
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Begin a new segment, at the end unless said otherwise."""
+        with self.guarded("rolling"):
+            segments = self._segments
+            if segments.active.size_bytes:
+                self.producers.write_snapshot(segments.end_offset)
+            segments.roll(segments.end_offset if base_offset is None else base_offset)
+
+    def update_log_start_offset(self, offset: int) -> bool:
+        """Move the log's start up (DeleteRecords); it may lie inside a batch and never moves back.
+
+        Bytes go with the next retention pass. Raises ``KafkaError(offset_out_of_range)`` above the end.
+        """
+        self._check_online()
+        if offset > self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self.topic_partition}: cannot begin at {offset}, it ends at {self.log_end_offset}",
+            )
+        if offset <= self.log_start_offset:
+            return False
+        with self.guarded("writing the leader epochs of"):
+            self.log_start_offset = offset
+            self.high_watermark = max(self.high_watermark, offset)
+            self.leader_epochs.truncate_from_start(offset)
+            self.producers.state.advance_log_start(offset)
+            self._save_epochs()
+        return True
+
+    def delete_old_segments(
+        self, now_ms: int, high_watermark: int | None = None, *, max_segments: int | None = None
+    ) -> list[str]:
+        """Take segments past their retention out of the log, at most ``max_segments`` of them.
+
+        Returns the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
+        """
+        with self.guarded("deleting segments of"):
+            segments = self._segments
+            count = deletable_segments(
+                segments,
+                self._config,
+                now_ms=now_ms,
+                high_watermark=self.high_watermark if high_watermark is None else high_watermark,
+                log_start_offset=self.log_start_offset,
+            )
+            if max_segments is not None:
+                count = min(count, max_segments)
+            if not count:
+                return []
+            if count == len(segments.segments):
+                self.roll()
+            start_offset = segments.segments[count].base_offset
+            if start_offset > self.log_start_offset:
+                self.log_start_offset = start_offset
+                self.leader_epochs.truncate_from_start(start_offset)
+                self.producers.state.advance_log_start(start_offset)
+                self._save_epochs()
+            paths = segments.remove_first(count)
+            self.producers.snapshots.remove_before(start_offset)
+            return paths
+
+    def delete_segments_before_start(self) -> list[str]:
+        """As :meth:`delete_old_segments`, for those below the log's start only."""
+        with self.guarded("deleting segments of"):
+            segments = self._segments
+            count = segments.index_holding(self.log_start_offset)
+            if not count:
+                return []
+            self.producers.snapshots.remove_before(segments.segments[count].base_offset)
+            return segments.remove_first(count)
+
+    def replace_segments(self, old: list[Segment], base_offset: int) -> list[str]:
+        """Take a cleaned segment for sealed ones that stand in a row; see :meth:`SegmentedLog.replace`."""
+        with self.guarded("compacting"):
+            paths = self._segments.replace(old, base_offset)
+            for segment in old[1:]:
+                self.producers.snapshots.remove(segment.base_offset)
+            return paths
+
+    # -- truncation ---------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds or follows ``offset``; nothing happens at or above the end.
+
+        The log then ends with its last batch: below ``offset``, where compaction had left a hole.
+        """
+        with self.guarded("truncating"):
+            if offset >= self.log_end_offset:
+                return
+            if offset <= self.log_start_offset:
+                self.truncate_fully_and_start_at(offset)
+                return
+            self._truncations += 1
+            end_offset = self._segments.truncate_to(offset)
+            if end_offset < self.log_start_offset:
+                self.truncate_fully_and_start_at(self.log_start_offset)
+                return
+            self._after_truncation(end_offset)
+            self.producers.truncate_to(
+                self._segments, log_start_offset=self.log_start_offset, now_ms=self._now_ms()
+            )
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log goes on, empty, at ``offset``."""
+        with self.guarded("truncating"):
+            self._truncations += 1
+            self._segments.restart_at(offset)
+            self.log_start_offset = offset
+            self.leader_epochs.clear()
+            self._after_truncation(offset)
+            self.producers.restart_at(offset)
+
+    def _after_truncation(self, end_offset: int) -> None:
+        self.leader_epochs.truncate_from_end(end_offset)
+        self._save_epochs()
+        self._last_epoch = self._latest_epoch()
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.high_watermark = max(min(self.high_watermark, end_offset), self.log_start_offset)
+        if self.on_truncation is not None:
+            self.on_truncation()
+
+    # -- durability ---------------------------------------------------------------------------
+
+    async def flush(self) -> int:
+        """Make every append so far durable; return the offset below which all is.
+
+        Calls that meet share one sync: whoever comes while one runs is served by the next.
+        """
+        wanted = self.log_end_offset
+        while True:
+            async with self._flushing:
+                self._check_online()
+                if self._is_durable(min(wanted, self.log_end_offset)):
+                    return self.flushed_offset
+                end_offset, truncations = self.log_end_offset, self._truncations
+                try:
+                    await self._segments.sync(self.flushed_offset)
+                except OSError as error:
+                    self.fail("syncing", error)
+                self._last_flush_ms = self._now_ms()
+                if truncations == self._truncations:
+                    self.flushed_offset = max(self.flushed_offset, end_offset)
+
+    def is_flush_due(self) -> bool:
+        """Whether a segment was sealed since the last flush, or ``flush.ms`` has passed."""
+        segments = self._segments
+        if self._failure is not None or self.flushed_offset >= segments.end_offset:
+            return False
+        return (
+            self.flushed_offset < segments.active.base_offset
+            or self._now_ms() - self._last_flush_ms >= self._config.flush_ms
+        )
+
+    def _is_durable(self, offset: int) -> bool:
+        return self.flushed_offset >= offset and not self._segments.folder_changed
+
+    def _flush_now(self) -> None:
+        self._segments.sync_now(self.flushed_offset)
+        self.flushed_offset = self.log_end_offset
+
+    def close(self) -> None:
+        """Make all durable and release the files; blocking. A second call does nothing."""
+        if self._closed or self._failure is not None:
+            self._closed = True
+            return
+        self._closed = True
+        with self.guarded("closing"):
+            self.producers.write_snapshot(self.log_end_offset)
+            self._flush_now()
+            self._segments.close()
+        self._failure = KafkaError(ErrorCode.kafka_storage_error, f"{self.directory} is closed")

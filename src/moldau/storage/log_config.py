@@ -1,0 +1,42 @@
+"""What a partition log needs to know of its topic's configuration."""
+
+from dataclasses import dataclass
+
+from moldau.records.batch import TimestampType
+
+_INT64_MAX = 2**63 - 1
+_HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """Kafka's topic configs of the same names, with Kafka's defaults; -1 is unlimited."""
+
+    segment_bytes: int = 1024**3
+    segment_ms: int = 7 * 24 * _HOUR_MS
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 * 1024**2
+    index_interval_bytes: int = 4096
+    retention_bytes: int = -1
+    retention_ms: int = 7 * 24 * _HOUR_MS
+    cleanup_delete: bool = True
+    cleanup_compact: bool = False
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = _INT64_MAX
+    delete_retention_ms: int = 24 * _HOUR_MS
+    min_cleanable_dirty_ratio: float = 0.5
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = _INT64_MAX
+    flush_ms: int = _INT64_MAX
+    max_message_bytes: int = 1024**2 + 12
+    message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
+    message_timestamp_before_max_ms: int = _INT64_MAX
+    message_timestamp_after_max_ms: int = _HOUR_MS
+    producer_id_expiration_ms: int = 24 * _HOUR_MS
+
+    @property
+    def roll_ms(self) -> int:
+        """``segment.ms``, or less where a compacted topic's records must not stay in the active segment."""
+        if self.cleanup_compact and self.max_compaction_lag_ms > 0:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms

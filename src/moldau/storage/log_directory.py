@@ -1,0 +1,116 @@
+"""One of a node's log folders: its lock, its checkpoints, the mark of a clean stop, and its health."""
+
+import errno
+import itertools
+import threading
+
+from moldau.runtime.disk import Disk, DiskError, Lock
+from moldau.storage.checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from moldau.storage.file_names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+)
+from moldau.storage.topic_partition import TopicPartition
+
+_CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+
+
+class LogDirectoryError(Exception):
+    """A log folder, or a partition's folder in it, cannot be used; the message names it and why."""
+
+
+class LogDirectory:
+    """A folder that holds the folders of partitions. Blocking."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.offline_reason: str | None = None
+        self.was_clean = False
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_start_offsets: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
+        """Where the last compaction of each log has ended."""
+        self._lock: Lock | None = None
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._writing = threading.Lock()
+        self._tickets = itertools.count()
+        self._newest: dict[str, int] = {}
+
+    @property
+    def is_online(self) -> bool:
+        return self.offline_reason is None
+
+    def open(self) -> None:
+        """Lock the folder, making it when absent, and read its checkpoints.
+
+        The mark of a clean stop is taken away: the next one has to be earned. Raises
+        :class:`LogDirectoryError` when another process holds the folder, ``OSError``, ``CheckpointError``.
+        """
+        self._disk.make_dirs(self.path)
+        try:
+            self._lock = self._disk.lock(f"{self.path}/{LOCK}")
+        except DiskError as error:
+            if error.errno == errno.EAGAIN:
+                raise LogDirectoryError(
+                    f"{self.path} is in use by another process (it holds {LOCK})"
+                ) from error
+            raise
+        self.recovery_points = self._read(RECOVERY_POINTS)
+        self.log_start_offsets = self._read(LOG_START_OFFSETS)
+        self.high_watermarks = self._read(HIGH_WATERMARKS)
+        self.cleaner_offsets = self._read(CLEANER_OFFSETS)
+        mark = f"{self.path}/{CLEAN_SHUTDOWN}"
+        self.was_clean = self._disk.exists(mark)
+        if self.was_clean:
+            self._disk.remove(mark)
+            self._disk.sync_dir(self.path)
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
+        self._written[name] = dict(offsets)
+        return offsets
+
+    def says_otherwise(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """Whether a checkpoint differs from these offsets."""
+        return self._written.get(name) != offsets
+
+    def has_checkpointed(self, topic_partition: TopicPartition) -> bool:
+        """Whether a checkpoint on disk speaks of a partition."""
+        return any(topic_partition in offsets for offsets in self._written.values())
+
+    def ticket(self) -> int:
+        """A number that says when the content of a checkpoint was put together."""
+        return next(self._tickets)
+
+    def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int], ticket: int) -> None:
+        """Replace one of the checkpoints, unless it says the same already.
+
+        Threads take turns, and what was put together later is never replaced by what is older: a
+        checkpoint from before a truncation would vouch for what has been cut.
+        """
+        with self._writing:
+            if ticket < self._newest.get(name, -1):
+                return
+            self._newest[name] = ticket
+            if self.says_otherwise(name, offsets):
+                write_offset_checkpoint(self._disk, f"{self.path}/{name}", offsets)
+                self._written[name] = offsets
+
+    def write_cleaner_offsets(self) -> None:
+        """Replace the cleaner's checkpoint."""
+        self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
+
+    def mark_clean(self) -> None:
+        """Everything is durable and in its checkpoint: the next start need not look for damage."""
+        self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_CONTENT)
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

@@ -1,0 +1,479 @@
+"""All partition logs of a node, in one or more log folders, and the chores that keep them in order."""
+
+import asyncio
+import contextlib
+import heapq
+import logging
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.checkpoint import CheckpointError
+from moldau.storage.cleaner import CleanerSettings, LogCleaner
+from moldau.storage.file_names import (
+    HIGH_WATERMARKS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    deleted_folder,
+    folder_of,
+    is_deleted_folder,
+    partition_of,
+)
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_directory import LogDirectory, LogDirectoryError
+from moldau.storage.partition_metadata import MalformedMetadataError
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+ConfigOfTopic = Callable[[str], LogConfig]
+_OTHER_FOLDERS = frozenset({"__cluster_metadata-0", "objects"})
+"""What may lie beside the partitions: the quorum's log, and a development node's object store."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogManagerSettings:
+    """Kafka's broker configs of the same names, in milliseconds; and two bounds of our own."""
+
+    log_retention_check_interval_ms: int = 300_000
+    log_retention_initial_delay_ms: int = 30_000
+    log_flush_scheduler_interval_ms: int = 3_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    num_recovery_threads: int = 2
+    retention_segments_per_round: int = 1_000
+    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
+
+
+class LogManager:
+    """Opens, makes, deletes, checkpoints, flushes and shortens logs.
+
+    A log folder whose disk fails goes offline as a whole: one error line, ``on_offline`` once, and all
+    its logs refuse work; the other folders go on.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        log_dirs: list[str],
+        settings: LogManagerSettings | None = None,
+        *,
+        on_offline: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """``on_offline`` gets a folder's path and the reason."""
+        self._machine = machine
+        self._disk = machine.disk
+        self._settings = settings or LogManagerSettings()
+        self._on_offline = on_offline
+        self.directories = [LogDirectory(machine.disk, path.rstrip("/")) for path in log_dirs]
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._removals: list[tuple[float, str]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self, config_of: ConfigOfTopic) -> None:
+        """Lock the folders, load every partition in them, begin the chores.
+
+        Raises :class:`LogDirectoryError`, which names the folder; then nothing stays locked.
+        """
+        try:
+            for directory in self.directories:
+                await self._open_directory(directory, config_of)
+        except BaseException:
+            self._unlock()
+            raise
+        if not any(directory.is_online for directory in self.directories):
+            self._unlock()
+            raise LogDirectoryError(
+                "no log folder can be used: "
+                + "; ".join(f"{directory.path}: {directory.offline_reason}" for directory in self.directories)
+            )
+        settings = self._settings
+        chores: list[tuple[Callable[[], Coroutine[Any, Any, None]], int, int]] = [
+            (
+                self.clean_up,
+                settings.log_retention_initial_delay_ms,
+                settings.log_retention_check_interval_ms,
+            ),
+            (
+                self.flush_due,
+                settings.log_flush_scheduler_interval_ms,
+                settings.log_flush_scheduler_interval_ms,
+            ),
+            (
+                self.checkpoint,
+                settings.log_flush_offset_checkpoint_interval_ms,
+                settings.log_flush_offset_checkpoint_interval_ms,
+            ),
+            (
+                self.checkpoint_high_watermarks,
+                settings.replica_high_watermark_checkpoint_interval_ms,
+                settings.replica_high_watermark_checkpoint_interval_ms,
+            ),
+            (
+                self._expire_producers,
+                settings.producer_id_expiration_check_interval_ms,
+                settings.producer_id_expiration_check_interval_ms,
+            ),
+        ]
+        if settings.cleaner.enable:
+            backoff_ms = settings.cleaner.backoff_ms
+            chores.append((self.cleaner.run, backoff_ms, backoff_ms))
+        self._tasks = [asyncio.create_task(self._repeat(*chore)) for chore in chores]
+
+    async def _repeat(
+        self, chore: Callable[[], Coroutine[Any, Any, None]], initial_delay_ms: int, interval_ms: int
+    ) -> None:
+        await asyncio.sleep(initial_delay_ms / 1000)
+        while True:
+            try:
+                await chore()
+            except Exception:
+                logger.exception("a chore of the log manager failed; it will be tried again")
+            await asyncio.sleep(interval_ms / 1000)
+
+    async def stop(self) -> None:
+        """Make all logs durable, close them, leave the marks of a clean stop, unlock the folders."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._each(list(self._logs.values()), self._close_log)
+        for directory in self.directories:
+            with self._guard(directory):
+                self._write_all(directory)
+                if directory.is_online:
+                    directory.mark_clean()
+        self._logs.clear()
+        self._homes.clear()
+        self._unlock()
+
+    async def _close_log(self, log: PartitionLog) -> None:
+        with contextlib.suppress(KafkaError):
+            await log.flush()
+            await self._machine.workers.run(log.close)
+
+    def _unlock(self) -> None:
+        for directory in self.directories:
+            directory.unlock()
+
+    # -- loading ------------------------------------------------------------------------------
+
+    async def _open_directory(self, directory: LogDirectory, config_of: ConfigOfTopic) -> None:
+        folders: list[TopicPartition] = []
+        with self._guard(directory):
+            try:
+                directory.open()
+            except CheckpointError as error:
+                raise LogDirectoryError(str(error)) from error
+            for name in self._disk.list(directory.path):
+                if not self._disk.is_dir(f"{directory.path}/{name}") or name in _OTHER_FOLDERS:
+                    continue
+                topic_partition = partition_of(name)
+                if is_deleted_folder(name):
+                    self._remove_later(f"{directory.path}/{name}", 0)
+                elif topic_partition is None:
+                    logger.warning("skipping %s/%s: it is not a partition's folder", directory.path, name)
+                elif topic_partition in self._homes:
+                    raise LogDirectoryError(
+                        f"{directory.path}/{name} is also in {self._homes[topic_partition].path}"
+                    )
+                else:
+                    self._homes[topic_partition] = directory
+                    folders.append(topic_partition)
+        if directory.is_online:
+
+            async def load(topic_partition: TopicPartition) -> None:
+                config = config_of(topic_partition.topic)
+                with contextlib.suppress(KafkaError), self._opening(directory):
+                    log = await self._machine.workers.run(self._open_log, directory, topic_partition, config)
+                    self._adopt(log, directory)
+
+            await self._each(folders, load)
+
+    async def _each(self, items: list[Any], work: Callable[[Any], Coroutine[Any, Any, None]]) -> None:
+        """Do ``work`` on every item, a few at a time."""
+        waiting = iter(items)
+
+        async def lane() -> None:
+            for item in waiting:
+                await work(item)
+
+        await asyncio.gather(*(lane() for _ in range(self._settings.num_recovery_threads)))
+
+    def _open_log(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        topic_id: uuid.UUID | None = None,
+    ) -> PartitionLog:
+        path = f"{directory.path}/{folder_of(topic_partition)}"
+        try:
+            log = PartitionLog.open(
+                self._machine,
+                path,
+                topic_partition,
+                config,
+                recovery_point=directory.recovery_points.get(topic_partition, 0),
+                clean_shutdown=directory.was_clean,
+                log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
+                topic_id=topic_id,
+            )
+        except (CheckpointError, MalformedMetadataError) as error:
+            raise LogDirectoryError(f"partition folder {path} cannot be loaded: {error}") from error
+        watermark = directory.high_watermarks.get(topic_partition, 0)
+        log.high_watermark = max(log.log_start_offset, min(watermark, log.log_end_offset))
+        return log
+
+    def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
+        log.on_failure = partial(self._log_failed, directory)
+        log.on_truncation = partial(self._log_truncated, directory, log.topic_partition)
+        self._logs[log.topic_partition] = log
+        self._homes[log.topic_partition] = directory
+
+    @contextlib.contextmanager
+    def _opening(self, directory: LogDirectory) -> Iterator[None]:
+        """A disk that fails while a log is opened takes its folder offline."""
+        try:
+            yield
+        except KafkaError as error:
+            if isinstance(error.__cause__, OSError):
+                self._take_offline(directory, str(error))
+            raise
+
+    # -- logs ---------------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog | None:
+        return self._logs.get(topic_partition)
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        return iter(list(self._logs.values()))
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID
+    ) -> PartitionLog:
+        """The partition's log, with this configuration; made, durably, when there is none.
+
+        A log of another topic id is what a deleted topic of the same name has left: it makes room.
+        Raises ``KafkaError(kafka_storage_error)``.
+        """
+        log = self._logs.get(topic_partition)
+        if log is not None:
+            if log.topic_id == topic_id:
+                log.config = config
+                return log
+            if log.topic_id is None:
+                log.take_topic_id(topic_id)
+                log.config = config
+                return log
+            logger.warning("%s belongs to topic id %s, which is gone", log.directory, log.topic_id)
+            self.delete(topic_partition)
+        directory = self._homes.get(topic_partition) or self._roomiest_directory()
+        if not directory.is_online:
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"log folder {directory.path} is offline: {directory.offline_reason}",
+            )
+        self._forget_offsets(directory, topic_partition)
+        with self._opening(directory):
+            log = self._open_log(directory, topic_partition, config, topic_id)
+        self._adopt(log, directory)
+        return log
+
+    def _forget_offsets(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        """What the checkpoints say of an earlier partition of this name must not judge a new one."""
+        for offsets in (
+            directory.recovery_points,
+            directory.log_start_offsets,
+            directory.high_watermarks,
+            directory.cleaner_offsets,
+        ):
+            offsets.pop(topic_partition, None)
+        if directory.has_checkpointed(topic_partition):
+            with self._guard(directory):
+                self._write_all(directory)
+
+    def _roomiest_directory(self) -> LogDirectory:
+        online = [directory for directory in self.directories if directory.is_online]
+        if not online:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
+        homes = list(self._homes.values())
+        return min(online, key=homes.count)
+
+    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """The high watermark as of the last checkpoint before the start; 0 when unknown."""
+        home = self._homes.get(topic_partition)
+        return home.high_watermarks.get(topic_partition, 0) if home is not None else 0
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take a log out at once; its bytes go after ``file.delete.delay.ms``."""
+        log = self._logs.pop(topic_partition, None)
+        directory = self._homes.pop(topic_partition, None)
+        if log is None or directory is None:
+            return
+        delay_ms = log.config.file_delete_delay_ms
+        log.take_offline(f"{topic_partition} was deleted")
+        with self._guard(directory):
+            target = f"{directory.path}/{deleted_folder(topic_partition, self._machine.entropy.uuid4())}"
+            self._disk.rename(log.directory, target)
+            self._disk.sync_dir(directory.path)
+            self._remove_later(target, delay_ms)
+
+    # -- failure ------------------------------------------------------------------------------
+
+    def _log_failed(self, directory: LogDirectory, error: OSError) -> None:
+        self._take_offline(directory, f"{error.filename or directory.path}: {error.strerror or error}")
+
+    def _take_offline(self, directory: LogDirectory, reason: str) -> None:
+        if not directory.is_online:
+            return
+        directory.offline_reason = reason
+        logger.error("log folder %s is offline: %s", directory.path, reason)
+        for topic_partition, home in self._homes.items():
+            if home is directory and topic_partition in self._logs:
+                self._logs[topic_partition].take_offline(f"log folder {directory.path} is offline: {reason}")
+        if self._on_offline is not None:
+            self._on_offline(directory.path, reason)
+
+    @contextlib.contextmanager
+    def _guard(self, directory: LogDirectory) -> Iterator[None]:
+        """A failing disk takes the folder offline; whoever runs under it goes on without it."""
+        try:
+            yield
+        except OSError as error:
+            self._take_offline(directory, f"{error.filename or directory.path}: {error.strerror or error}")
+
+    # -- chores -------------------------------------------------------------------------------
+
+    async def clean_up(self) -> None:
+        """One round of retention, bounded; and the removal of files whose delay is over."""
+        budget = self._settings.retention_segments_per_round
+        now_ms = self._machine.clock.now_ms()
+        for log in self:
+            if budget <= 0:
+                break
+            with contextlib.suppress(KafkaError):
+                paths = log.delete_old_segments(now_ms, max_segments=budget)
+                budget -= sum(path.endswith(".log.deleted") for path in paths)
+                for path in paths:
+                    self._remove_later(path, log.config.file_delete_delay_ms)
+            await asyncio.sleep(0)
+        await self._remove_due()
+
+    def _remove_later(self, path: str, delay_ms: int) -> None:
+        due = asyncio.get_running_loop().time() + delay_ms / 1000
+        heapq.heappush(self._removals, (due, path))
+
+    async def _remove_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._removals and self._removals[0][0] <= now:
+            _, path = heapq.heappop(self._removals)
+            try:
+                await self._machine.workers.run(self._remove, path)
+            except OSError as error:
+                logger.error("cannot remove %s: %s", path, error.strerror or error)
+
+    def _remove(self, path: str) -> None:
+        if self._disk.is_dir(path):
+            self._disk.remove_tree(path)
+        else:
+            self._disk.remove(path)
+
+    async def flush_due(self) -> None:
+        """Sync logs that have rolled since their last sync, or whose ``flush.ms`` is over."""
+        for log in self:
+            if log.is_flush_due():
+                with contextlib.suppress(KafkaError):
+                    await log.flush()
+        await self._remove_due()
+
+    async def checkpoint(self) -> None:
+        """Write the recovery points and log starts of all folders."""
+        for directory in self.directories:
+            with self._guard(directory):
+                await self._write(directory, RECOVERY_POINTS, self._recovery_points(directory))
+                await self._write(directory, LOG_START_OFFSETS, self._log_start_offsets(directory))
+
+    async def checkpoint_high_watermarks(self) -> None:
+        for directory in self.directories:
+            with self._guard(directory):
+                await self._write(directory, HIGH_WATERMARKS, self._high_watermarks(directory))
+
+    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
+        if directory.is_online and directory.says_otherwise(name, offsets):
+            await self._machine.workers.run(directory.write_checkpoint, name, offsets, directory.ticket())
+
+    def _write_all(self, directory: LogDirectory) -> None:
+        if directory.is_online:
+            ticket = directory.ticket()
+            directory.write_checkpoint(RECOVERY_POINTS, self._recovery_points(directory), ticket)
+            directory.write_checkpoint(LOG_START_OFFSETS, self._log_start_offsets(directory), ticket)
+            directory.write_checkpoint(HIGH_WATERMARKS, self._high_watermarks(directory), ticket)
+            directory.write_cleaner_offsets()
+
+    def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        """What was durable may now be cut and written anew: the checkpoints must not vouch for it."""
+        log, cleaned = self._logs.get(topic_partition), directory.cleaner_offsets.get(topic_partition)
+        if log is not None and cleaned is not None and cleaned > log.log_end_offset:
+            directory.cleaner_offsets[topic_partition] = log.log_end_offset
+        if directory.has_checkpointed(topic_partition):
+            with self._guard(directory):
+                self._write_all(directory)
+
+    def logs_of(self, directory: LogDirectory) -> Iterator[PartitionLog]:
+        """The logs that lie in one of the folders."""
+        for topic_partition, log in self._logs.items():
+            if self._homes.get(topic_partition) is directory:
+                yield log
+
+    def _recovery_points(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {log.topic_partition: log.flushed_offset for log in self.logs_of(directory)}
+
+    def _log_start_offsets(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {
+            log.topic_partition: log.log_start_offset
+            for log in self.logs_of(directory)
+            if log.log_start_offset > log.segments.segments[0].base_offset
+        }
+
+    def _high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {log.topic_partition: log.high_watermark for log in self.logs_of(directory)}
+
+    # -- what the cleaner needs ---------------------------------------------------------------
+
+    def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
+        """Where the last compaction of a log has ended."""
+        home = self._homes.get(topic_partition)
+        return None if home is None else home.cleaner_offsets.get(topic_partition)
+
+    async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
+        home = self._homes.get(log.topic_partition)
+        if home is not None and self._logs.get(log.topic_partition) is log and home.is_online:
+            with self._guard(home):
+                home.cleaner_offsets[log.topic_partition] = offset
+                await self._machine.workers.run(home.write_cleaner_offsets)
+
+    async def make_recoverable(self, log: PartitionLog) -> None:
+        home = self._homes.get(log.topic_partition)
+        if home is not None:
+            with self._guard(home):
+                await self._write(home, RECOVERY_POINTS, self._recovery_points(home))
+
+    def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._remove_later(path, log.config.file_delete_delay_ms)
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._machine.clock.now_ms()
+        for log in self:
+            log.producers.state.remove_expired(now_ms)
+            await asyncio.sleep(0)

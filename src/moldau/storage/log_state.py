@@ -1,0 +1,229 @@
+"""The parts of a partition log and the gate that a failed disk closes."""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Iterator
+from typing import NoReturn, Self
+
+from moldau.records.batch import BatchHeader
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.file_names import LEADER_EPOCHS
+from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_producers import LogProducers
+from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
+from moldau.storage.segment_loading import load_segments
+from moldau.storage.segmented_log import SegmentedLog
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+
+class LogState:
+    """Opening a log, what it consists of, and the gate that a failed disk closes."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+    ) -> None:
+        self._machine = machine
+        self._now_ms = machine.clock.now_ms
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self._config = config
+        self.on_failure: Callable[[OSError], None] | None = None
+        """Told once when the disk fails."""
+        self.on_truncation: Callable[[], None] | None = None
+        """Told after each truncation, before anything is appended behind it."""
+        self._failure: KafkaError | None = None
+        self._closed = False
+        self._segments = SegmentedLog(machine, directory, config)
+        self._epoch_file = LeaderEpochFile(machine.disk, f"{directory}/{LEADER_EPOCHS}")
+        self.leader_epochs = LeaderEpochs()
+        self.producers = LogProducers(machine.disk, directory, config)
+        self.topic_id: uuid.UUID | None = None
+        self.log_start_offset = 0
+        self.high_watermark = 0
+        self.flushed_offset = 0
+        self._saved_epochs: tuple[EpochEntry, ...] = ()
+        self._last_epoch = -1
+        self._truncations = 0
+        self._flushing = asyncio.Lock()
+        self._last_flush_ms = machine.clock.now_ms()
+
+    # -- opening ------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        machine: Machine,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig | None = None,
+        *,
+        recovery_point: int = 0,
+        clean_shutdown: bool = False,
+        log_start_offset: int = 0,
+        topic_id: uuid.UUID | None = None,
+    ) -> Self:
+        """Open a partition's folder (``directory``, its path), making it when absent. Blocking.
+
+        Everything below ``recovery_point`` is taken to be durable; the rest is checked and torn bytes
+        are cut, unless ``clean_shutdown``. Raises ``KafkaError(kafka_storage_error)`` when the disk
+        fails, and ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
+        """
+        log = cls(machine, directory, topic_partition, config or LogConfig())
+        with log.guarded("opening"):
+            log._load(recovery_point, clean_shutdown, log_start_offset)
+            log.take_topic_id(topic_id)
+        return log
+
+    def _load(self, recovery_point: int, clean_shutdown: bool, log_start_offset: int) -> None:
+        disk = self._machine.disk
+        if not disk.is_dir(self.directory):
+            disk.make_dirs(self.directory)
+            disk.sync_dir(self.directory.rpartition("/")[0])
+        loaded = load_segments(
+            disk, self.directory, self._config, recovery_point=recovery_point, clean_shutdown=clean_shutdown
+        )
+        segments = self._segments
+        if loaded.segments:
+            segments.adopt(loaded.segments, loaded.end_offset)
+        if loaded.segments and segments.end_offset < log_start_offset:
+            logger.warning(
+                "%s ends at offset %d, before its checkpointed start %d: what it holds is dropped",
+                self.directory,
+                segments.end_offset,
+                log_start_offset,
+            )
+        if not loaded.segments or segments.end_offset < log_start_offset:
+            segments.restart_at(log_start_offset)
+        self.log_start_offset = max(log_start_offset, segments.segments[0].base_offset)
+        self.flushed_offset = min(recovery_point, segments.end_offset)
+        if clean_shutdown and loaded.rebuilt_from is None:
+            self.flushed_offset = segments.end_offset
+        epochs = self.leader_epochs = self._epoch_file.load()
+        self._saved_epochs = epochs.entries
+        epochs.truncate_from_end(segments.end_offset)
+        epochs.truncate_from_start(self.log_start_offset)
+        self.high_watermark = self.log_start_offset
+        self.producers.load(
+            segments,
+            log_start_offset=self.log_start_offset,
+            now_ms=self._now_ms(),
+            rebuilt_from=loaded.rebuilt_from,
+            on_batch=self._learn_epoch,
+        )
+        self._save_epochs()
+        self._last_epoch = self._latest_epoch()
+
+    def _learn_epoch(self, header: BatchHeader) -> None:
+        if header.partition_leader_epoch > self._latest_epoch():
+            self.leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def _latest_epoch(self) -> int:
+        epoch = self.leader_epochs.latest_epoch
+        return -1 if epoch is None else epoch
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """An epoch must be in the file before its first batch is in the log."""
+        with self.guarded("writing the leader epochs of"):
+            if epoch > self._latest_epoch():
+                self.leader_epochs.assign(epoch, start_offset)
+            self._save_epochs()
+        self._last_epoch = epoch
+
+    def _save_epochs(self) -> None:
+        if self.leader_epochs.entries != self._saved_epochs:
+            self._epoch_file.save(self.leader_epochs)
+            self._saved_epochs = self.leader_epochs.entries
+
+    def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
+        """Note, in the folder, whose data this is; raises as :meth:`open`."""
+        stored = read_partition_metadata(self._machine.disk, self.directory)
+        if stored is None and topic_id is not None:
+            write_partition_metadata(self._machine.disk, self.directory, topic_id)
+        elif topic_id is not None and stored != topic_id:
+            raise KafkaError(
+                ErrorCode.inconsistent_topic_id,
+                f"{self.directory} holds topic id {stored}, not {topic_id}",
+            )
+        self.topic_id = stored or topic_id
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._segments.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its log files."""
+        return self._segments.size_bytes
+
+    @property
+    def segments(self) -> SegmentedLog:
+        """The bytes below; for tiering, compaction and tools."""
+        return self._segments
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self._config = self._segments.config = config
+
+    @property
+    def truncation_count(self) -> int:
+        """How often the log was truncated since it was opened."""
+        return self._truncations
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether its disk has failed it."""
+        return self._failure is not None
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where ``read_committed`` ends: before the first transaction that is still open."""
+        unstable = self.producers.first_unstable_offset(high_watermark)
+        return high_watermark if unstable is None else min(unstable, high_watermark)
+
+    # -- failure ------------------------------------------------------------------------------
+
+    def fail(self, doing: str, error: OSError) -> NoReturn:
+        """The disk refused: take the log offline, tell the owner once, raise."""
+        if self._failure is None:
+            reason = f"{doing} {self.directory} failed: {error.strerror or error}"
+            self._failure = KafkaError(ErrorCode.kafka_storage_error, reason)
+            with contextlib.suppress(OSError):
+                self._segments.abandon()
+            if self.on_failure is not None:
+                self.on_failure(error)
+        raise KafkaError(ErrorCode.kafka_storage_error, self._failure.message) from error
+
+    @contextlib.contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Run disk work of this log: a failure in it is the log's."""
+        self._check_online()
+        try:
+            yield
+        except OSError as error:
+            self.fail(doing, error)
+
+    def _check_online(self) -> None:
+        if self._failure is not None:
+            raise KafkaError(ErrorCode.kafka_storage_error, self._failure.message)
+
+    def take_offline(self, message: str) -> None:
+        """Another log of the same disk has failed: refuse everything from now on."""
+        if self._failure is None:
+            self._failure = KafkaError(ErrorCode.kafka_storage_error, message)
+            with contextlib.suppress(OSError):
+                self._segments.abandon()

@@ -1,0 +1,45 @@
+"""``partition.metadata``: which topic id the folder's data belongs to."""
+
+import base64
+import uuid
+
+from moldau.runtime.disk import Disk
+from moldau.storage.file_names import PARTITION_METADATA
+
+_VERSION = 0
+
+
+class MalformedMetadataError(Exception):
+    """The file is not what Kafka or Moldau writes."""
+
+
+def encode_topic_id(topic_id: uuid.UUID) -> str:
+    """Kafka's text form of an id: 22 characters of base64url."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+
+
+def decode_topic_id(text: str) -> uuid.UUID:
+    """Raises ``ValueError`` for anything but 16 bytes in base64url."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> None:
+    """Write the file durably."""
+    content = f"version: {_VERSION}\ntopic_id: {encode_topic_id(topic_id)}\n"
+    disk.write_atomically(f"{folder}/{PARTITION_METADATA}", content.encode("ascii"))
+
+
+def read_partition_metadata(disk: Disk, folder: str) -> uuid.UUID | None:
+    """The topic id; None when there is no file. Raises :class:`MalformedMetadataError`."""
+    path = f"{folder}/{PARTITION_METADATA}"
+    try:
+        text = disk.read(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        if int(fields["version"]) != _VERSION:
+            raise MalformedMetadataError(f"{path}: unknown version {fields['version']}")
+        return decode_topic_id(fields["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise MalformedMetadataError(f"{path}: {error}") from error

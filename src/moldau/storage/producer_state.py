@@ -1,0 +1,389 @@
+"""What a partition remembers of its producers: who wrote last, with which sequence, in which transaction.
+
+Pure: it is fed by batches and answers whether the next one may be appended. The driver's contract:
+
+1. ``check`` a produced batch (or ``check_marker`` an end marker) before it is appended. It changes nothing.
+2. Append. If that fails, the state is still right.
+3. ``apply`` (or ``apply_marker``, or ``apply_batch`` where offsets are given: followers and recovery)
+   with the offsets that the batch got, for *every* batch with a producer id, in log order.
+4. Tell it of truncation (``reset``), of the log start (``advance_log_start``) and of the high watermark.
+
+The rules are KIP-98's and KIP-360's: the last five batches of an epoch are remembered, a repeat of one
+of them is a duplicate, anything else must carry the next sequence number, a new epoch starts at 0, and
+a producer that is not (or no longer) known may start anywhere.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from moldau.records import BatchHeader, InvalidRecordError, iter_records
+from moldau.records.batch import (
+    CONTROL_BIT,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    SEQUENCE_MAX,
+    TRANSACTIONAL_BIT,
+    Buffer,
+)
+from moldau.records.control import EndTransactionMarker, parse_control_record
+from moldau.runtime import ErrorCode, KafkaError
+
+__all__ = [
+    "BATCHES_REMEMBERED",
+    "BatchMetadata",
+    "CompletedTransaction",
+    "ProducerEntry",
+    "ProducerState",
+]
+
+BATCHES_REMEMBERED = 5
+"""Kafka's window: the most requests in flight that an idempotent producer may have."""
+
+NO_COORDINATOR_EPOCH = -1
+
+
+class BatchMetadata(NamedTuple):
+    """A batch that was appended; ``timestamp`` is its max timestamp (the append time, if LogAppendTime)."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that its marker has just ended; ``last_offset`` is the marker's.
+
+    ``last_stable_offset`` is what the transaction index notes: the start of the oldest transaction that
+    is still open, or the offset behind the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    aborted: bool
+
+
+class ProducerEntry:
+    """One producer's state. Read-only outside this module."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
+
+    def __init__(
+        self,
+        producer_id: int,
+        producer_epoch: int = NO_PRODUCER_EPOCH,
+        coordinator_epoch: int = NO_COORDINATOR_EPOCH,
+        last_timestamp: int = NO_TIMESTAMP,
+        current_txn_first_offset: int | None = None,
+        batches: Iterable[BatchMetadata] = (),
+    ) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_timestamp = last_timestamp
+        self.current_txn_first_offset = current_txn_first_offset
+        self.batches: deque[BatchMetadata] = deque(batches, maxlen=BATCHES_REMEMBERED)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerEntry) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"ProducerEntry({fields})"
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record, -1 when no batch of this epoch is remembered."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def duplicate_of(self, header: BatchHeader) -> BatchMetadata | None:
+        """The remembered batch of the same epoch with exactly the same range of sequence numbers."""
+        if header.producer_epoch != self.producer_epoch:
+            return None
+        base_sequence = header.base_sequence
+        last_sequence = header.last_sequence
+        for batch in self.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == base_sequence:
+                return batch
+        return None
+
+
+class ProducerState:
+    """The producers of one partition, their open transactions and the first unstable offset."""
+
+    def __init__(self, *, expiration_ms: int, offset: int = 0) -> None:
+        """``expiration_ms`` is producer.id.expiration.ms; ``offset`` where the log begins."""
+        self._expiration_ms = expiration_ms
+        self._end_offset = offset
+        self._producers: dict[int, ProducerEntry] = {}
+        # First offset -> producer id, ascending: transactions begin in log order.
+        self._ongoing: dict[int, int] = {}
+        # First offset -> marker's offset, of transactions whose marker the high watermark has not passed.
+        self._unreplicated: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        """The producers, for snapshots and DescribeProducers."""
+        return iter(self._producers.values())
+
+    @property
+    def end_offset(self) -> int:
+        """The state covers the log up to here (exclusive)."""
+        return self._end_offset
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        return self._producers.get(producer_id)
+
+    def check(self, header: BatchHeader, *, from_client: bool = True) -> BatchMetadata | None:
+        """May this data batch be appended next? The remembered batch, if it repeats one (append nothing).
+
+        Sequence numbers are checked for clients only: a coordinator's batches carry none. Raises
+        :class:`KafkaError`: INVALID_PRODUCER_EPOCH below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER,
+        INVALID_TXN_STATE for a batch outside the producer's open transaction.
+        """
+        entry = self._producers.get(header.producer_id)
+        if entry is None:
+            return None
+        epoch = header.producer_epoch
+        if from_client:
+            batches = entry.batches
+            in_order = (
+                batches
+                and entry.producer_epoch == epoch
+                and (batches[-1].last_sequence + 1) & SEQUENCE_MAX == header.base_sequence
+            )
+            if not in_order:
+                duplicate = entry.duplicate_of(header)
+                if duplicate is not None:
+                    return duplicate
+                _check_epoch(entry, epoch)
+                _check_sequence(entry, header)
+        else:
+            _check_epoch(entry, epoch)
+        if entry.current_txn_first_offset is not None and not header.attributes & TRANSACTIONAL_BIT:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"producer {entry.producer_id} has an open transaction and sent a batch outside of it",
+            )
+        return None
+
+    def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
+        """May this end marker be appended?
+
+        Raises :class:`KafkaError`: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a marker
+        of an older coordinator than the last one heard of.
+        """
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            return
+        _check_epoch(entry, producer_epoch)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"coordinator epoch {marker.coordinator_epoch} of a marker for producer {producer_id}"
+                f" is older than {entry.coordinator_epoch}",
+            )
+
+    def apply(self, header: BatchHeader, base_offset: int, max_timestamp: int) -> None:
+        """Note a data batch that was appended at ``base_offset`` with ``max_timestamp`` (milliseconds)."""
+        producer_id = header.producer_id
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            entry = self._producers[producer_id] = ProducerEntry(producer_id)
+        epoch = header.producer_epoch
+        if entry.producer_epoch != epoch:
+            entry.batches.clear()
+            entry.producer_epoch = epoch
+        delta = header.last_offset_delta
+        entry.batches.append(BatchMetadata(header.last_sequence, base_offset + delta, delta, max_timestamp))
+        entry.last_timestamp = max_timestamp
+        if header.attributes & TRANSACTIONAL_BIT and entry.current_txn_first_offset is None:
+            entry.current_txn_first_offset = base_offset
+            self._ongoing[base_offset] = producer_id
+        self._end_offset = base_offset + delta + 1
+
+    def apply_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        offset: int,
+        timestamp: int,
+    ) -> CompletedTransaction | None:
+        """Note an end marker that was appended at ``offset``; None when it ended no transaction here."""
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            entry = self._producers[producer_id] = ProducerEntry(producer_id)
+        if entry.producer_epoch != producer_epoch:
+            entry.batches.clear()
+            entry.producer_epoch = producer_epoch
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = timestamp
+        first_offset = entry.current_txn_first_offset
+        entry.current_txn_first_offset = None
+        self._end_offset = offset + 1
+        if first_offset is None:
+            return None
+        self._ongoing.pop(first_offset, None)
+        self._unreplicated[first_offset] = offset
+        stable = next(iter(self._ongoing), offset + 1)
+        return CompletedTransaction(producer_id, first_offset, offset, stable, not marker.committed)
+
+    def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
+        """Note a batch as it stands in the log: for followers, and to rebuild the state.
+
+        ``batch`` starts at the header and is opened only when it is a control batch. Nothing is checked: the
+        leader did. Batches without a producer id only move ``end_offset``.
+        """
+        if header.producer_id < 0:
+            self._end_offset = header.next_offset
+            return None
+        if not header.attributes & CONTROL_BIT:
+            self.apply(header, header.base_offset, header.max_timestamp)
+            return None
+        completed = None
+        for record in iter_records(batch):
+            marker = parse_control_record(record)
+            if not isinstance(marker, EndTransactionMarker):
+                raise InvalidRecordError("a control batch with a producer id holds no transaction marker")
+            completed = self.apply_marker(
+                header.producer_id, header.producer_epoch, marker, header.base_offset, record.timestamp
+            )
+            break
+        # The cleaner may have emptied the batch; it still covers its offsets.
+        self._end_offset = header.next_offset
+        return completed
+
+    def advance_end(self, offset: int) -> None:
+        """The log now ends at ``offset``, by batches without a producer id."""
+        self._end_offset = offset
+
+    # Transactions
+
+    def has_ongoing_transaction(self, producer_id: int) -> bool:
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.current_txn_first_offset is not None
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the oldest transaction without an end marker began."""
+        return next(iter(self._ongoing), None)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """What bounds read_committed readers, below the high watermark; None when nothing does.
+
+        A transaction counts until the high watermark has passed its marker.
+        """
+        undecided = next(iter(self._ongoing), None)
+        if not self._unreplicated:
+            return undecided
+        unreplicated = min(self._unreplicated)
+        return unreplicated if undecided is None else min(undecided, unreplicated)
+
+    @property
+    def oldest_transaction_timestamp(self) -> int | None:
+        """When the producer of the oldest open transaction last wrote: an old one is hanging."""
+        for producer_id in self._ongoing.values():
+            return self._producers[producer_id].last_timestamp
+        return None
+
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """Forget ended transactions whose marker lies below the high watermark."""
+        if self._unreplicated:
+            self._unreplicated = {
+                first: last for first, last in self._unreplicated.items() if last >= high_watermark
+            }
+
+    # Life of the state
+
+    def advance_log_start(self, log_start_offset: int) -> None:
+        """The log now begins later; producers stay known until they expire (KIP-360)."""
+        self.advance_high_watermark(log_start_offset)
+        self._end_offset = max(self._end_offset, log_start_offset)
+
+    def remove_expired(self, now_ms: int) -> int:
+        """Forget producers that were quiet for the expiration time and have no open transaction; how many."""
+        expired = [entry.producer_id for entry in self._producers.values() if self._is_expired(entry, now_ms)]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= self._expiration_ms
+
+    def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), now_ms: int | None = None) -> None:
+        """Start over at ``offset`` with a snapshot's ``entries`` (none: an empty state).
+
+        After a truncation, the driver then feeds the batches from ``offset`` to the log's end to
+        ``apply_batch``. With ``now_ms``, expired entries are left out.
+        """
+        self._producers = {
+            entry.producer_id: entry
+            for entry in entries
+            if now_ms is None or not self._is_expired(entry, now_ms)
+        }
+        self._ongoing = dict(
+            sorted(
+                (entry.current_txn_first_offset, entry.producer_id)
+                for entry in self._producers.values()
+                if entry.current_txn_first_offset is not None
+            )
+        )
+        self._unreplicated = {}
+        self._end_offset = offset
+
+
+def _check_epoch(entry: ProducerEntry, epoch: int) -> None:
+    if epoch < entry.producer_epoch:
+        raise KafkaError(
+            ErrorCode.invalid_producer_epoch,
+            f"epoch {epoch} of producer {entry.producer_id} is older than {entry.producer_epoch}",
+        )
+
+
+def _check_sequence(entry: ProducerEntry, header: BatchHeader) -> None:
+    known_epoch = entry.producer_epoch
+    if known_epoch == NO_PRODUCER_EPOCH:
+        return
+    sequence = header.base_sequence
+    if header.producer_epoch != known_epoch:
+        if sequence != 0:
+            raise KafkaError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {entry.producer_id} began epoch {header.producer_epoch} with sequence number"
+                f" {sequence}; epoch {known_epoch} was the last",
+            )
+        return
+    last = entry.last_sequence
+    expected = 0 if last == NO_SEQUENCE else (last + 1) & SEQUENCE_MAX
+    if sequence != expected:
+        raise KafkaError(
+            ErrorCode.out_of_order_sequence_number,
+            f"producer {entry.producer_id} sent sequence number {sequence} after {last}",
+        )

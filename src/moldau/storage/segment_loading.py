@@ -1,0 +1,145 @@
+"""Opening the segments of a folder: after a clean stop as they are, after a crash with suspicion.
+
+What a crash of the machine may have done to bytes that were not synced: the tail of a file is torn,
+zero or missing; a file made lately is missing while a later one is there; an index holds anything.
+So everything from the recovery point on is read and checked, and what follows the first gap or bad
+batch is dropped: none of it was acknowledged as durable.
+
+The recovery point promises that everything below is synced. Whoever rewrites old segments
+(compaction) may do so only below it, for a gap between two segments above it is taken for a loss.
+"""
+
+import logging
+
+from moldau.runtime.disk import Disk
+from moldau.storage.batch_scan import scan_checked
+from moldau.storage.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+)
+from moldau.storage.log_config import LogConfig
+from moldau.storage.segment import Segment
+from moldau.storage.segment_swap import complete_swaps
+from moldau.storage.sparse_index import CorruptIndexError
+
+logger = logging.getLogger(__name__)
+
+_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+
+
+class LoadedSegments:
+    """Opened segments, the last unsealed; where they end; which were rebuilt from their bytes."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.end_offset = 0
+        self.rebuilt_from: int | None = None
+
+    def rebuilt(self, segment: Segment) -> bool:
+        """Whether the segment's indexes are new, and its transaction index still has to be filled."""
+        return self.rebuilt_from is not None and segment.base_offset >= self.rebuilt_from
+
+
+def load_segments(
+    disk: Disk, folder: str, config: LogConfig, *, recovery_point: int, clean_shutdown: bool
+) -> LoadedSegments:
+    """Open all segments of a folder; none if there are no log files. Blocking."""
+    bases = _remaining_segments(disk, folder)
+    loaded = LoadedSegments()
+    for index, base_offset in enumerate(bases):
+        is_last = index + 1 == len(bases)
+        segment = Segment(disk, folder, base_offset, config)
+        # The one that ends at the recovery point may have been sealed, and its indexes written, since.
+        suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
+        end_offset = None if suspect else _open_clean(segment, is_last)
+        if end_offset is None:
+            end_offset = recover_segment(segment)
+            if loaded.rebuilt_from is None:
+                loaded.rebuilt_from = base_offset
+        elif not is_last:
+            end_offset = bases[index + 1]
+        loaded.segments.append(segment)
+        loaded.end_offset = end_offset
+        # Below the recovery point a gap is what compaction has left.
+        if suspect and not is_last and end_offset != bases[index + 1] > recovery_point:
+            _drop_segments(disk, folder, bases[index + 1 :], end_offset)
+            break
+    for segment in loaded.segments[:-1]:
+        segment.seal()
+    return loaded
+
+
+def _remaining_segments(disk: Disk, folder: str) -> list[int]:
+    """Remove what a crash left over; return the base offsets of the segments."""
+    complete_swaps(disk, folder)
+    names = disk.list(folder)
+    bases = [base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None]
+    known = set(bases)
+    for name in names:
+        index_of = [base_offset_of(name, suffix) for suffix in _INDEX_SUFFIXES]
+        orphan = any(base is not None and base not in known for base in index_of)
+        if orphan or name.endswith(_LEFTOVER_SUFFIXES):
+            disk.remove(f"{folder}/{name}")
+    return sorted(bases)
+
+
+def _open_clean(segment: Segment, is_last: bool) -> int | None:
+    """The end offset of a segment that should be whole; None when it has to be recovered.
+
+    Of a segment that is not the last, the end is not looked for (0 is returned).
+    """
+    try:
+        segment.open_existing(sealed=not is_last)
+    except CorruptIndexError as error:
+        logger.warning("rebuilding the indexes of %s: %s", segment.path(LOG_SUFFIX), error)
+        return None
+    if not is_last:
+        return 0
+    start = segment.offset_index.boundary_before(segment.size_bytes)
+    end, end_offset = start, segment.base_offset
+    for position, header, _ in scan_checked(segment.file, start, segment.size_bytes):
+        end, end_offset = position + header.size_bytes, header.next_offset
+    return end_offset if end == segment.size_bytes else None
+
+
+def recover_segment(segment: Segment) -> int:
+    """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset."""
+    size_bytes = segment.file.size()
+    segment.reset_indexes(size_bytes)
+    end, end_offset, epoch = 0, segment.base_offset, -1
+    for position, header, _ in scan_checked(segment.file, 0, size_bytes):
+        if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
+            break
+        segment.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp)
+        end, end_offset = position + header.size_bytes, header.next_offset
+        epoch = header.partition_leader_epoch
+    if end < size_bytes:
+        logger.warning(
+            "%s: cut %d bytes after offset %d that are not whole batches",
+            segment.path(LOG_SUFFIX),
+            size_bytes - end,
+            end_offset - 1,
+        )
+        segment.file.truncate(end)
+        segment.size_bytes = end
+    segment.write_indexes()
+    return end_offset
+
+
+def _drop_segments(disk: Disk, folder: str, bases: list[int], end_offset: int) -> None:
+    """Remove segments behind a hole, the last first, so that a crash meanwhile leaves no new hole."""
+    logger.warning(
+        "%s: the log ends at offset %d; removing %d segments behind the gap that follows",
+        folder,
+        end_offset,
+        len(bases),
+    )
+    for base_offset in reversed(bases):
+        for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+            disk.remove(f"{folder}/{base_offset:020d}{suffix}")

@@ -1,0 +1,181 @@
+"""What the offset index and the time index share: sorted fixed-size entries, appended at the end.
+
+The entries of the active segment are in memory and reach the file in chunks; those of a sealed
+segment stay in the file and are searched there, so that old segments cost no memory. An index is
+never the only home of a fact: after a crash it is rebuilt from the log.
+"""
+
+import contextlib
+from array import array
+from bisect import bisect_right
+from struct import Struct
+from typing import ClassVar
+
+from moldau.runtime.disk import Disk, File
+
+CHUNK_ENTRIES = 512
+"""So many new entries are written out at once, to keep the append that rolls a segment short."""
+
+
+class CorruptIndexError(Exception):
+    """The file cannot be an index of this segment; it has to be rebuilt."""
+
+
+class SparseIndex:
+    """Entries (key, value), both ascending; subclasses give them meaning."""
+
+    entry: ClassVar[Struct]
+    key_typecode: ClassVar[str]
+
+    __slots__ = ("_dirty", "_disk", "_file", "_keys", "_sealed", "_values", "_written", "max_entries", "path")
+
+    def __init__(self, disk: Disk, path: str, max_size_bytes: int) -> None:
+        self._disk = disk
+        self.path = path
+        self.max_entries = max_size_bytes // self.entry.size
+        self._keys = array(self.key_typecode)
+        self._values = array("I")
+        self._written = 0
+        self._dirty = False
+        self._file: File | None = None
+        self._sealed: memoryview | None = None
+
+    def __len__(self) -> int:
+        sealed = self._sealed
+        return len(self._keys) if sealed is None else len(sealed) // self.entry.size
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._keys) >= self.max_entries
+
+    def at(self, index: int) -> tuple[int, int]:
+        """Entry number ``index``, as (key, value)."""
+        sealed = self._sealed
+        if sealed is None:
+            return self._keys[index], self._values[index]
+        key, value = self.entry.unpack_from(sealed, index * self.entry.size)
+        return key, value
+
+    def floor(self, key: int) -> int:
+        """The number of the last entry whose key is not above ``key``; -1 when there is none."""
+        if self._sealed is None:
+            return bisect_right(self._keys, key) - 1
+        return bisect_right(range(len(self)), key, key=self._sealed_key) - 1
+
+    def floor_value(self, value: int) -> int:
+        """The number of the last entry whose value is not above ``value``; -1 when there is none."""
+        if self._sealed is None:
+            return bisect_right(self._values, value) - 1
+        return bisect_right(range(len(self)), value, key=self._sealed_value) - 1
+
+    def _sealed_key(self, index: int) -> int:
+        return self.at(index)[0]
+
+    def _sealed_value(self, index: int) -> int:
+        return self.at(index)[1]
+
+    def add(self, key: int, value: int) -> None:
+        """Append an entry; the caller keeps the order."""
+        self._keys.append(key)
+        self._values.append(value)
+        if len(self._keys) - self._written >= CHUNK_ENTRIES:
+            self.write_out()
+
+    def keep(self, count: int) -> None:
+        """Drop all entries after the first ``count``."""
+        del self._keys[count:]
+        del self._values[count:]
+        if self._written > count:
+            self._open_file().truncate(count * self.entry.size)
+            self._written = count
+
+    # -- the file -----------------------------------------------------------------------------
+
+    def create(self) -> None:
+        """Begin an empty index, replacing what the file held."""
+        self._release()
+        self._keys = array(self.key_typecode)
+        self._values = array("I")
+        self._written = 0
+        self._open_file().truncate(0)
+
+    def load(self) -> None:
+        """Take the entries into memory, to append to them. Raises :class:`CorruptIndexError`."""
+        content = self._disk.read(self.path)
+        self._check_size(len(content))
+        self._release()
+        keys, values = array(self.key_typecode), array("I")
+        for key, value in self.entry.iter_unpack(content):
+            keys.append(key)
+            values.append(value)
+        if any(map(int.__gt__, keys[:-1], keys[1:])) or any(map(int.__gt__, values[:-1], values[1:])):
+            raise CorruptIndexError(f"{self.path}: entries are out of order")
+        self._keys, self._values = keys, values
+        self._written = len(keys)
+
+    def open_sealed(self) -> None:
+        """Search the entries in the file. Raises :class:`CorruptIndexError`."""
+        self._release()
+        file = self._disk.open(self.path, read_only=True)
+        try:
+            size_bytes = file.size()
+            self._check_size(size_bytes)
+            self._sealed = file.view(0, size_bytes) if size_bytes else memoryview(b"")
+        finally:
+            file.close()
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes % self.entry.size:
+            raise CorruptIndexError(f"{self.path}: {size_bytes} bytes are not whole entries")
+
+    def write_out(self) -> None:
+        """Write the entries that the file does not have yet."""
+        start = self._written
+        if self._sealed is None and start < len(self._keys):
+            content = b"".join(map(self.entry.pack, self._keys[start:], self._values[start:]))
+            self._open_file().write_at(start * self.entry.size, [content])
+            self._written = len(self._keys)
+            self._dirty = True
+
+    def sync(self) -> None:
+        """Make what was written durable. Blocking; safe beside an append that seals the index."""
+        if self._dirty:
+            self._dirty = False
+            with contextlib.suppress(FileNotFoundError):
+                file = self._disk.open(self.path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+    def seal(self) -> None:
+        """Write everything out and free the memory: no more entries will come."""
+        if self._sealed is None:
+            self.write_out()
+            self.open_sealed()
+
+    def close(self) -> None:
+        """Write everything out and release the file; lookups still work."""
+        self.write_out()
+        self._close_file()
+
+    def abandon(self) -> None:
+        """Release the file without writing: the disk has failed, or the file is deleted."""
+        self._close_file()
+
+    def _open_file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path, create=True)
+        return self._file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _release(self) -> None:
+        self._close_file()
+        self._sealed = None
+        self._keys = array(self.key_typecode)
+        self._values = array("I")
+        self._written = 0

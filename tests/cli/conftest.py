@@ -1,0 +1,48 @@
+"""A node for each module, and a way to run commands against it."""
+
+import io
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+import moldau.testing
+from moldau.cli.main import main
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def node() -> "Iterator[moldau.testing.Node]":
+    with moldau.testing.Node() as running:
+        yield running
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsysbinary: Any) -> Run:
+    """Run a command without a node; ``stdin`` is what it reads."""
+
+    def run(*arguments: str, stdin: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = main(list(arguments))
+        out, err = capsysbinary.readouterr()
+        return Ran(code, out.decode("utf-8", "surrogateescape"), err.decode())
+
+    return run
+
+
+@pytest.fixture
+def run(cli: Run, node: "moldau.testing.Node", monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command against the module's node."""
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP", node.bootstrap_servers)
+    return cli

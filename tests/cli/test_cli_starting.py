@@ -1,0 +1,219 @@
+"""Nodes as processes of their own: how they start, what stops them, and what they say when they cannot."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+import moldau.testing
+
+TIMEOUT_S = 60
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", "moldau", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, out, err
+
+
+@pytest.fixture
+def ready(tmp_path):
+    """A dev node as a process, with its address."""
+    process = start("dev", "--data", str(tmp_path / "data"), "--port", "0")
+    assert process.stdout is not None
+    try:
+        word, address = process.stdout.readline().split()
+        assert word == "ready"
+        yield process, address
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_node_cleanly(ready, number):
+    process, _ = ready
+    began = time.monotonic()
+    process.send_signal(number)
+    assert finish(process) == (0, "", "")
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("delay_s", [0.1, 0.4])
+def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
+    process = start("dev", "--data", str(tmp_path), "--port", "0")
+    # Whatever the node is doing then; before Python itself runs, the system's rule holds.
+    while not _python_runs(process.pid):
+        time.sleep(0.01)
+    time.sleep(delay_s)
+    process.send_signal(number)
+    code, _, err = finish(process)
+    assert (code, err) == (0, "")
+
+
+def _python_runs(pid):
+    """Whether the process heeds SIGTERM."""
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            caught = next(line for line in file if line.startswith("SigCgt:"))
+    except FileNotFoundError:
+        pytest.skip("/proc is needed to see when a process is ready for signals")
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def test_what_was_acknowledged_survives_a_kill(tmp_path, cli):
+    data = str(tmp_path / "data")
+    for round_ in range(2):
+        process = start("dev", "--data", data, "--port", "0")
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[1]
+        lines = f"{round_}\n".encode()
+        assert cli("produce", "kept", "-b", address, "-p", "0", stdin=lines).code == 0
+        seen = cli("consume", "kept", "-b", address).out
+        process.kill()
+        process.communicate()
+    assert seen == "0\n1\n"
+
+
+def test_classic_topics_are_on_the_local_disk(tmp_path, cli):
+    process = start("dev", "--data", str(tmp_path), "--port", "0", "--classic")
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().split()[1]
+        assert cli("produce", "local", "-b", address, stdin=b"x\n").code == 0
+        assert cli("dump-log", str(tmp_path / "local-0"), "--deep").code == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(*arguments):
+    code, out, err = finish(start(*arguments))
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1, err
+    assert err.startswith("moldau: ")
+    return err
+
+
+def test_a_port_in_use(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert str(port) in refused("dev", "--data", str(tmp_path), "--port", str(port))
+
+
+def test_a_folder_of_a_running_node(tmp_path):
+    with moldau.testing.Node(data=str(tmp_path)):
+        err = refused("dev", "--data", str(tmp_path), "--port", "0")
+    assert err == f"moldau: {tmp_path} is in use by another process (it holds .lock)\n"
+
+
+def test_a_folder_of_another_node(tmp_path):
+    with moldau.testing.Node(
+        data=str(tmp_path), properties={"node.id": "7", "controller.quorum.voters": "7@x:1"}
+    ):
+        pass
+    err = refused("dev", "--data", str(tmp_path), "--port", "0")
+    assert err == f"moldau: {tmp_path} belongs to node 7, but node.id is 1.\n"
+
+
+def test_a_data_folder_that_is_a_file(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert str(file) in refused("dev", "--data", str(file), "--port", "0")
+
+
+def write_config(tmp_path, **changes):
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": "1@127.0.0.1:1",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "log.dirs": str(tmp_path / "data"),
+        **changes,
+    }
+    path = tmp_path / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    return str(path)
+
+
+def test_a_formatted_node_runs_by_its_file(tmp_path):
+    config = write_config(tmp_path)
+    assert "is not formatted" in refused("node", "--config", config)
+    code, cluster_id, _ = finish(start("storage", "random-uuid"))
+    assert code == 0
+    formatted = finish(start("storage", "format", "-c", config, "-t", cluster_id.strip()))
+    assert formatted == (0, f"formatted {tmp_path / 'data'}\n", "")
+    process = start("node", "--config", config, "--set", "num.partitions=3", "--log-level", "error")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("ready 127.0.0.1:")
+    process.terminate()
+    assert finish(process)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--set", "no.such.key=1"), ["no.such.key"]),
+        (("--set", "num.partitions=many"), ["num.partitions", "many"]),
+        (("--set", "num.partitions=0"), ["num.partitions"]),
+    ],
+)
+def test_a_bad_key_is_named_with_the_reason(tmp_path, cli, arguments, words):
+    for command in (("node", "--config", write_config(tmp_path)), ("dev", "--port", "0")):
+        code, out, err = cli(*command, *arguments)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith("moldau: ")
+        assert all(word in err for word in words)
+
+
+def test_a_bad_key_of_a_process(tmp_path):
+    assert "no.such.key" in refused("node", "--config", write_config(tmp_path), "--set", "no.such.key=1")
+
+
+def test_files_that_cannot_be_read(tmp_path, cli):
+    missing = str(tmp_path / "absent.properties")
+    assert (
+        cli("node", "--config", missing).err == f"moldau: cannot read {missing}: No such file or directory\n"
+    )
+    assert "Is a directory" in cli("node", "--config", str(tmp_path)).err
+
+
+def test_help_starts_fast_because_it_imports_no_command():
+    program = "import sys; from moldau.cli.main import main; main(['--help']); print(*sys.modules)"
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = set(process.stdout.split())
+    assert "typer" in imported
+    assert not imported & {"kio", "asyncio", "rich", "moldau.server", "moldau.network", "hypothesis"}
+
+
+def test_a_reader_that_leaves_early_is_no_error_worth_a_traceback(ready):
+    _, address = ready
+    environment = {**os.environ, "MOLDAU_BOOTSTRAP": address}
+    command = (
+        f"seq 1 50000 | {sys.executable} -m moldau produce piped >/dev/null"
+        f" && {sys.executable} -m moldau consume piped | head -n 1"
+    )
+    ran = subprocess.run(
+        ["bash", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")

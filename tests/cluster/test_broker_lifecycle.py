@@ -1,0 +1,243 @@
+"""A formatted folder, a real quorum log, the controller and a broker: from start to controlled shutdown."""
+
+import asyncio
+import pathlib
+import uuid
+from collections.abc import Iterable, Sequence
+
+import pytest
+from cluster_fakes import SmallConfigPolicy
+
+from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
+from moldau.cluster.controller import Controller
+from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
+from moldau.cluster.decisions.features import SUPPORTED_FEATURES
+from moldau.cluster.decisions.view import ControllerSettings
+from moldau.cluster.errors import MetadataError
+from moldau.cluster.formatter import METADATA_FOLDER, FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.metadata_log import CommittedBatch, Value
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.quorum_log import QuorumMetadataLog
+from moldau.cluster.registrations import Endpoint
+from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.metadata_records import RECORDS, RegisterBrokerRecord
+from moldau.protocol.schema import Message
+from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.state_store import QuorumStateStore
+from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.runtime import (
+    ErrorCode,
+    InlineWorkers,
+    KafkaError,
+    LocalDisk,
+    Machine,
+    SeededEntropy,
+    SystemClock,
+)
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+ENTROPY = SeededEntropy(5)
+CLUSTER_ID = new_cluster_id(ENTROPY)
+
+
+class Node:
+    """Controller and broker 1 on one folder."""
+
+    def __init__(self, folder: pathlib.Path, incarnation: int) -> None:
+        machine = Machine(SystemClock(), SeededEntropy(incarnation), LocalDisk(), InlineWorkers())
+        voters = VoterSet.of_ids(1)
+        path = f"{folder}/{METADATA_FOLDER}"
+        self.log = SnapshotLog.open(machine, path, TopicPartition("__cluster_metadata", 0))
+        self.faults: list[MetadataError] = []
+        self.publisher = MetadataPublisher(self.faults.append)
+        self.driver = QuorumDriver(
+            machine,
+            self.log,
+            local=ReplicaKey(1),
+            voters=voters,
+            state_store=QuorumStateStore(machine.disk, path, voters),
+        )
+        metadata_log = self.metadata_log = QuorumMetadataLog(self.driver, self.log, 1)
+        settings = ControllerSettings(cluster_id=CLUSTER_ID, supported_features=SUPPORTED_FEATURES)
+        self.service = ControllerService(
+            1,
+            Controller(settings, SmallConfigPolicy(), machine.entropy),
+            metadata_log,
+            self.publisher,
+        )
+        self.snapshots = SnapshotGenerator(metadata_log, self.publisher, bytes_between=10**9, interval_ms=0)
+        for listener in (self.publisher, self.service, self.snapshots):
+            metadata_log.add_listener(listener)
+        self.channel = LocalControllerChannel(self.service)
+        self.identity = BrokerIdentity(
+            broker_id=1,
+            cluster_id=CLUSTER_ID,
+            incarnation_id=uuid.UUID(int=1_000_000 + incarnation),
+            endpoints=[Endpoint("PLAINTEXT", "localhost", 9092, 0)],
+            features=SUPPORTED_FEATURES,
+            log_dirs=[uuid.UUID(int=1000)],
+        )
+        self.lifecycle = self.broker()
+
+    def broker(self, identity: BrokerIdentity | None = None, timeout_ms: int = 5_000) -> BrokerLifecycle:
+        return BrokerLifecycle(
+            identity or self.identity,
+            self.channel,
+            SeededEntropy(9),
+            lambda: self.publisher.image.provenance.offset,
+            heartbeat_interval_ms=20,
+            registration_timeout_ms=timeout_ms,
+            retry_ms=2,
+        )
+
+    async def start(self) -> None:
+        await self.driver.start()
+        self.lifecycle.start()
+        self.lifecycle.ready()
+        await asyncio.wait_for(self.lifecycle.unfenced.wait(), 5)
+
+    async def create(self, name: str) -> ErrorCode:
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        response = await self.channel.send(CreateTopicsRequest(topics=[topic]))
+        code: ErrorCode = response.topics[0].error_code
+        return code
+
+    async def kill(self) -> None:
+        await self.lifecycle.stop()
+        await self.snapshots.close()
+        self.service.close()
+        await self.driver.stop()
+        self.log.close()
+
+
+class Records:
+    """Every record of the log by its offset."""
+
+    def __init__(self) -> None:
+        self.by_offset: dict[int, Message] = {}
+
+    def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
+        assert end_offset == 0
+
+    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+        for batch in batches:
+            self.by_offset.update(enumerate(map(RECORDS.decode, batch.values), batch.base_offset))
+
+    def on_leader(self, leader_id: int, epoch: int) -> None:
+        pass
+
+
+def _format(folder: pathlib.Path) -> None:
+    request = FormatRequest(
+        cluster_id=CLUSTER_ID, node_id=1, log_dirs=[str(folder)], metadata_dir=str(folder)
+    )
+    format_storage(LocalDisk(), ENTROPY, request, 1)
+
+
+def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        _format(tmp_path)
+        first = Node(tmp_path, 1)
+        await first.start()
+        assert await first.create("orders") is ErrorCode.none
+        assert first.publisher.image.metadata_version == 29
+        assert await first.lifecycle.controlled_shutdown(5_000)
+        assert first.lifecycle.state is LifecycleState.NOT_RUNNING
+        first.snapshots.generate()
+        await asyncio.sleep(0)
+        before = first.publisher.image
+        await first.kill()
+
+        second = Node(tmp_path, 2)
+        await second.start()
+        topic = second.publisher.image.topics.get("orders")
+        old = before.topics.get("orders")
+        assert topic is not None
+        assert old is not None
+        assert topic.topic_id == old.topic_id
+        assert topic.partitions[0].leader == 1
+        assert topic.partitions[0].leader_epoch > old.partitions[0].leader_epoch
+        assert await second.create("orders") is ErrorCode.topic_already_exists
+        assert second.faults == []
+        await second.kill()
+
+    asyncio.run(test())
+
+
+def test_a_killed_node_comes_back_at_once(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        _format(tmp_path)
+        first = Node(tmp_path, 1)
+        await first.start()
+        assert await first.create("orders") is ErrorCode.none
+        await first.kill()
+        second = Node(tmp_path, 2)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await second.start()
+        assert loop.time() - started < 4
+        topic = second.publisher.image.topics.get("orders")
+        assert topic is not None
+        assert topic.partitions[0].leader == 1
+        await second.kill()
+
+    asyncio.run(test())
+
+
+def test_broker_epochs_are_offsets_of_the_real_log(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        _format(tmp_path)
+        node = Node(tmp_path, 1)
+        await node.start()
+        records = Records()
+        node.metadata_log.add_listener(records)
+        registration = records.by_offset[node.lifecycle.broker_epoch]
+        assert isinstance(registration, RegisterBrokerRecord)
+        assert registration.broker_epoch == node.lifecycle.broker_epoch
+        assert node.publisher.image.brokers[1].epoch == node.lifecycle.broker_epoch
+        await node.kill()
+
+    asyncio.run(test())
+
+
+def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        _format(tmp_path)
+        node = Node(tmp_path, 1)
+        await node.start()
+        epoch = node.lifecycle.broker_epoch
+        await node.channel.send(UnregisterBrokerRequest(broker_id=1))
+        image = node.publisher
+        await asyncio.wait_for(
+            image.until(lambda: 1 in image.image.brokers and not image.image.brokers[1].fenced), 5
+        )
+        assert node.lifecycle.broker_epoch > epoch
+        await node.kill()
+
+    asyncio.run(test())
+
+
+def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        _format(tmp_path)
+        node = Node(tmp_path, 1)
+        await node.start()
+        identity = BrokerIdentity(
+            broker_id=1,
+            cluster_id=CLUSTER_ID,
+            incarnation_id=uuid.UUID(int=77),
+            endpoints=(),
+            features=SUPPORTED_FEATURES,
+            log_dirs=[uuid.UUID(int=2000)],
+        )
+        impostor = node.broker(identity, timeout_ms=30)
+        with pytest.raises(KafkaError, match="could not register: duplicate broker registration"):
+            await impostor.start()
+        assert not node.publisher.image.brokers[1].fenced
+        await impostor.stop()
+        await node.kill()
+
+    asyncio.run(test())

@@ -1,0 +1,255 @@
+"""The controller on a log: speculation, commit, loss of leadership, sessions, snapshots, images."""
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from cluster_fakes import SmallConfigPolicy
+from metadata_log_model import MemoryMetadataLog
+
+from moldau.cluster.controller import Controller
+from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
+from moldau.cluster.decisions.features import SUPPORTED_FEATURES
+from moldau.cluster.decisions.view import ControllerSettings
+from moldau.cluster.delta import MetadataDelta, image_of
+from moldau.cluster.errors import MetadataError
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.metadata_log import CommittedBatch
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.protocol import metadata_records as r
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.runtime import ErrorCode, SeededEntropy
+
+CLUSTER_ID = "MoldauServiceClusterId"
+
+
+class Node:
+    """One controller node on a log of its own."""
+
+    def __init__(self, *, auto: bool = True, session_timeout_ms: int = 9_000) -> None:
+        self.log = MemoryMetadataLog(auto=auto)
+        self.faults: list[MetadataError] = []
+        self.publisher = MetadataPublisher(self.faults.append)
+        settings = ControllerSettings(
+            cluster_id=CLUSTER_ID,
+            supported_features=SUPPORTED_FEATURES,
+            session_timeout_ms=session_timeout_ms,
+        )
+        controller = Controller(settings, SmallConfigPolicy(), SeededEntropy(1))
+        self.service = ControllerService(1, controller, self.log, self.publisher)
+        self.log.add_listener(self.publisher)
+        self.log.add_listener(self.service)
+        self.channel = LocalControllerChannel(self.service)
+
+    async def lead(self) -> None:
+        self.log.elect(1)
+        self.log.commit()
+        await asyncio.sleep(0)
+
+    async def add_broker(self) -> int:
+        response = await self.channel.send(
+            BrokerRegistrationRequest(
+                broker_id=1,
+                cluster_id=CLUSTER_ID,
+                incarnation_id=uuid.UUID(int=1),
+                features=[
+                    Feature(name="metadata.version", min_supported_version=7, max_supported_version=29)
+                ],
+                log_dirs=[uuid.UUID(int=1000)],
+            )
+        )
+        epoch: int = response.broker_epoch
+        await self.channel.send(
+            BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=epoch)
+        )
+        return epoch
+
+    def create(self, name: str) -> "asyncio.Task[Any]":
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        return asyncio.get_running_loop().create_task(self.channel.send(CreateTopicsRequest(topics=[topic])))
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+def test_a_node_that_does_not_lead_says_so() -> None:
+    async def test() -> None:
+        node = Node()
+        response = await node.create("t")
+        assert response.topics[0].error_code is ErrorCode.not_controller
+
+    run(test())
+
+
+def test_the_first_leader_bootstraps_and_a_later_one_does_not() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        assert node.publisher.image.metadata_version == 29
+        committed = len(node.log.committed)
+        await node.lead()
+        assert len(node.log.committed) == committed
+        node.service.close()
+
+    run(test())
+
+
+def test_a_broker_epoch_is_the_offset_of_its_record() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        epoch = await node.add_broker()
+        batch = next(batch for batch in node.log.committed if batch.base_offset <= epoch <= batch.last_offset)
+        record = r.RECORDS.decode(batch.values[epoch - batch.base_offset])
+        assert isinstance(record, r.RegisterBrokerRecord)
+        node.service.close()
+
+    run(test())
+
+
+def test_decisions_are_pipelined_and_answered_after_the_commit() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        node.log.auto = False
+        first, second = node.create("t"), node.create("t")
+        await asyncio.sleep(0.01)
+        # The second knows of the first, but may not say so while the first can still be lost.
+        assert not first.done()
+        assert not second.done()
+        assert len(node.log.pending) == 1
+        node.log.commit()
+        assert (await first).topics[0].error_code is ErrorCode.none
+        assert (await second).topics[0].error_code is ErrorCode.topic_already_exists
+        assert node.publisher.image.topics.get("t") is not None
+        node.service.close()
+
+    run(test())
+
+
+def test_what_was_not_committed_is_forgotten_with_the_leadership() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        node.log.auto = False
+        creation = node.create("t")
+        await asyncio.sleep(0.01)
+        node.log.elect(2)
+        assert (await creation).topics[0].error_code is ErrorCode.not_controller
+        assert not node.service.is_active
+        node.log.auto = True
+        await node.lead()
+        assert (await node.create("t")).topics[0].error_code is ErrorCode.none
+        node.service.close()
+
+    run(test())
+
+
+def test_an_append_that_is_refused_leaves_no_trace() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        node.log.refuse_next = True
+        assert (await node.create("t")).topics[0].error_code is ErrorCode.record_list_too_large
+        assert (await node.create("t")).topics[0].error_code is ErrorCode.none
+        node.service.close()
+
+    run(test())
+
+
+def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
+    async def test() -> None:
+        node = Node(session_timeout_ms=30)
+        await node.lead()
+        await node.add_broker()
+        await node.create("t")
+        assert not node.publisher.image.brokers[1].fenced
+        await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
+        topic = node.publisher.image.topics.get("t")
+        assert topic is not None
+        assert topic.partitions[0].leader == -1
+        node.service.close()
+
+    run(test())
+
+
+class Follower:
+    """Keeps an image of its own by deltas alone."""
+
+    def __init__(self) -> None:
+        self.image = MetadataImage()
+        self.removed: list[str] = []
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        assert delta.image == self.image
+        self.removed += [topic.name for topic in delta.topics.removed.values()]
+        self.image = delta.apply()
+        assert self.image == image
+
+
+class Faulty:
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        raise RuntimeError("a part that fails")
+
+
+def test_subscribers_follow_by_deltas_also_over_a_snapshot() -> None:
+    async def test() -> None:
+        node = Node()
+        follower, late = Follower(), Follower()
+        node.publisher.subscribe(Faulty())
+        node.publisher.subscribe(follower)
+        await node.lead()
+        await node.add_broker()
+        await node.create("kept")
+        await node.create("also-kept")
+        generator = SnapshotGenerator(node.log, node.publisher, bytes_between=1, interval_ms=0)
+        node.log.add_listener(generator)
+        await asyncio.wait_for(node.log.frozen.wait(), 5)
+        end_offset, values = node.log.snapshots.popitem()
+        await node.channel.send(DeleteTopicsRequest(topics=[DeleteTopicState(name="kept")]))
+        node.publisher.subscribe(late)
+        assert len(late.image.topics) == 1
+        await node.create("gone")
+        node.publisher.on_snapshot(end_offset, 1, 1, values)
+        assert follower.image == late.image == node.publisher.image
+        assert node.publisher.image == image_of(r.RECORDS.decode(value) for value in values)
+        assert node.publisher.image.provenance.offset == end_offset - 1
+        assert [topic.name for topic in follower.image.topics] == ["also-kept", "kept"]
+        assert follower.removed == ["kept", "gone"]
+        await generator.close()
+        node.service.close()
+
+    run(test())
+
+
+def test_transactions_show_whole_or_not_at_all() -> None:
+    def batch(offset: int, *records: Any) -> CommittedBatch:
+        return CommittedBatch(offset, 1, 1, [r.RECORDS.encode(record) for record in records])
+
+    publisher = MetadataPublisher(lambda error: None)
+    topic = r.TopicRecord(name="t", topic_id=uuid.UUID(int=1000))
+    publisher.on_commit([batch(0, r.BeginTransactionRecord(), topic)])
+    assert len(publisher.image.topics) == 0
+    publisher.on_commit([batch(2, r.AbortTransactionRecord())])
+    assert len(publisher.image.topics) == 0
+    publisher.on_commit([batch(3, r.BeginTransactionRecord(), topic), batch(5, r.EndTransactionRecord())])
+    assert len(publisher.image.topics) == 1
+
+
+def test_a_log_that_contradicts_itself_stops_the_node() -> None:
+    faults: list[MetadataError] = []
+    publisher = MetadataPublisher(faults.append)
+    value = r.RECORDS.encode(r.RemoveTopicRecord(topic_id=uuid.UUID(int=1000)))
+    publisher.on_commit([CommittedBatch(0, 1, 1, [value])])
+    publisher.on_commit([CommittedBatch(1, 1, 1, [value])])
+    assert len(faults) == 1
+    assert "offset 0" in str(faults[0])

@@ -1,0 +1,48 @@
+"""The policy over the real config definitions."""
+
+import pytest
+
+from moldau.cluster.image import ResourceType
+from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
+from moldau.config import BrokerConfig
+from moldau.runtime import ErrorCode, KafkaError
+
+POLICY = KafkaConfigPolicy(
+    lambda: BrokerConfig({"log.retention.ms": "1234", "diskless.system.enable": "false"})
+)
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "name", "key", "value"),
+    [
+        (ResourceType.TOPIC, "t", "no.such.key", "1"),
+        (ResourceType.TOPIC, "t", "retention.ms", "soon"),
+        (ResourceType.TOPIC, "t", "diskless.enable", "true"),
+        (ResourceType.BROKER, "1", "log.dirs", "/x"),
+        (ResourceType.BROKER, "1", "no.such.key", "/x"),
+    ],
+)
+def test_bad_configs_are_named(resource_type: ResourceType, name: str, key: str, value: str) -> None:
+    with pytest.raises(KafkaError) as caught:
+        POLICY.validate(resource_type, name, {key: value})
+    assert caught.value.code is ErrorCode.invalid_config
+    assert key in str(caught.value) or "iskless" in str(caught.value)
+
+
+def test_good_configs_pass() -> None:
+    POLICY.validate(ResourceType.TOPIC, "t", {"retention.ms": "5", "cleanup.policy": "compact,delete"})
+    POLICY.validate(ResourceType.BROKER, "", {"log.retention.ms": "5"})
+
+
+def test_defaults_and_lists() -> None:
+    assert POLICY.default(ResourceType.TOPIC, "retention.ms") == "1234"
+    assert POLICY.default(ResourceType.TOPIC, "no.such.key") is None
+    assert POLICY.is_list(ResourceType.TOPIC, "cleanup.policy")
+    assert not POLICY.is_list(ResourceType.TOPIC, "retention.ms")
+
+
+def test_a_new_topic_is_described_with_sources() -> None:
+    described = {config.name: config for config in POLICY.describe_topic({"retention.bytes": "7"})}
+    assert (described["retention.bytes"].value, described["retention.bytes"].source) == ("7", 1)
+    assert (described["retention.ms"].value, described["retention.ms"].source) == ("1234", 4)
+    assert described["cleanup.policy"].source == 5

@@ -1,0 +1,128 @@
+"""``storage format`` and meta.properties."""
+
+import pathlib
+import random
+
+import pytest
+
+from moldau.cluster.formatter import BOOTSTRAP_FILE_NAME, FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.meta_properties import FormatError, MetaProperties, read_meta_properties
+from moldau.protocol.metadata_records import RECORDS, FeatureLevelRecord
+from moldau.records.batch import check_batch, iter_headers
+from moldau.records.record import iter_records
+from moldau.runtime import LocalDisk, SeededEntropy
+from moldau.simulation.disk import SimulatedDisk
+from moldau.simulation.process import Process
+
+ENTROPY = SeededEntropy(3)
+CLUSTER_ID = new_cluster_id(ENTROPY)
+
+
+def _format(*folders: pathlib.Path, **changes: object) -> list[str]:
+    names = [str(folder) for folder in folders]
+    values: dict[str, object] = {
+        "cluster_id": CLUSTER_ID,
+        "node_id": 1,
+        "log_dirs": names,
+        "metadata_dir": names[0],
+        **changes,
+    }
+    return format_storage(LocalDisk(), ENTROPY, FormatRequest(**values), 1234)  # type: ignore[arg-type]
+
+
+def test_folders_say_whose_they_are(tmp_path: pathlib.Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    assert _format(first, second) == [str(first), str(second)]
+    properties = read_meta_properties(LocalDisk(), str(first))
+    assert properties is not None
+    assert (properties.cluster_id, properties.node_id) == (CLUSTER_ID, 1)
+    other = read_meta_properties(LocalDisk(), str(second))
+    assert other is not None
+    assert properties.directory_id != other.directory_id
+    lines = (first / "meta.properties").read_text().splitlines()
+    assert [line.partition("=")[0] for line in lines[1:]] == [
+        "cluster.id",
+        "directory.id",
+        "node.id",
+        "version",
+    ]
+
+
+def test_only_the_metadata_folder_gets_the_bootstrap_snapshot(tmp_path: pathlib.Path) -> None:
+    _format(tmp_path / "a", tmp_path / "b")
+    content = (tmp_path / "a" / "__cluster_metadata-0" / BOOTSTRAP_FILE_NAME).read_bytes()
+    batches = list(iter_headers(content))
+    assert [header.is_control for _, header in batches] == [True, False, True]
+    assert [header.base_offset for _, header in batches] == [0, 1, 2]
+    position, header = batches[1]
+    (record,) = iter_records(content[position : position + header.size_bytes])
+    assert record.value is not None
+    assert RECORDS.decode(record.value) == FeatureLevelRecord(name="metadata.version", feature_level=29)
+    for position, header in batches:
+        check_batch(memoryview(content)[position : position + header.size_bytes])
+    assert not (tmp_path / "b" / "__cluster_metadata-0").exists()
+
+
+def test_a_formatted_folder_is_refused_unless_told_otherwise(tmp_path: pathlib.Path) -> None:
+    _format(tmp_path / "a")
+    with pytest.raises(FormatError, match="already formatted"):
+        _format(tmp_path / "a", tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+    assert _format(tmp_path / "a", tmp_path / "b", ignore_formatted=True) == [str(tmp_path / "b")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"cluster_id": "AAAAAAAAAAAAAAAAAAAAAA"}, "belongs to cluster"),
+        ({"node_id": 2}, "belongs to node 1, not to node 2"),
+        ({"cluster_id": "short"}, "is not base64|bytes where an id has 16"),
+        ({"cluster_id": CLUSTER_ID + "=="}, "its one form"),
+        ({"node_id": -1}, "negative"),
+        ({"metadata_dir": "/elsewhere"}, "not one of the log folders"),
+    ],
+)
+def test_mismatches_are_refused(tmp_path: pathlib.Path, changes: dict[str, object], reason: str) -> None:
+    _format(tmp_path / "a")
+    with pytest.raises(FormatError, match=reason):
+        _format(tmp_path / "a", ignore_formatted=True, **changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("version=0\nbroker.id=1\n", "version 0"),
+        ("", "version none"),
+        ("version=1\nnode.id=1\n", "lacks cluster.id"),
+        ("version=1\ncluster.id=x\nnode.id=one\n", "damaged"),
+        ("version=1\ncluster.id=x\nnode.id=1\ndirectory.id=?\n", "damaged"),
+    ],
+)
+def test_damaged_properties(tmp_path: pathlib.Path, content: str, reason: str) -> None:
+    (tmp_path / "meta.properties").write_text(content)
+    with pytest.raises(FormatError, match=reason):
+        read_meta_properties(LocalDisk(), str(tmp_path))
+
+
+def test_properties_as_java_writes_them(tmp_path: pathlib.Path) -> None:
+    text = "#\n#Thu Jan 01 00:00:00 UTC 1970\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\\=\\=\nversion=1\nnode.id=7\n"
+    (tmp_path / "meta.properties").write_text(text)
+    assert read_meta_properties(LocalDisk(), str(tmp_path)) == MetaProperties(
+        "AAAAAAAAAAAAAAAAAAAAAA==", 7, None
+    )
+
+
+def test_a_formatted_folder_survives_a_loss_of_power_with_its_parents() -> None:
+    for seed in range(20):
+        device = SimulatedDisk(random.Random(seed), lambda: 0, lambda _event: None)
+        disk = device.mount(Process("test"))
+        folder = "/srv/moldau/data"
+        format_storage(
+            disk,
+            ENTROPY,
+            FormatRequest(cluster_id=CLUSTER_ID, node_id=1, log_dirs=[folder], metadata_dir=folder),
+            1234,
+        )
+        device.crash()
+        assert read_meta_properties(disk, folder) is not None
+        assert disk.exists(f"{folder}/__cluster_metadata-0/{BOOTSTRAP_FILE_NAME}")

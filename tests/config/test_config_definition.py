@@ -1,0 +1,119 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigKey, ConfigType, Update
+from moldau.config.synonyms import TOPIC_SYNONYMS
+
+
+def key(type_, default=None):
+    return ConfigKey("a.key", type_, default, "doc")
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "value"),
+    [
+        (ConfigType.BOOLEAN, " TRUE ", True),
+        (ConfigType.INT, "-7", -7),
+        (ConfigType.LONG, "9223372036854775807", 2**63 - 1),
+        (ConfigType.DOUBLE, "0.5", 0.5),
+        (ConfigType.LIST, "a, b,c", ("a", "b", "c")),
+        (ConfigType.LIST, "", ()),
+        (ConfigType.STRING, " x y ", "x y"),
+    ],
+)
+def test_values_are_parsed(type_, text, value):
+    assert key(type_).parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("type_", "text", "reason"),
+    [
+        (ConfigType.BOOLEAN, "yes", "Expected value to be either true or false"),
+        (ConfigType.INT, "1_000", "Not a number of type INT"),
+        (ConfigType.INT, "2147483648", "Not a number of type INT"),
+        (ConfigType.SHORT, "40000", "Not a number of type SHORT"),
+        (ConfigType.LONG, "", "Not a number of type LONG"),
+        (ConfigType.DOUBLE, "half", "Not a number of type DOUBLE"),
+    ],
+)
+def test_bad_values_name_key_and_reason(type_, text, reason):
+    with pytest.raises(ConfigError) as caught:
+        key(type_).parse(text)
+    assert caught.value.key == "a.key"
+    assert str(caught.value) == f"Invalid value {text} for configuration a.key: {reason}"
+
+
+def test_secrets_are_not_shown():
+    with pytest.raises(ConfigError, match="hidden"):
+        raise key(ConfigType.PASSWORD).error("hunter2", "no")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("num.partitions", "0", "Value must be at least 1"),
+        ("log.cleaner.min.cleanable.ratio", "1.5", "Value must be no more than 1"),
+        ("log.cleanup.policy", "delete,shred", "String must be one of: compact, delete"),
+        ("log.cleanup.policy", "delete,delete", "Value must not contain duplicates"),
+        (
+            "compression.type",
+            "brotli",
+            "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer",
+        ),
+        ("compression.gzip.level", "0", "Value must be between 1 and 9 or equal to -1"),
+    ],
+)
+def test_bounds(name, text, reason):
+    with pytest.raises(ConfigError) as caught:
+        BROKER[name].parse(text)
+    assert str(caught.value) == f"Invalid value {text} for configuration {name}: {reason}"
+
+
+def test_throttled_replicas():
+    replicas = TOPIC["leader.replication.throttled.replicas"]
+    assert replicas.parse("0:1,1:2") == ("0:1", "1:2")
+    assert replicas.parse("*") == ("*",)
+    with pytest.raises(ConfigError, match="literal"):
+        replicas.parse("0-1")
+
+
+def test_unknown_key_offers_the_closest():
+    with pytest.raises(ConfigError) as caught:
+        BROKER.parse({"log.retention.hour": "1"})
+    assert str(caught.value) == "Unknown configuration log.retention.hour. Did you mean log.retention.hours?"
+    with pytest.raises(ConfigError, match=r"^Unknown configuration zz\.$"):
+        BROKER.parse({"zz": "1"})
+
+
+def test_plug_in_keys_are_passed_on():
+    config = BrokerConfig({"rsm.config.bucket": "b", "rsm.config.region": "r"})
+    assert config.passed_on("rsm.config.") == {"bucket": "b", "region": "r"}
+
+
+@pytest.mark.parametrize("definition", [BROKER, TOPIC], ids=["broker", "topic"])
+def test_every_default_survives_text(definition):
+    for each in definition:
+        if each.default is not None:
+            assert each.parse(each.format(each.default)) == each.default
+        assert each.doc.endswith(".")
+
+
+def test_synonyms_exist_and_agree_with_their_topic_configs():
+    for name, synonyms in TOPIC_SYNONYMS.items():
+        last = BROKER[synonyms[-1].name]
+        assert synonyms[-1].convert(last.default) == TOPIC[name].default
+        assert any(BROKER[synonym.name].update is Update.CLUSTER_WIDE for synonym in synonyms)
+
+
+@given(st.floats(min_value=0, allow_infinity=False))
+def test_doubles_are_written_so_that_they_are_read_back(value):
+    double = key(ConfigType.DOUBLE)
+    assert double.parse(double.format(value)) == value
+
+
+def test_double_in_javas_way():
+    assert (
+        BROKER["log.cleaner.io.max.bytes.per.second"].format(1.7976931348623157e308)
+        == "1.7976931348623157E308"
+    )

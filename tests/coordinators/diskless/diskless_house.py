@@ -1,0 +1,112 @@
+"""A coordinator on real files, and calls made short."""
+
+from pathlib import Path
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, PartitionsToCreate
+from moldau.coordinators.diskless.files import DisklessSettings
+from moldau.coordinators.diskless.local_log import LocalMetadataLog
+from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.store import DisklessStore
+from moldau.runtime import LocalDisk, Machine
+from moldau.runtime.entropy import SeededEntropy
+from moldau.runtime.workers import InlineWorkers, Workers
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+TOPIC = UUID(int=0xA)
+OTHER = UUID(int=0xB)
+
+
+class SetClock:
+    """A clock that a test moves."""
+
+    def __init__(self, now_ms: int = 1_000_000) -> None:
+        self.time_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+class House:
+    """One coordinator (number 0) in a folder. ``start`` and ``stop`` as often as wanted."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: DisklessSettings | None = None,
+        opener: SqliteOpener = open_sqlite,
+        workers: Workers | None = None,
+    ) -> None:
+        self.clock = SetClock()
+        self.folder = str(folder / "__diskless_metadata-0")
+        self.database_path = str(folder / "state.sqlite")
+        self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
+        self.epoch = -1
+        self._settings = settings
+        self._opener = opener
+
+    async def start(self) -> DisklessCoordinator:
+        self.epoch += 1
+        self.snapshot_log = SnapshotLog.open(
+            self.machine, self.folder, TopicPartition("__diskless_metadata", 0)
+        )
+        self.log = LocalMetadataLog(self.snapshot_log, self.epoch)
+        await self.log.until_committed()
+        self.service = DisklessCoordinator(self.machine, self._settings, opener=self._opener)
+        self.service.load(0, self.epoch, self.log, self.log, self.database_path)
+        await self.service.until_loaded(0)
+        assert self.service.is_active(0)
+        return self.service
+
+    @property
+    def store(self) -> DisklessStore:
+        return self.service._stores[0]
+
+    async def stop(self) -> None:
+        await self.service.close()
+        await self.log.until_committed()
+        self.snapshot_log.close()
+
+    def delete_database(self) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            self.machine.disk.remove(self.database_path + suffix)
+
+
+def batch(
+    index: int = 0,
+    records: int = 1,
+    *,
+    topic: UUID = TOPIC,
+    at: int = 0,
+    size: int = 100,
+    time: int = 5000,
+    append_time: bool = False,
+    producer: tuple[int, int, int] | None = None,
+    transactional: bool = False,
+) -> BatchToCommit:
+    """``producer``: id, epoch, base sequence."""
+    pid, epoch, sequence = producer or (-1, -1, -1)
+    last = -1 if producer is None else (sequence + records - 1) % (1 << 31)
+    return BatchToCommit(
+        topic, index, 0, at, size, records - 1, records, time, int(append_time), pid, epoch, sequence, last,
+        transactional,
+    )  # fmt: skip
+
+
+def file(
+    key: str, *batches: BatchToCommit, created: int = 1_000_000, owners: tuple[int, ...] = ()
+) -> CommitFileCall:
+    """Batches that lie one after another."""
+    placed = []
+    end = 0
+    for given in batches:
+        placed.append(given._replace(byte_offset=end))
+        end += given.size_bytes
+    return CommitFileCall(key, max(end, 1), created, 1, placed, owners)
+
+
+def topic(partitions: int = 2, topic_id: UUID = TOPIC, name: str = "t") -> PartitionsToCreate:
+    return PartitionsToCreate(topic_id, name, range(partitions))

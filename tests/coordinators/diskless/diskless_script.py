@@ -1,0 +1,160 @@
+"""Runs golden scripts of the diskless shard: blocks of a command, ``----`` and what came of it.
+
+Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
+``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``reload`` (a new
+shard replays the log), ``show``. A batch is ``NAME-I+RECORDS``, then ``:PID.EPOCH.SEQUENCE``, ``!append``
+for LogAppendTime, ``!txn`` for a transactional one, ``!torn`` for one that contradicts itself.
+"""
+
+import re
+from uuid import UUID, uuid5
+
+from moldau.coordinators.diskless.calls import (
+    BatchToCommit,
+    CommitFileCall,
+    CommitFileResult,
+    OffsetToDelete,
+    PartitionsToCreate,
+    PruneCall,
+)
+from moldau.coordinators.diskless.codec import DisklessCodec
+from moldau.coordinators.diskless.records import DisklessRecord, FileCommitted
+from moldau.coordinators.diskless.shard import DisklessShard
+from moldau.coordinators.effects import PLAIN, Effects, Token
+from moldau.runtime import ErrorCode, KafkaError
+
+BATCH = re.compile(r"(\w+)-(\d+)\+(\d+)(?::(\d+)\.(\d+)\.(\d+))?((?:!\w+)*)")
+
+
+def topic_id(name: str) -> UUID:
+    return uuid5(UUID(int=0), name)
+
+
+class Script:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+        self.shard = DisklessShard()
+        self.codec = DisklessCodec()
+        self.log: list[tuple[bytes | None, bytes | None]] = []
+
+    def run(self, text: str) -> str:
+        blocks = []
+        for block in text.strip().split("\n\n"):
+            command = block.split("\n----")[0]
+            shown = [line for line in command.splitlines() if not line.startswith("#")]
+            blocks.append(f"{command}\n----\n" + "\n".join(self.block(line) for line in shown))
+        return "\n\n".join(blocks) + "\n"
+
+    def block(self, line: str) -> str:
+        name, *words = line.split()
+        try:
+            return str(getattr(self, "do_" + name.replace("-", "_"))(*words))
+        except KafkaError as error:
+            return f"{error.code.name}: {error.message}"
+
+    def accept(self, effects: Effects[DisklessRecord]) -> object:
+        for record in effects.records:
+            self.log.append(self.codec.encode(record))
+            self.shard.replay(len(self.log) - 1, record, PLAIN)
+        return effects.replies[0].response
+
+    def written(self, before: int) -> str:
+        kinds = []
+        for key, value in self.log[before:]:
+            record = self.codec.decode(key, value)
+            kinds.append(type(record).__name__)
+            if isinstance(record, FileCommitted):
+                kinds[-1] += f" of {len(record.sizes_bytes)}"
+        return " [" + (", ".join(kinds) or "nothing") + "]"
+
+    def do_create(self, name: str, count: str) -> str:
+        before = len(self.log)
+        asked = PartitionsToCreate(topic_id(name), name, range(int(count)))
+        self.accept(self.shard.create_partitions([asked], Token(0)))
+        return "ok" + self.written(before)
+
+    def do_drop(self, name: str) -> str:
+        before = len(self.log)
+        self.accept(self.shard.delete_topics([topic_id(name)], Token(0)))
+        return "ok" + self.written(before)
+
+    def do_commit(self, key: str, *words: str) -> str:
+        created, end, batches = self.now_ms, 0, []
+        for word in words:
+            if word.startswith("age="):
+                created -= int(word[4:])
+                continue
+            found = BATCH.fullmatch(word)
+            assert found is not None, word
+            name, index, count, pid, epoch, sequence, flags = found.groups()
+            records = int(count)
+            batches.append(
+                BatchToCommit(
+                    topic_id(name), int(index), 0, end, 100, records - 1,
+                    records + ("!torn" in flags), 5000, int("!append" in flags),
+                    int(pid or -1), int(epoch or -1), int(sequence or -1), 0, "!txn" in flags,
+                )
+            )  # fmt: skip
+            end += 100
+        before = len(self.log)
+        call = CommitFileCall(key, max(end, 1), created, 1, batches)
+        result = self.accept(self.shard.commit_file(call, self.now_ms, Token(0)))
+        assert isinstance(result, CommitFileResult)
+        lines = []
+        for word, batch in zip([w for w in words if "=" not in w], result.batches, strict=True):
+            if batch.error is not ErrorCode.none:
+                lines.append(f"{word} -> {batch.error.name}")
+                continue
+            at = f" at {batch.log_append_time_ms}" if batch.log_append_time_ms >= 0 else ""
+            again = " (duplicate)" if batch.is_duplicate else ""
+            lines.append(f"{word} -> {batch.base_offset}{at}{again}")
+        return "\n".join(lines) + self.written(before)
+
+    def do_delete(self, partition: str, offset: str) -> str:
+        name, _, index = partition.partition("-")
+        before = len(self.log)
+        asked = OffsetToDelete(topic_id(name), int(index), int(offset))
+        deleted = self.accept(self.shard.delete_records([asked], Token(0)))
+        assert isinstance(deleted, list)
+        return f"{deleted[0].error.name} low watermark {deleted[0].low_watermark}" + self.written(before)
+
+    def do_prune(self, partition: str, start: str, end: str, epoch: str) -> str:
+        name, _, index = partition.partition("-")
+        before = len(self.log)
+        call = PruneCall(topic_id(name), int(index), int(start), int(end), int(epoch))
+        pruned = self.accept(self.shard.prune(call, Token(0)))
+        return f"{pruned.error.name} WAL from {pruned.wal_start_offset}" + self.written(before)  # type: ignore[attr-defined]
+
+    def do_close(self, *keys: str) -> str:
+        before = len(self.log)
+        closed = self.accept(self.shard.close_files(keys, (), self.now_ms, Token(0)))
+        assert isinstance(closed, list)
+        return "\n".join(f"{found.object_key} {found.error.name}" for found in closed) + self.written(before)
+
+    def do_take_over(self, key: str, *owners: str) -> str:
+        before = len(self.log)
+        remaining = [int(owner) for owner in owners]
+        self.accept(self.shard.take_over(key, remaining, 1, self.now_ms, self.now_ms, Token(0)))
+        return "ok" + self.written(before)
+
+    def do_wait(self, milliseconds: str) -> str:
+        self.now_ms += int(milliseconds)
+        return f"now {self.now_ms}"
+
+    def do_reload(self) -> str:
+        self.shard = DisklessShard()
+        for offset, (key, value) in enumerate(self.log):
+            record = self.codec.decode(key, value)
+            assert record is not None
+            self.shard.replay(offset, record, PLAIN)
+        return f"{len(self.log)} records"
+
+    def do_show(self) -> str:
+        lines = []
+        for found in sorted(self.shard.partitions, key=lambda found: (found.name, found.id[1])):
+            offsets = f"log {found.log_start} wal {found.wal_start} next {found.next}"
+            lines.append(f"{found.name}-{found.id.partition_index} {offsets}")
+            for producer_id, (epoch, _, entries) in found.producers.items():
+                window = " ".join(f"{first}..{last}@{base}" for first, last, base, _ in entries)
+                lines.append(f"  producer {producer_id}.{epoch}: {window}")
+        return "\n".join(lines) or "nothing"

@@ -1,0 +1,198 @@
+"""Columns and records: what is written is what is read, and it is small."""
+
+import contextlib
+from uuid import UUID
+
+import pytest
+from diskless_house import batch, file
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.coordinators.diskless import records
+from moldau.coordinators.diskless.batch_columns import (
+    decode_batches,
+    decode_results,
+    encode_batches,
+    encode_results,
+)
+from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch, PartitionId
+from moldau.coordinators.diskless.checkpoint import decode_rows, encode_rows
+from moldau.coordinators.diskless.codec import DisklessCodec
+from moldau.coordinators.diskless.columns import ColumnError, ColumnReader, put_column
+from moldau.coordinators.diskless.commit import CommitDecision
+from moldau.coordinators.diskless.kip_form import decode_kip_file, encode_kip_file
+from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.producers import last_sequence
+from moldau.protocol.own import diskless_records as wire
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.runtime import ErrorCode
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+UUIDS = st.builds(UUID, int=st.integers(0, 2**128 - 1))
+ERRORS = st.sampled_from([ErrorCode.none, ErrorCode.invalid_record, ErrorCode.out_of_order_sequence_number])
+
+
+@given(st.lists(INT64) | st.lists(st.integers(0, 300)))
+def test_columns_come_back(values: list[int]) -> None:
+    out = bytearray()
+    put_column(out, values)
+    reader = ColumnReader(out)
+    assert reader.column(len(values)) == values
+    reader.end()
+
+
+@given(st.binary(max_size=30), st.integers(0, 20))
+def test_broken_columns_are_refused(content: bytes, count: int) -> None:
+    reader = ColumnReader(content)
+    with contextlib.suppress(ColumnError):
+        assert len(reader.column(count)) == count
+
+
+def partitions_of(*ids: PartitionId) -> PartitionTable:
+    table = PartitionTable()
+    for number, found in enumerate(ids):
+        table.add(PartitionState(number, found, "t"))
+    return table
+
+
+@st.composite
+def files(draw: st.DrawFn) -> records.FileCommitted:
+    ids = draw(
+        st.lists(st.builds(PartitionId, UUIDS, st.integers(0, 9)), min_size=1, max_size=4, unique=True)
+    )
+    table = partitions_of(*ids[: draw(st.integers(0, len(ids)))])
+    batches = draw(
+        st.lists(
+            st.builds(
+                lambda at, records, size, time, append, producer: batch(
+                    at.partition_index, records, topic=at.topic_id, size=size, time=time,
+                    append_time=append, producer=producer,
+                ),
+                st.sampled_from(ids),
+                st.integers(1, 100),
+                st.integers(1, 1 << 20),
+                st.integers(-1, 1 << 45),
+                st.booleans(),
+                st.none() | st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2**31 - 1)),
+            ),
+            max_size=12,
+        )
+    )  # fmt: skip
+    return CommitDecision(table, file("key", *batches, owners=(2, 0)), 123456).record
+
+
+@given(files())
+def test_file_committed_comes_back(record: records.FileCommitted) -> None:
+    codec = DisklessCodec()
+    assert codec.decode(*codec.encode(record)) == record
+
+
+@given(files())
+def test_kips_form_comes_back(record: records.FileCommitted) -> None:
+    value = wire.RECORDS.decode_value(wire.DisklessFileCommittedKey(), encode_kip_file(record))
+    assert isinstance(value, wire.DisklessFileCommittedRecord)
+    again = decode_kip_file(value)
+    assert sum(again.sizes_bytes) == sum(record.sizes_bytes)
+    assert {run[:2] for run in again.runs} == {run[:2] for run in record.runs}
+
+
+def test_markers_have_their_place() -> None:
+    topic = UUID(int=9)
+    record = CommitDecision(partitions_of(), file("key"), 5).record
+    record.markers.append(records.MarkerExtent(topic, 3, 77, 1000, 4, 2, True))
+    codec = DisklessCodec()
+    assert codec.decode(*codec.encode(record)) == record
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        records.PartitionCreated(UUID(int=1), "name", 3),
+        records.TopicDeleted(UUID(int=1)),
+        records.RecordsDeleted(UUID(int=1), 3, 1 << 40),
+        records.FilesClosed(17, ("a", "b")),
+        records.FileTakenOver("a", 10, 20, 30, (1, 2)),
+        records.FilesReleased(("a",)),
+        records.Pruned(UUID(int=1), 2, 3, 4, 5, 6),
+    ],
+)
+def test_other_records_come_back(record: records.DisklessRecord) -> None:
+    codec = DisklessCodec()
+    assert codec.decode(*codec.encode(record)) == record
+
+
+def test_unknown_types_are_skipped() -> None:
+    assert DisklessCodec().decode(b"\x03\xe7", b"\x00\x00") is None
+
+
+def typical_file() -> tuple[PartitionTable, CommitFileCall]:
+    """500 batches over 50 partitions and 10 producers, sizes and counts as they come."""
+    topics = [UUID(int=(77 << 64) + number) for number in range(5)]
+    ids = [PartitionId(topics[number % 5], number // 5) for number in range(50)]
+    table = partitions_of(*sorted(ids))
+    batches, end, seed, call_ms = [], 0, 1, 1_763_000_000_000
+    for partition_id in sorted(ids):
+        state = table.find(*partition_id)
+        assert state is not None
+        state.next = 1_000_000_007 * (partition_id.partition_index + 1)
+        for producer in range(10):
+            seed = seed * 1103515245 + 12345 & 0x7FFFFFFF
+            count, size = 1 + seed % 700, 500 + seed % 900_000
+            batches.append(
+                BatchToCommit(*partition_id, producer, end, size, count - 1, count, call_ms + seed % 250, 0,
+                              4_000_000 + producer, 3, seed, last_sequence(seed, count - 1))
+            )  # fmt: skip
+            end += size
+    key = "wal/2026/11/20/0000000000012345-6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    return table, CommitFileCall(key, end, 1_763_000_000_000, 1, batches, (0, 4))
+
+
+def test_a_batch_takes_at_most_16_bytes_in_the_log() -> None:
+    table, call = typical_file()
+    record = CommitDecision(table, call, 1_763_000_000_400).record
+    assert len(record.sizes_bytes) == 500
+    key, value = DisklessCodec().encode(record)
+    in_log = len(build_batch([Record(0, 0, key, value, ())])) / 500
+    in_kips_form = len(build_batch([Record(0, 0, key, encode_kip_file(record), ())])) / 500
+    print(f"{in_log:.2f} bytes a batch; {in_kips_form:.2f} in KIP-1164's form")
+    assert in_log <= 16
+    assert in_kips_form > 60
+    assert len(encode_batches(call.batches)) / 500 <= 16
+    assert len(record.receipt) / 500 <= 5
+
+
+BATCHES = st.builds(
+    BatchToCommit,
+    UUIDS,
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 2**31 - 1),
+    *[st.integers(0, 2**32)] * 2,
+    *[st.integers(0, 2**31 - 1)] * 2,
+    st.integers(-1, 2**62),
+    st.integers(0, 1),
+    st.integers(-1, 2**62),
+    st.integers(-1, 2**15 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.booleans(),
+)
+
+
+@given(st.lists(BATCHES, max_size=8))
+def test_request_columns_come_back(batches: list[BatchToCommit]) -> None:
+    assert decode_batches(encode_batches(batches)) == batches
+
+
+@given(
+    st.lists(
+        st.builds(CommittedBatch, ERRORS, INT64, INT64, INT64, st.none() | st.text(max_size=5), st.booleans())
+    )
+)
+def test_response_columns_come_back(results: list[CommittedBatch]) -> None:
+    assert decode_results(encode_results(results)) == results
+
+
+@given(st.lists(st.tuples(INT64, st.binary(max_size=9), st.text(max_size=5)), min_size=1))
+def test_snapshot_rows_come_back(rows: list[tuple[int, bytes, str]]) -> None:
+    assert decode_rows(encode_rows(3, rows)) == (3, rows)

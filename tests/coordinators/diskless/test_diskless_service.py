@@ -1,0 +1,313 @@
+"""The service on real files: commits, reads, deletions, files freed, snapshots, restarts."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from diskless_house import OTHER, TOPIC, House, batch, file, topic
+
+from moldau.coordinators.diskless.calls import (
+    MAX_FILE_BATCHES,
+    FindBatchesCall,
+    OffsetToDelete,
+    PartitionToFind,
+    PruneCall,
+    RetentionPolicy,
+    TimestampToList,
+)
+from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.upkeep import Upkeep, UpkeepSettings
+from moldau.coordinators.diskless.wire import answer, commit_request, commit_result
+from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
+from moldau.protocol.own import diskless_create_partitions as create_partitions
+from moldau.protocol.own import diskless_describe_topics as describe_topics
+from moldau.protocol.own import diskless_find_batches as find_batches
+from moldau.protocol.own import diskless_oldest_file as oldest_file
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+
+def run(scene) -> None:  # type: ignore[no-untyped-def]
+    asyncio.run(asyncio.wait_for(scene, 20))
+
+
+def test_commit_and_find(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        result = await service.commit_file(0, file("f1", batch(0, 3), batch(1, 2), batch(0, 1)))
+        assert [found.base_offset for found in result.batches] == [0, 0, 3]
+        for _ in range(2):  # from the tail, then from SQLite
+            found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 2)]))
+            assert [(b.base_offset, b.last_offset, b.byte_offset) for b in found[0].batches] == [
+                (0, 2, 0),
+                (3, 3, 200),
+            ]
+            assert found[0].high_watermark == 4
+            house.store.write_all()
+        await house.stop()
+
+    run(scene())
+
+
+@pytest.mark.parametrize("lost", ["nothing", "database", "torn"])
+def test_restart(tmp_path: Path, lost: str) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        for number in range(5):
+            await service.commit_file(0, file(f"f{number}", batch(0, 2, producer=(7, 0, 2 * number))))
+            if number == 2:
+                assert await service.snapshot(0) is not None
+        await house.stop()
+        if lost == "database":
+            house.delete_database()
+        if lost == "torn":
+            Path(house.database_path).write_bytes(b"not a database")
+        service = await house.start()
+        again = await service.commit_file(0, file("f4", batch(0, 2, producer=(7, 0, 8))))
+        assert again.batches[0].base_offset == 8
+        duplicate = await service.commit_file(0, file("new", batch(0, 2, producer=(7, 0, 4))))
+        assert duplicate.batches[0].is_duplicate
+        assert duplicate.batches[0].base_offset == 4
+        found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 0)]))
+        assert [b.object_key for b in found[0].batches] == [f"f{number}" for number in range(5)]
+        await house.stop()
+
+    run(scene())
+
+
+def test_find_waits_for_a_commit(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        call = FindBatchesCall([PartitionToFind(TOPIC, 0, 0)], min_bytes=150, max_wait_ms=10_000)
+        waiting = asyncio.ensure_future(service.find_batches(0, call))
+        await service.commit_file(0, file("f1", batch(0)))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await service.commit_file(0, file("f2", batch(0)))
+        found = await waiting
+        assert [b.object_key for b in found[0].batches] == ["f1", "f2"]
+        assert len(service._waiters) == 0
+        await house.stop()
+
+    run(scene())
+
+
+def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(), topic(1, OTHER, "o")])
+        await service.commit_file(0, file("mine", batch(0, 5), batch(1, 5)))
+        await service.commit_file(0, file("shared", batch(0, 5), batch(0, 5, topic=OTHER), owners=(0, 3)))
+        await service.commit_file(0, file("foreign", batch(0, 5), owners=(3, 0)))
+        await service.commit_file(0, file("dead", batch(9, 5)))
+
+        async def settle() -> None:
+            house.store.write_all()
+            while house.store.materialiser.to_trim:
+                house.store.materialiser.trim_some(house.clock.now_ms())
+
+        await service.delete_records(0, [OffsetToDelete(TOPIC, 0, 7), OffsetToDelete(TOPIC, 1, -1)])
+        await settle()
+        assert [free.object_key for free in service.free_files(0, 1 << 60)] == ["mine", "dead"]
+        assert service.files_to_hand_over(0) == []
+        shared = (await service.describe_files(0, ["shared"]))[0]
+        assert (shared.live_batches, shared.used_bytes) == (2, 200)  # 7 lies within a batch: it lives
+        await service.delete_records(0, [OffsetToDelete(TOPIC, 0, 15)])
+        await service.delete_topics(0, [OTHER])
+        await settle()
+        assert [to.object_key for to in service.files_to_hand_over(0)] == ["shared"]
+        assert list(service.files_to_hand_over(0)[0].remaining_owner_ids) == [3]
+        assert not (await service.describe_files(0, ["foreign"]))[0].has_live_batches
+        assert [found.object_key for found in service.files_of_others(0, 1 << 60)] == ["foreign"]
+        closed = await service.close_files(0, ["shared", "nobody"])
+        assert [found.error for found in closed] == [ErrorCode.invalid_request, ErrorCode.none]
+        with pytest.raises(KafkaError) as refused:
+            await service.commit_file(0, file("nobody", batch(0)))
+        assert refused.value.code is ErrorCode.resource_not_found
+        await service.release_files(0, ["mine", "dead", "shared"])
+        house.store.write_all()
+        assert service.free_files(0, 1 << 60) == []
+        assert service.files_to_hand_over(0) == []
+        await house.stop()
+
+    run(scene())
+
+
+def test_offsets_retention_and_prune(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(1)])
+        for number in range(40):
+            await service.commit_file(0, file(f"f{number}", batch(0, 10, time=1000 * number)))
+        for _ in range(2):
+            asked = [TimestampToList(TOPIC, 0, time) for time in (-1, -2, -3, -5, 15_500, 10**9)]
+            listed = await service.list_offsets(0, asked)
+            assert [found.offset for found in listed] == [400, 0, 390, -1, 160, -1]
+            house.store.write_all()
+        house.clock.time_ms = 10_000
+        policy = RetentionPolicy(TOPIC, 0, 5000, -1)
+        assert [d.low_watermark for d in await service.apply_retention(0, [policy])] == [50]
+        house.store.write_all()
+        while house.store.materialiser.to_trim:
+            house.store.materialiser.trim_some(0)
+        policy = RetentionPolicy(TOPIC, 0, -1, 2000)
+        assert [d.low_watermark for d in await service.apply_retention(0, [policy])] == [200]
+        assert await service.apply_retention(0, [policy]) == []
+        assert (await service.prune(0, PruneCall(TOPIC, 0, 100, 300, 1))).error
+        pruned = await service.prune(0, PruneCall(TOPIC, 0, 200, 300, 1))
+        assert (pruned.error, pruned.wal_start_offset) == (ErrorCode.none, 300)
+        assert (await service.prune(0, PruneCall(TOPIC, 0, 200, 300, 1))).error is ErrorCode.none
+        found = await service.find_batches(
+            0, FindBatchesCall([PartitionToFind(TOPIC, 0, at) for at in (100, 250, 300)])
+        )
+        assert found[0].error is ErrorCode.offset_out_of_range
+        assert found[1].moved_to_tier
+        assert not found[1].batches
+        assert len(found[2].batches) == 10
+        await house.stop()
+
+    run(scene())
+
+
+def exclusive(path: str) -> apsw.Connection:
+    """As the simulated file system opens it: no second reader."""
+    connection = apsw.Connection(path)
+    connection.pragma("locking_mode", "exclusive")
+    return connection
+
+
+@pytest.mark.parametrize("opener", [open_sqlite, exclusive])
+def test_snapshots_are_taken_while_commits_go_on(tmp_path: Path, opener: SqliteOpener) -> None:
+    async def scene() -> None:
+        house = House(tmp_path, opener=opener)
+        service = await house.start()
+        await service.create_partitions(0, [topic(2)])
+        batches = [batch(0, 3, producer=(7, 0, 0)), batch(1, 2)]
+        for number in range(80):
+            batches[0] = batches[0]._replace(base_sequence=3 * number)
+            await service.commit_file(0, file(f"before-{number:03}", *batches))
+        taking = asyncio.ensure_future(service.snapshot(0))
+        during = 0
+        while not taking.done():
+            batches[0] = batches[0]._replace(base_sequence=3 * (80 + during))
+            result = await service.commit_file(0, file(f"during-{during:03}", *batches))
+            assert result.batches[0].base_offset == 3 * (80 + during)
+            during += 1
+            house.store._turn()
+        snapshot_id = taking.result()
+        assert snapshot_id is not None
+        assert snapshot_id.offset <= 82 + during
+        assert during > 0
+        call = FindBatchesCall([PartitionToFind(TOPIC, 0, 0), PartitionToFind(TOPIC, 1, 0)])
+        before = await service.find_batches(0, call)
+        files = await service.list_files(0)
+        await house.stop()
+        house.delete_database()
+        service = await house.start()
+        assert await service.find_batches(0, call) == before
+        assert await service.list_files(0) == files
+        repeated = await service.commit_file(0, file("before-007", *batches))
+        assert [found.base_offset for found in repeated.batches] == [21, 14]
+        await house.stop()
+
+    run(scene())
+
+
+def test_upkeep_takes_snapshots_and_forgets(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        upkeep = Upkeep(service, UpkeepSettings(snapshot_records=5))
+        await service.create_partitions(0, [topic(1)])
+        for number in range(5):
+            await service.commit_file(0, file(f"f{number}", batch(0, producer=(7, 0, number))))
+        await upkeep.check(0)
+        assert house.snapshot_log.latest_snapshot_id() is not None
+        house.clock.time_ms += 10 * 86_400_000
+        await upkeep.check(0)
+        with pytest.raises(KafkaError) as unknown:
+            await service.commit_file(0, file("f1", batch(0)))
+        assert unknown.value.code is ErrorCode.request_timed_out
+        fresh = file("late", batch(0, producer=(7, 0, 90)), created=house.clock.time_ms - 1000)
+        assert (await service.commit_file(0, fresh)).batches[0].base_offset == 5
+        old = file("old", batch(0), created=house.clock.time_ms - 121_000)
+        with pytest.raises(KafkaError) as refused:
+            await service.commit_file(0, old)
+        assert refused.value.code is ErrorCode.invalid_timestamp
+        await upkeep.close()
+        await house.stop()
+
+    run(scene())
+
+
+def test_the_apis_over_the_wire(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+
+        async def call(api_key: int, request: Message, version: int = 0) -> Any:
+            sent = b"".join(encode_request(api_key, version, request))
+            response = await answer(service, api_key, version, decode_request(api_key, version, sent))
+            return decode_response(api_key, version, b"".join(encode_response(api_key, version, response)))
+
+        created = create_partitions.DisklessCreatablePartitions(topic_id=TOPIC, name="t", num_partitions=2)
+        await call(11640, create_partitions.REQUEST(topics=[created]))
+        commit = file("f1", batch(0, 2), batch(7, 1), batch(1, 3))
+        response = await call(11642, commit_request(0, commit), version=1)
+        result = commit_result(response)
+        assert [(b.error, b.base_offset) for b in result.batches] == [
+            (ErrorCode.none, 0),
+            (ErrorCode.unknown_topic_or_partition, -1),
+            (ErrorCode.none, 0),
+        ]
+        wanted = find_batches.DisklessFindBatchesPartition(
+            partition_index=1, offset=0, max_partition_fetch_bytes=1000
+        )
+        found = await call(
+            11645,
+            find_batches.REQUEST(
+                fetch_max_bytes=1000,
+                topics=[find_batches.DisklessFindBatchesTopic(topic_id=TOPIC, partitions=[wanted])],
+            ),
+        )
+        assert found.topics[0].partitions[0].batches[0].byte_offset == 200
+        elsewhere = await call(11650, oldest_file.REQUEST(coordinator_id=3))
+        assert elsewhere.error_code is ErrorCode.not_coordinator
+        assert (await call(11650, oldest_file.REQUEST())).created_ms == 1_000_000
+        described = await call(11654, describe_topics.REQUEST())
+        assert [p.high_watermark for p in described.topics[0].partitions] == [2, 3]
+        await house.stop()
+
+    run(scene())
+
+
+def test_the_largest_file_fits_the_log(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(2)])
+        # As bad as it gets: no two neighbours of one partition, every number wide.
+        batches = [
+            batch(at % 2, 1 + at * 7919 % 20_000, size=1 + at * 104_729 % 60_000, time=at * 10**9,
+                  producer=(at * 10**6, at % 1000, at * 32_749 % 2**31))
+            for at in range(MAX_FILE_BATCHES)
+        ]  # fmt: skip
+        result = await service.commit_file(0, file("f1", *batches))
+        assert all(found.error is ErrorCode.none for found in result.batches)
+        with pytest.raises(KafkaError) as refused:
+            await service.commit_file(0, file("f2", *batches, batch(0)))
+        assert refused.value.code is ErrorCode.invalid_request
+        assert service.is_active(0)
+        await house.stop()
+
+    run(scene())

@@ -1,0 +1,64 @@
+"""Where a group's size meets its bounds."""
+
+from group_model import GroupModel
+
+from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.groups.states import GroupState
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.runtime import ErrorCode
+
+SETTINGS = GroupSettings(initial_rebalance_delay_ms=0)
+
+
+def three_members(settings: GroupSettings) -> GroupModel:
+    model = GroupModel(settings)
+    for client in ("a", "b", "c"):
+        model.join(client, version=3)
+    model.advance(0)
+    return model
+
+
+def test_an_assignment_too_large_to_write_is_refused_and_the_group_goes_on() -> None:
+    model = three_members(GroupSettings(initial_rebalance_delay_ms=0, max_write_bytes=1_000))
+    follower = model.sync("b-2", 1)
+    leader = model.sync("a-1", 1, {"b-2": b"x" * 2_000})
+    assert [model.answered[token].error_code for token in (follower, leader)] == [
+        ErrorCode.unknown_server_error
+    ] * 2
+    assert model.log == []
+    group = model.shard.groups["g"]
+    assert group.state is GroupState.PREPARING_REBALANCE
+    for client in ("a", "b", "c"):
+        model.join(client, f"{client}-{'abc'.index(client) + 1}")
+    model.sync("a-1", 2, {"b-2": b"small"})
+    assert model.answered[model.sync("b-2", 2)].assignment == b"small"
+
+
+def test_a_restored_group_over_a_lowered_maximum_rebalances_down_to_it() -> None:
+    model = three_members(SETTINGS)
+    model.sync("a-1", 1)
+    model.settings = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
+    model.start()
+    assert model.shard.groups["g"].state is GroupState.PREPARING_REBALANCE
+    tokens = [model.join("m", member_id) for member_id in ("a-1", "b-2", "c-3")]
+    answers = [model.answered[token] for token in tokens]
+    assert all(isinstance(each, JoinGroupResponse) for each in answers)
+    assert [each.error_code for each in answers] == [
+        ErrorCode.none,
+        ErrorCode.none,
+        ErrorCode.group_max_size_reached,
+    ]
+    assert list(model.shard.groups["g"].members) == ["a-1", "b-2"]
+
+
+def test_restored_members_have_a_whole_session_again() -> None:
+    model = three_members(SETTINGS)
+    model.sync("a-1", 1)
+    model.sync("b-2", 1)
+    model.sync("c-3", 1)
+    model.advance(9_000)
+    model.start()
+    model.advance(9_000)
+    assert len(model.shard.groups["g"].members) == 3
+    model.advance(1_000)
+    assert model.shard.groups["g"].state is GroupState.EMPTY

@@ -1,0 +1,357 @@
+"""A coordinator in memory as readers see it, objects to read from it, and a broker's reading half."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import (
+    BatchCoordinate,
+    DeletedRecords,
+    FindBatchesCall,
+    FoundPartition,
+    ListedOffset,
+    OffsetToDelete,
+    PartitionId,
+    TimestampToList,
+)
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.cacher import Cacher, CacherSettings
+from moldau.diskless.cold_reads import ColdReads, ColdReadSettings
+from moldau.diskless.object_reads import ObjectReads
+from moldau.diskless.offset_lookup import OffsetLookup
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.read_meters import FetchMeters, ReadMeters
+from moldau.diskless.recent_objects import RecentObjects
+from moldau.diskless.traffic import TopicTraffic
+from moldau.metrics import BrokerTopicMeters, Meters
+from moldau.objects import FaultyStorage, MemoryStorage
+from moldau.records import Record, build_batch, iter_records, parse_header
+from moldau.records.batch import iter_headers
+from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_config import LogConfig
+from moldau.storage.topic_partition import TopicPartition
+
+
+@dataclass
+class Known:
+    """A partition at the coordinator."""
+
+    log_start: int = 0
+    wal_start: int = 0
+    next: int = 0
+    batches: list[BatchCoordinate] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+
+class MemoryCoordinator:
+    """Answers as the real one; a test may let it be away, or forget."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[PartitionId, Known] = {}
+        self.is_away = False
+        self.finds = 0
+        self._committed = asyncio.Event()
+
+    def create(self, key: PartitionKey) -> Known:
+        return self.partitions.setdefault(PartitionId(*key), Known())
+
+    def committed(self) -> None:
+        self._committed.set()
+        self._committed = asyncio.Event()
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
+        self.finds += 1
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + call.max_wait_ms / 1000
+        while True:
+            if self.is_away:
+                raise KafkaError(ErrorCode.coordinator_not_available, "away")
+            found = self._find(call)
+            if (
+                sum(batch.size_bytes for partition in found for batch in partition.batches) >= call.min_bytes
+                or any(
+                    partition.error is not ErrorCode.none or partition.moved_to_tier for partition in found
+                )
+                or loop.time() >= deadline
+            ):
+                return found
+            committed = asyncio.ensure_future(self._committed.wait())
+            await asyncio.wait([committed], timeout=deadline - loop.time())
+            committed.cancel()
+
+    def _find(self, call: FindBatchesCall) -> list[FoundPartition]:
+        found = []
+        budget = call.max_bytes
+        first = True
+        for topic_id, index, offset, max_bytes in call.partitions:
+            known = self.partitions.get(PartitionId(topic_id, index))
+            if known is None:
+                found.append(FoundPartition(topic_id, index, ErrorCode.unknown_topic_or_partition, "unknown"))
+                continue
+            offsets = (known.log_start, known.wal_start, known.next)
+            if not known.log_start <= offset <= known.next:
+                code = ErrorCode.offset_out_of_range
+                found.append(FoundPartition(topic_id, index, code, "out", *offsets))
+                continue
+            if offset < known.wal_start:
+                found.append(FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, True))
+                continue
+            batches = []
+            room = min(max_bytes, budget)
+            for coordinate in known.batches:
+                if coordinate.last_offset < offset:
+                    continue
+                if coordinate.size_bytes > room and not first:
+                    break
+                first = False
+                room -= coordinate.size_bytes
+                budget -= coordinate.size_bytes
+                batches.append(coordinate)
+                if len(batches) == (call.max_batches_per_partition or 1 << 60):
+                    break
+            found.append(FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, False, batches))
+        return found
+
+    async def list_offsets(self, timestamps: Sequence[TimestampToList]) -> Sequence[ListedOffset]:
+        if self.is_away:
+            raise KafkaError(ErrorCode.coordinator_not_available, "away")
+        return [self._list(*asked) for asked in timestamps]
+
+    def _list(self, topic_id: UUID, index: int, timestamp_ms: int) -> ListedOffset:
+        known = self.partitions.get(PartitionId(topic_id, index))
+        if known is None:
+            return ListedOffset(topic_id, index, ErrorCode.unknown_topic_or_partition, "unknown")
+        answer = ListedOffset(
+            topic_id, index, log_start_offset=known.log_start, wal_start_offset=known.wal_start
+        )
+        if timestamp_ms == -1:
+            return answer._replace(offset=known.next)
+        if timestamp_ms == -2:
+            return answer._replace(offset=known.log_start)
+        live = [batch for batch in known.batches if batch.last_offset >= known.log_start]
+        if timestamp_ms == -3:
+            latest = max(live, key=lambda batch: (batch.max_timestamp_ms, -batch.base_offset), default=None)
+            return answer._replace(batch=latest, offset=latest.base_offset if latest else -1)
+        for batch in live:
+            if batch.max_timestamp_ms >= timestamp_ms >= 0 and batch.timestamp_type:
+                offset = max(batch.base_offset, known.log_start)
+                return answer._replace(offset=offset, timestamp_ms=batch.max_timestamp_ms)
+            if batch.max_timestamp_ms >= timestamp_ms >= 0:
+                return answer._replace(batch=batch, offset=batch.base_offset)
+        return answer
+
+    async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]:
+        results = []
+        for topic_id, index, offset in offsets:
+            known = self.partitions[PartitionId(topic_id, index)]
+            target = known.next if offset == -1 else offset
+            if not 0 <= target <= known.next:
+                code = ErrorCode.offset_out_of_range
+                results.append(DeletedRecords(topic_id, index, code, "above the high watermark"))
+                continue
+            known.log_start = max(known.log_start, target)
+            known.wal_start = max(known.wal_start, known.log_start)
+            results.append(DeletedRecords(topic_id, index, low_watermark=known.log_start))
+        return results
+
+
+class NoWriter:
+    """Takes nothing; remembers what came."""
+
+    def __init__(self) -> None:
+        self.appended: list[tuple[PartitionKey, bytes, int]] = []
+
+    def append(
+        self,
+        key: PartitionKey,
+        records: memoryview,
+        header: object,
+        *,
+        timeout_ms: int,
+        timestamp_type: int = 0,
+        request_id: int = 0,
+    ) -> AppendAnswer:
+        self.appended.append((key, bytes(records), timestamp_type))
+        return AppendOutcome(ErrorCode.none, len(self.appended) - 1, -1, 0)
+
+
+class ReadingBroker:
+    """A broker's cacher and partitions over a store and a coordinator that others write to."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        settings: CacherSettings | None = None,
+        cold: ColdReadSettings | None = None,
+        folder: str = "/cache",
+    ) -> None:
+        self.machine = machine
+        self.memory = MemoryStorage(machine.clock)
+        self.storage = FaultyStorage(self.memory, machine.entropy)
+        self.coordinator = MemoryCoordinator()
+        self.folder = folder
+        self.settings = settings or CacherSettings()
+        self.cold_settings = cold or ColdReadSettings()
+        self.objects = 0
+        self.partitions: dict[PartitionKey, DisklessPartition] = {}
+        self.writer = NoWriter()
+        self.start()
+
+    def start(self) -> None:
+        """(Re)start the broker's reading half; its disk stays as it is."""
+        self.meters = Meters()
+        self.recent = RecentObjects(1 << 24)
+        self.arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
+        self.cacher = Cacher(
+            self.machine,
+            self.coordinator,
+            self.storage,
+            self.recent,
+            self.arrivals,
+            self.meters,
+            self.settings,
+        )
+        self.cold_meters = ReadMeters(self.meters, "cold")
+        reads = ObjectReads(
+            self.storage, self.recent, ByteBudget(self.cold_settings.budget_bytes), self.cold_meters
+        )
+        self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings)
+        self.lookup = OffsetLookup(self.coordinator, reads, self.machine.workers)
+        self.fetch_meters = FetchMeters(self.meters)
+
+    def open(self, key: PartitionKey, config: LogConfig | None = None) -> DisklessPartition:
+        name = TopicPartition(f"t{key.topic_id.int >> 64}", key.partition)
+        log = PartitionLog.open(
+            self.machine,
+            f"{self.folder}/{name}",
+            name,
+            LogConfig(segment_bytes=4096, retention_ms=-1),
+            topic_id=key.topic_id,
+        )
+        cache = PartitionCache(key, name.topic, 0, log)
+        partition = DisklessPartition(
+            cache,
+            self.writer,
+            self.coordinator,
+            self.cold_reads,
+            self.lookup,
+            self.machine.clock,
+            config or LogConfig(),
+            self.fetch_meters,
+            TopicTraffic(BrokerTopicMeters(self.meters), name.topic),
+        )
+        self.partitions[key] = partition
+        self.cacher.add(cache)
+        return partition
+
+    async def stop(self) -> None:
+        await self.cacher.close()
+        await self.cold_reads.close()
+        for partition in self.partitions.values():
+            self.cacher.remove(partition.cache)
+            if not partition.cache.log.is_offline:
+                partition.cache.log.close()
+        self.partitions.clear()
+
+    async def commit(
+        self,
+        *rows: tuple[PartitionKey, Sequence[bytes]],
+        timestamp_type: int = 0,
+        timestamps: Sequence[int] = (),
+        own: bool = False,
+    ) -> str:
+        """Another broker (or, with ``own``, this one) writes an object of one batch for each row."""
+        self.objects += 1
+        now_ms = self.machine.clock.now_ms()
+        object_key = f"wal/{self.objects:06d}"
+        content = bytearray()
+        for key, values in sorted(rows, key=lambda row: row[0]):
+            known = self.coordinator.create(key)
+            times = timestamps or [1_000 + known.next + number for number in range(len(values))]
+            records = [Record(number, times[number], None, value, ()) for number, value in enumerate(values)]
+            batch = build_batch(records)
+            header = parse_header(batch)
+            end = known.next + len(values)
+            known.batches.append(
+                BatchCoordinate(
+                    *key,
+                    *(known.next, end - 1, object_key, len(content), len(batch)),
+                    *(now_ms, now_ms if timestamp_type else header.max_timestamp, timestamp_type),
+                )
+            )
+            known.next = end
+            known.values += values
+            content += batch
+        await self.memory.upload(object_key, content, len(content))
+        if own:
+            self.recent.put(object_key, content, len(content))
+        self.coordinator.committed()
+        return object_key
+
+    def gets(self) -> int:
+        """Requests to the store so far, of all kinds of readers."""
+        scope = self.meters.scoped("moldau.diskless", "Read")
+        return int(
+            sum(scope.value("ObjectGetsPerSec", path=path) or 0 for path in ("tail", "catch-up", "cold"))
+        )
+
+    async def until_cached(self, partition: DisklessPartition, end: int) -> None:
+        """Wait until the cache reaches an offset."""
+        for _ in range(2_000):
+            if partition.cache.local_end_offset >= end:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"the cache ends at {partition.cache.local_end_offset}, not at {end}")
+
+
+def key(topic_number: int = 1, partition: int = 0) -> PartitionKey:
+    return PartitionKey(UUID(int=topic_number << 64 | 1), partition)
+
+
+async def read(
+    partition: DisklessPartition, offset: int, max_bytes: int = 1 << 20, *, min_one_batch: bool = True
+) -> ReadOutcome:
+    answer = partition.read(ReadRequest(offset=offset, max_bytes=max_bytes, min_one_batch=min_one_batch))
+    return answer if isinstance(answer, ReadOutcome) else await answer
+
+
+def values_of(outcome: ReadOutcome, from_offset: int) -> list[tuple[int, bytes]]:
+    """Offsets and values as a consumer takes them out of a fetch."""
+    found = []
+    for view in outcome.views:
+        for position, header in iter_headers(view):
+            assert header.partition_leader_epoch == 0
+            for record in iter_records(memoryview(view)[position : position + header.size_bytes]):
+                if record.offset >= from_offset:
+                    found.append((record.offset, record.value or b""))
+    return found
+
+
+async def consume(
+    partition: DisklessPartition, start: int, end: int, max_bytes: int = 1 << 20
+) -> dict[int, bytes]:
+    """Consume as a patient client does, until ``end``."""
+    got: dict[int, bytes] = {}
+    offset = start
+    for _ in range(5_000):
+        if offset >= end:
+            return got
+        outcome = await read(partition, offset, max_bytes)
+        if outcome.error is ErrorCode.offset_out_of_range:
+            assert offset < outcome.log_start_offset, (offset, outcome)
+            offset = outcome.log_start_offset
+            continue
+        found = values_of(outcome, offset)
+        if not found:
+            await asyncio.sleep(0.02)
+            continue
+        assert [number for number, _ in found] == list(range(offset, offset + len(found)))
+        got.update(found)
+        offset += len(found)
+    raise AssertionError(f"stuck at {offset} of {end}: {outcome}")

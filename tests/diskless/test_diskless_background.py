@@ -1,0 +1,257 @@
+"""Files that nobody needs, orphans, retention and the metadata's topics, with real coordinators on files."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from moldau.cluster.partition import Partition
+from moldau.cluster.topics_image import Topic
+from moldau.coordinators.diskless.calls import (
+    BatchToCommit,
+    CommitFileCall,
+    OffsetToDelete,
+    PartitionsToCreate,
+    RetentionPolicy,
+)
+from moldau.coordinators.diskless.local_log import LocalMetadataLog
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.image_sync import ImageSync
+from moldau.diskless.object_keys import new_object_key
+from moldau.diskless.orphans import OrphanScan, OrphanSettings
+from moldau.diskless.reclaim import FileReclaimer
+from moldau.diskless.retention import CoordinatorUpkeep
+from moldau.metrics import Meters
+from moldau.objects import FaultyStorage, MemoryStorage
+from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+TOPIC = UUID(int=0xA)
+HOUR_MS = 3_600_000
+GRACE_MS = 600_000
+
+
+class MovedClock:
+    def __init__(self) -> None:
+        self.time_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+class Cluster:
+    """Two coordinators, a store, and the background work of the broker that leads both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = MovedClock()
+        self.machine = Machine(self.clock, SeededEntropy(5), LocalDisk(), InlineWorkers())
+        self.memory = MemoryStorage(self.clock)
+        self.storage = FaultyStorage(self.memory, self.machine.entropy)
+        self.service = DisklessCoordinator(self.machine)
+        self.folder = folder
+        self.logs: list[SnapshotLog] = []
+        self.reclaimer = FileReclaimer(
+            self.service, self.service, self.storage, self.clock, GRACE_MS, Meters()
+        )
+        settings = OrphanSettings(120_000, 60_000, 300_000)
+        self.orphans = OrphanScan(self.storage, self.service, lambda: (0, 1), self.clock, settings, Meters())
+
+    async def start(self) -> None:
+        for number in (0, 1):
+            name = TopicPartition("__diskless_metadata", number)
+            log = SnapshotLog.open(self.machine, str(self.folder / str(name)), name)
+            self.logs.append(log)
+            local = LocalMetadataLog(log, 0)
+            self.service.load(number, 0, local, local, str(self.folder / f"{number}.sqlite"))
+            await self.service.until_loaded(number)
+            await self.service.create_partitions(number, [PartitionsToCreate(TOPIC, "t", [number])])
+
+    async def stop(self) -> None:
+        await self.service.close()
+        for log in self.logs:
+            log.close()
+
+    async def upload(self) -> str:
+        key = new_object_key(self.clock.now_ms(), 1, self.machine.entropy)
+        await self.memory.upload(key, b"x" * 200, 200)
+        return key
+
+    async def commit(self, key: str, *partitions: int, created_ms: int | None = None) -> None:
+        """Commit one batch in each partition; partition n belongs to coordinator n."""
+        created_ms = self.clock.now_ms() if created_ms is None else created_ms
+        for number in partitions:
+            batch = BatchToCommit(TOPIC, number, 0, 100 * number, 100, 9, 10, self.clock.now_ms(), 0)
+            call = CommitFileCall(key, 200, created_ms, 1, [batch], owner_ids=partitions)
+            result = await self.service.commit_file(number, call)
+            assert result.batches[0].error is ErrorCode.none
+
+    async def delete_all(self, *partitions: int) -> None:
+        for number in partitions:
+            await self.service.delete_records(number, [OffsetToDelete(TOPIC, number, -1)])
+        # The stores count off what is freed a little later.
+        await asyncio.sleep(0.2)
+
+    def stored(self) -> set[str]:
+        return set(self.memory._objects)
+
+
+@asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+    made = Cluster(folder)
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def test_a_file_is_deleted_after_its_grace_and_only_when_every_owner_is_done(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            key = await here.upload()
+            await here.commit(key, 0, 1)
+            await here.delete_all(0)
+            here.clock.time_ms += HOUR_MS
+            # The first owner is done; its next one still has a batch in it.
+            assert (await here.reclaimer.run_once()).handed_over == 1
+            assert (await here.reclaimer.run_once()).deleted == 0
+            assert here.stored() == {key}
+            await here.delete_all(1)
+            assert (await here.reclaimer.run_once()).deleted == 0
+            here.clock.time_ms += GRACE_MS - 1
+            assert (await here.reclaimer.run_once()).deleted == 0
+            here.clock.time_ms += 2
+            assert (await here.reclaimer.run_once()).deleted == 1
+            assert here.stored() == set()
+            assert (await here.reclaimer.run_once()).deleted == 0
+
+    asyncio.run(story())
+
+
+def test_deletion_is_tried_again_until_the_store_does_it(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            key = await here.upload()
+            await here.commit(key, 0)
+            await here.delete_all(0)
+            here.clock.time_ms += HOUR_MS
+            here.storage.weather.down = True
+            assert (await here.reclaimer.run_once()).failed == 1
+            assert here.stored() == {key}
+            here.storage.weather.down = False
+            here.storage.weather.answer_lost_chance = 1.0
+            assert (await here.reclaimer.run_once()).failed == 1
+            here.storage.weather.answer_lost_chance = 0.0
+            assert (await here.reclaimer.run_once()).deleted == 1
+            assert here.stored() == set()
+
+    asyncio.run(story())
+
+
+def test_only_what_no_coordinator_knows_is_an_orphan(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            orphan, first, second = [await here.upload() for _ in range(3)]
+            await here.commit(first, 0)
+            await here.commit(second, 1)
+            await here.memory.upload("wal/0/2020010100/a-stranger", b"x", 1)
+            assert (await here.orphans.run()).old == 0
+            here.clock.time_ms += HOUR_MS
+            young = await here.upload()
+            report = await here.orphans.run(dry_run=True)
+            assert (report.orphans, report.known, report.deleted, report.examples) == (1, 2, 0, [orphan])
+            assert orphan in here.stored()
+            report = await here.orphans.run()
+            assert (report.orphans, report.deleted, report.orphan_bytes) == (1, 1, 200)
+            assert here.stored() == {first, second, young, "wal/0/2020010100/a-stranger"}
+
+    asyncio.run(story())
+
+
+def test_a_commit_after_the_judgement_is_refused(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            created_ms = here.clock.now_ms()
+            key = await here.upload()
+            here.clock.time_ms += 301_000
+            assert (await here.orphans.run()).deleted == 1
+            batch = BatchToCommit(TOPIC, 0, 0, 0, 100, 9, 10, here.clock.now_ms(), 0)
+            for claimed_ms in (created_ms, here.clock.now_ms()):
+                call = CommitFileCall(key, 200, claimed_ms, 1, [batch], owner_ids=[0])
+                with pytest.raises(KafkaError, match=r"old|closed"):
+                    await here.service.commit_file(0, call)
+
+    asyncio.run(story())
+
+
+def test_no_orphan_is_judged_while_a_coordinator_is_away(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            key = await here.upload()
+            here.clock.time_ms += HOUR_MS
+            here.service.unload(1)
+            report = await here.orphans.run()
+            assert (report.unanswered, report.deleted) == (1, 0)
+            assert here.stored() == {key}
+
+    asyncio.run(story())
+
+
+def test_retention_by_time_goes_on_until_nothing_is_too_old(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            for _ in range(5):
+                await here.commit(await here.upload(), 0)
+                here.clock.time_ms += 1_000
+
+            def policies(coordinator_id: int) -> Sequence[RetentionPolicy]:
+                return [RetentionPolicy(TOPIC, 0, 2_500, -1)] if coordinator_id == 0 else []
+
+            upkeep = CoordinatorUpkeep(here.service, policies, Meters(), snapshot_records=1)
+            await upkeep.apply_retention()
+            (described,) = await here.service.describe_topics(0)
+            assert (described.log_start_offset, described.high_watermark) == (30, 50)
+            await upkeep.tidy()
+            assert here.service.records_since_snapshot(0) == 0
+
+    asyncio.run(story())
+
+
+def _topic(number: int, owners: Sequence[int]) -> Topic:
+    partitions = tuple(
+        Partition(
+            replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=owner
+        )
+        for owner in owners
+    )
+    return Topic(f"topic-{number}", UUID(int=number), partitions)
+
+
+def test_coordinators_follow_the_metadata(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            topics = {number: _topic(number, (0, 1, 1)) for number in (1, 2)}
+            topics[0xA] = _topic(0xA, (0, 1))
+            worked: list[None] = []
+            sync = ImageSync(here.service, lambda: list(topics.values()), lambda: worked.append(None))
+
+            async def partitions(coordinator_id: int) -> set[tuple[int, int]]:
+                found = await here.service.describe_topics(coordinator_id)
+                return {(one.topic_id.int, one.partition_index) for one in found}
+
+            await sync.run_once()
+            assert await partitions(0) == {(1, 0), (2, 0), (0xA, 0)}
+            assert await partitions(1) == {(1, 1), (1, 2), (2, 1), (2, 2), (0xA, 1)}
+            removed, topics[3] = topics.pop(2), _topic(3, (1,))
+            sync.topics_changed([topics[3]], [removed])
+            assert worked
+            await sync.run_once()
+            await sync.run_once()
+            assert await partitions(0) == {(1, 0), (0xA, 0)}
+            assert await partitions(1) == {(1, 1), (1, 2), (3, 0), (0xA, 1)}
+
+    asyncio.run(story())

@@ -1,0 +1,386 @@
+"""Reading diskless partitions: the cache at the tail, objects below it, and offsets by the coordinator."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from reading_fakes import ReadingBroker, consume, key, read, values_of
+from writer_fakes import run_in_virtual_time
+
+from moldau.diskless.cacher import CacherSettings
+from moldau.diskless.cold_reads import ColdReadSettings, check_lifetimes
+from moldau.objects import Latency
+from moldau.records import check_batch, iter_records
+from moldau.replication.partition import FoundOffset
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+T = TypeVar("T")
+K = key()
+
+
+def run(
+    story: Callable[[ReadingBroker], Coroutine[Any, Any, T]],
+    *,
+    settings: CacherSettings | None = None,
+    cold: ColdReadSettings | None = None,
+) -> T:
+    """Tell a story of one broker in virtual time."""
+
+    async def tell(machine: Machine) -> T:
+        broker = ReadingBroker(machine, settings=settings, cold=cold)
+        try:
+            return await story(broker)
+        finally:
+            await broker.stop()
+
+    return run_in_virtual_time(tell)
+
+
+def test_a_reader_at_the_end_is_woken_by_a_commit_of_another_broker() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        assert (await read(partition, 0)).size_bytes == 0
+        await asyncio.sleep(1)
+        waiter = broker.arrivals.wait([K], 10)
+        begin = asyncio.get_running_loop().time()
+        await broker.commit((K, [b"a", b"b"]))
+        assert await waiter.future
+        assert asyncio.get_running_loop().time() - begin < 0.05
+        outcome = await read(partition, 0)
+        assert values_of(outcome, 0) == [(0, b"a"), (1, b"b")]
+        assert (outcome.high_watermark, outcome.last_stable_offset, outcome.log_start_offset) == (2, 2, 0)
+
+    run(story)
+
+
+def test_what_this_broker_wrote_costs_no_request() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+        for number in range(5):
+            await broker.commit((K, [b"%d" % number]), own=True)
+        await broker.until_cached(partition, 5)
+        assert await consume(partition, 0, 5) == {number: b"%d" % number for number in range(5)}
+        assert broker.gets() == 0
+        await broker.commit((K, [b"others"]))
+        await broker.until_cached(partition, 6)
+        assert broker.gets() == 1
+
+    run(story)
+
+
+def test_one_request_for_each_object_of_a_round() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        keys = [key(1, index) for index in range(10)]
+        for _ in range(3):
+            await broker.commit(*((one, [b"x" * 100]) for one in keys))
+        partitions = [broker.open(one) for one in keys]
+        for partition in partitions:
+            await broker.until_cached(partition, 3)
+        assert broker.gets() == 3
+
+    run(story)
+
+
+def test_cold_reads_of_one_fetch_share_their_requests() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        keys = [key(1, index) for index in range(10)]
+        for _ in range(3):
+            await broker.commit(*((one, [b"x" * 100]) for one in keys))
+        partitions = [broker.open(one) for one in keys]
+        await asyncio.sleep(1)
+        for partition in partitions:
+            partition.cache.restart_at(3)
+        before, finds = broker.gets(), broker.coordinator.finds
+        outcomes = await asyncio.gather(*(read(partition, 1) for partition in partitions))
+        assert all(len(values_of(outcome, 1)) == 2 for outcome in outcomes)
+        assert broker.gets() - before == 2
+        assert broker.coordinator.finds - finds == 1
+        # The next read of each goes by coordinates that are remembered.
+        outcomes = await asyncio.gather(*(read(partition, 0, 1) for partition in partitions))
+        outcomes = await asyncio.gather(*(read(partition, 1, 1) for partition in partitions))
+        assert [values_of(outcome, 1)[0] for outcome in outcomes] == [(1, b"x" * 100)] * 10
+        assert broker.coordinator.finds - finds == 2
+
+    run(story, settings=CacherSettings(tail_max_wait_ms=60_000))
+
+
+def test_remembered_coordinates_die_before_their_objects() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 4)
+        partition.cache.restart_at(4)
+        await read(partition, 0, 1)
+        before = broker.coordinator.finds
+        await asyncio.sleep(11)
+        assert values_of(await read(partition, 1, 1), 1) == [(1, b"1")]
+        assert broker.coordinator.finds > before
+
+    run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
+    check_lifetimes(10_000, 20_000, 60_000)
+    with pytest.raises(ValueError, match="grace of 30000 ms"):
+        check_lifetimes(10_000, 20_000, 30_000)
+
+
+def test_a_broker_without_its_folder_begins_anew() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(20):
+            await broker.commit((K, [b"%d" % number]))
+        await broker.until_cached(broker.open(K), 20)
+        await broker.stop()
+        broker.machine.disk.remove_tree(broker.folder)
+        broker.start()
+        partition = broker.open(K)
+        await broker.until_cached(partition, 20)
+        assert (await consume(partition, 0, 20))[19] == b"19"
+        assert partition.cache.local_start_offset == 0
+
+    run(story)
+
+
+def test_a_cache_far_behind_is_not_filled_but_begins_at_the_end() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(20):
+            await broker.commit((K, [b"%d" % number]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 20)
+        assert partition.cache.local_start_offset == 20
+        assert len(await consume(partition, 0, 20)) == 20
+        assert await partition.find_offset(-4, read_committed=False, current_leader_epoch=-1) == FoundOffset(
+            20, -1, 0
+        )
+        await broker.commit((K, [b"new"]))
+        await broker.until_cached(partition, 21)
+        assert partition.cache.local_start_offset == 20
+
+    run(story, settings=CacherSettings(first_max_bytes=500))
+
+
+def test_a_cache_that_is_ahead_of_its_coordinator_is_dropped() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(6):
+            await broker.commit((K, [b"%d" % number]))
+        await broker.until_cached(broker.open(K), 6)
+        await broker.stop()
+        known = broker.coordinator.partitions[K]
+        del known.batches[3:], known.values[3:]
+        known.next = 3
+        broker.start()
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+        await broker.commit((K, [b"other"]))
+        await broker.until_cached(partition, 4)
+        assert await consume(partition, 0, 4) == {0: b"0", 1: b"1", 2: b"2", 3: b"other"}
+
+    run(story)
+
+
+def test_eviction_keeps_the_bound_and_old_offsets_stay_readable() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        for number in range(60):
+            await broker.commit((K, [b"%04d" % number * 256]))
+            await broker.until_cached(partition, number + 1)
+        await asyncio.sleep(1)
+        assert partition.cache.log.size_bytes <= 20_000 + 10_000
+        assert partition.cache.local_start_offset > 30
+        assert await consume(partition, 0, 60, 4_000) == {
+            number: b"%04d" % number * 256 for number in range(60)
+        }
+        assert broker.fetch_meters.cold_reads.value > 0
+        assert broker.fetch_meters.cache_hits.value > 0
+        names = broker.machine.disk.list(partition.cache.log.directory)
+        assert not [name for name in names if name.endswith(".deleted")]
+
+    run(story, settings=CacherSettings(cache_max_bytes=20_000))
+
+
+def test_a_log_start_inside_a_batch() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a", b"b", b"c", b"d"]))
+        await broker.commit((K, [b"e"]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 5)
+        assert await partition.delete_records(2) == 2
+        outcome = await read(partition, 1)
+        assert outcome.error is ErrorCode.offset_out_of_range
+        assert outcome.log_start_offset == 2
+        assert values_of(await read(partition, 2), 2)[0] == (2, b"c")
+        partition.cache.restart_at(5)
+        assert values_of(await read(partition, 2), 2)[0] == (2, b"c")
+        await broker.stop()
+        broker.machine.disk.remove_tree(broker.folder)
+        broker.start()
+        partition = broker.open(K)
+        await broker.until_cached(partition, 5)
+        assert await consume(partition, 2, 5) == {2: b"c", 3: b"d", 4: b"e"}
+        with pytest.raises(KafkaError) as refused:
+            await partition.delete_records(9)
+        assert refused.value.code is ErrorCode.offset_out_of_range
+        assert await partition.delete_records(-1) == 5
+        assert (await read(partition, 4)).error is ErrorCode.offset_out_of_range
+
+    run(story)
+
+
+def test_lookups_by_time_are_exact_to_the_record() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a", b"b", b"c"]), timestamps=[100, 300, 200])
+        await broker.commit((K, [b"d", b"e"]), timestamps=[250, 400])
+        await broker.commit((K, [b"f"]), timestamps=[350])
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+
+        async def find(timestamp_ms: int) -> tuple[int, int]:
+            found = await partition.find_offset(timestamp_ms, read_committed=False, current_leader_epoch=-1)
+            return found.offset, found.timestamp_ms
+
+        assert await find(0) == (0, 100)
+        assert await find(101) == (1, 300)
+        assert await find(301) == (4, 400)
+        assert await find(401) == (-1, -1)
+        assert await find(-1) == (6, -1)
+        assert await find(-2) == (0, -1)
+        assert await find(-3) == (4, 400)
+        assert await find(-4) == (0, -1)
+        assert await find(-5) == (-1, -1)
+        with pytest.raises(KafkaError):
+            await find(-6)
+        await partition.delete_records(2)
+        # The first batch's latest record is deleted: the batch promises what it does not hold any more.
+        assert await find(201) == (3, 250)
+        assert await find(-2) == (2, -1)
+
+    run(story)
+
+
+def test_append_time_is_the_coordinators() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a", b"b"]), timestamp_type=1)
+        partition = broker.open(K)
+        await broker.until_cached(partition, 2)
+        stamped = broker.coordinator.partitions[K].batches[0].log_append_time_ms
+        for _ in range(2):
+            outcome = await read(partition, 0)
+            header = check_batch(outcome.views[0])
+            assert header.max_timestamp == stamped
+            assert {record.timestamp for record in iter_records(memoryview(outcome.views[0]))} == {stamped}
+            partition.cache.restart_at(2)
+        found = await partition.find_offset(stamped, read_committed=False, current_leader_epoch=-1)
+        assert found == FoundOffset(0, stamped, 0)
+
+    run(story)
+
+
+def test_an_object_that_is_gone_is_looked_up_again() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        first = await broker.commit((K, [b"a"]))
+        await broker.commit((K, [b"b"]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 2)
+        partition.cache.restart_at(2)
+        await read(partition, 0, 1)
+        # The same bytes move to another object while the old coordinates are remembered.
+        known = broker.coordinator.partitions[K]
+        second = known.batches[1]
+        content = await broker.memory.fetch(second.object_key, second.byte_offset, second.size_bytes)
+        await broker.memory.upload("wal/moved", content, len(content))
+        known.batches[1] = second._replace(object_key="wal/moved", byte_offset=0)
+        await broker.memory.delete([second.object_key, first])
+        assert values_of(await read(partition, 1), 1) == [(1, b"b")]
+        # One that is gone for good is an error that clients retry, never a hole.
+        assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
+
+    run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
+
+
+def test_a_moved_partition_start_is_no_hole_and_not_out_of_range() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+        broker.coordinator.partitions[K].wal_start = 2
+        partition = broker.open(K)
+        await broker.until_cached(partition, 4)
+        assert partition.cache.local_start_offset == 2
+        assert await consume(partition, 2, 4) == {2: b"2", 3: b"3"}
+        assert (await read(partition, 1)).error is ErrorCode.kafka_storage_error
+
+    run(story)
+
+
+def test_a_store_that_is_down_stops_nobody_at_the_cached_tail() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a"]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 1)
+        broker.storage.weather.down = True
+        await broker.commit((K, [b"b"]))
+        await asyncio.sleep(5)
+        assert values_of(await read(partition, 0), 0) == [(0, b"a")]
+        assert (await read(partition, 1)).error is ErrorCode.none
+        broker.storage.weather.down = False
+        assert await consume(partition, 0, 2) == {0: b"a", 1: b"b"}
+
+    run(story)
+
+
+def test_a_coordinator_that_is_away_stops_nobody_at_the_cached_tail() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a"]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 1)
+        broker.coordinator.is_away = True
+        broker.coordinator.committed()
+        await asyncio.sleep(5)
+        assert values_of(await read(partition, 0), 0) == [(0, b"a")]
+        partition.cache.restart_at(1)
+        assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
+        broker.coordinator.is_away = False
+        await broker.commit((K, [b"b"]))
+        assert await consume(partition, 0, 2) == {0: b"a", 1: b"b"}
+
+    run(story)
+
+
+def test_a_slow_object_holds_up_only_those_who_need_it() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        keys = [key(1, index) for index in range(2)]
+        for one in keys:
+            broker.coordinator.create(one)
+        slow, quick = (broker.open(one) for one in keys)
+        await asyncio.sleep(1)
+        broker.storage.weather.get_latency = Latency(10_000, 10_000)
+        await broker.commit((keys[0], [b"slow"]))
+        await asyncio.sleep(0.5)
+        broker.storage.weather.get_latency = Latency()
+        await broker.commit((keys[1], [b"quick"]))
+        await asyncio.sleep(0.5)
+        assert quick.cache.local_end_offset == 1
+        assert slow.cache.local_end_offset == 0
+        await broker.until_cached(slow, 1)
+
+    run(story)
+
+
+def test_corrupt_bytes_are_never_served() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"good"]))
+        bad = await broker.commit((K, [b"bad"]))
+        batch = broker.coordinator.partitions[K].batches[1]
+        content = bytearray(await broker.memory.fetch(bad, 0, batch.size_bytes))
+        content[-1] ^= 1
+        await broker.memory.upload(bad, content, len(content))
+        partition = broker.open(K)
+        await asyncio.sleep(3)
+        assert values_of(await read(partition, 0), 0) == [(0, b"good")]
+        assert partition.cache.local_end_offset == 1
+        partition.cache.restart_at(2)
+        assert (await read(partition, 1)).error is ErrorCode.corrupt_message
+
+    run(story)

@@ -1,0 +1,468 @@
+"""The writer, in virtual time, over stores and coordinators in good and bad weather."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
+
+from moldau.config import BrokerConfig
+from moldau.diskless.wal import parse_object
+from moldau.diskless.writer import DisklessWriter, WriterSettings
+from moldau.metrics import Meters
+from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, Weather
+from moldau.records import check_batch
+from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.runtime import ErrorCode, Machine
+
+QUICK = RetryPolicy(first_backoff_ms=20, max_backoff_ms=200, attempt_timeout_ms=5_000)
+
+
+class Bench:
+    """A writer with what surrounds it."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        settings: WriterSettings | None = None,
+        coordinators: int = 1,
+        weather: Weather | None = None,
+    ) -> None:
+        self.memory = MemoryStorage(machine.clock)
+        self.weather = weather or Weather()
+        self.storage: ObjectStorage = FaultyStorage(self.memory, machine.entropy, self.weather)
+        self.coordinator = FakeCoordinator(machine.entropy, coordinator_count=coordinators)
+        self.meters = Meters()
+        self.writer = DisklessWriter(
+            self.storage,
+            self.coordinator,
+            machine,
+            self.meters,
+            broker_id=3,
+            settings=settings or WriterSettings(retries=QUICK),
+        )
+        self.sent: dict[tuple[PartitionKey, int], bytes] = {}
+
+    def append(
+        self,
+        where: PartitionKey,
+        value: bytes = b"x",
+        *,
+        timeout_ms: int = 30_000,
+        producer_id: int = -1,
+        sequence: int = -1,
+    ) -> AppendAnswer:
+        epoch = 0 if producer_id >= 0 else -1
+        records, header = batch(value, producer_id=producer_id, epoch=epoch, sequence=sequence)
+        return self.writer.append(where, records, header, timeout_ms=timeout_ms)
+
+    def objects(self) -> Sequence[str]:
+        return sorted(self.memory._objects)
+
+    def stored(self, where: PartitionKey) -> list[bytes]:
+        """The values of a partition's batches, by offset, as a reader of the store finds them."""
+        found = []
+        for base_offset, object_key, one in self.coordinator.partitions[where].committed:
+            assert base_offset == len(found)
+            content = self.memory._objects[object_key][0]
+            header = check_batch(content, one.byte_offset)
+            assert header.size_bytes == one.size_bytes
+            found.append(content[one.byte_offset : one.byte_offset + one.size_bytes])
+        return found
+
+    def count(self, name: str, **tags: str) -> float:
+        return self.meters.scoped("moldau.diskless", "Writer").value(name, **tags) or 0
+
+
+async def wait(answer: AppendAnswer) -> AppendOutcome:
+    return answer if isinstance(answer, AppendOutcome) else await answer
+
+
+# Good weather ---------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_answered_with_its_offset_after_upload_and_commit() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, weather=Weather(put_latency=Latency(100, 100)))
+        begin = asyncio.get_running_loop().time()
+        first, second = bench.append(key(), b"a"), bench.append(key(), b"b")
+        assert await wait(first) == AppendOutcome(ErrorCode.none, 0, -1, 0)
+        assert await wait(second) == AppendOutcome(ErrorCode.none, 1, -1, 0)
+        took_ms = (asyncio.get_running_loop().time() - begin) * 1000
+        assert 104 < took_ms < 115  # quiet for 5 ms, then a PUT of 100
+        [name] = bench.objects()
+        content = bench.memory._objects[name][0]
+        assert parse_object(content, len(content)).broker_id == 3
+        assert bench.count("FilesClosedPerSec", reason="early") == 1
+        assert bench.writer.buffered_bytes == 0
+        await bench.writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_without_early_close_a_buffer_is_open_for_the_interval() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, settings=WriterSettings(puts_per_second=0))
+        begin = asyncio.get_running_loop().time()
+        answers = [bench.append(key(1, number)) for number in range(5)]
+        await asyncio.sleep(0.2)
+        answers.append(bench.append(key()))
+        for answer in answers:
+            await wait(answer)
+        assert 250 <= (asyncio.get_running_loop().time() - begin) * 1000 < 252
+        assert len(bench.objects()) == 1
+
+    run_in_virtual_time(story)
+
+
+def test_objects_are_not_larger_than_the_bound_and_a_huge_batch_has_its_own() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, settings=WriterSettings(buffer_max_bytes=10_000, retries=QUICK))
+        answers = [bench.append(key(), bytes([number]) * 900) for number in range(40)]
+        answers.append(bench.append(key(), b"h" * 70_000))
+        answers.append(bench.append(key(), b"t"))
+        for answer in answers:
+            assert (await wait(answer)).error is ErrorCode.none
+        sizes = []
+        for name in bench.objects():
+            content = bench.memory._objects[name][0]
+            found = parse_object(content, len(content))
+            sizes.append((found.data_size_bytes, sum(1 for _ in found.batches())))
+        assert all(size <= 10_000 or count == 1 for size, count in sizes)
+        assert len(bench.stored(key())) == 42
+        assert bench.count("FilesClosedPerSec", reason="full") >= 4
+
+    run_in_virtual_time(story)
+
+
+def test_a_rejected_batch_does_not_fail_its_file() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.rejected.add(key(2))
+        bench.coordinator.unknown.add(key(3))
+        answers = [bench.append(key(number)) for number in (1, 2, 3, 4)]
+        outcomes = [await wait(answer) for answer in answers]
+        assert [outcome.error.name for outcome in outcomes] == [
+            *("none", "policy_violation", "unknown_topic_id", "none")
+        ]
+        assert outcomes[1].message == "rejected"
+        await bench.writer.close()
+        assert len(bench.objects()) == 1
+
+    run_in_virtual_time(story)
+
+
+def test_a_file_without_an_accepted_batch_is_deleted_at_once() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.rejected.add(key(2))
+        await wait(bench.append(key(1), producer_id=5, sequence=0))
+        rejected = bench.append(key(2))
+        duplicate = bench.append(key(1), producer_id=5, sequence=0)
+        assert (await wait(rejected)).error is ErrorCode.policy_violation
+        assert await wait(duplicate) == AppendOutcome(ErrorCode.none, 0)
+        await bench.writer.close()
+        assert len(bench.objects()) == 1
+        assert bench.count("FilesDeletedPerSec") == 1
+
+    run_in_virtual_time(story)
+
+
+def test_a_file_is_kept_when_its_commit_had_to_be_repeated() -> None:
+    """Were its batches duplicates of themselves, deleting the file would lose them."""
+
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.rejected.add(key())
+        bench.coordinator.lose_answer_chance = 1.0
+        answer = bench.append(key())
+        await asyncio.sleep(0.5)
+        bench.coordinator.lose_answer_chance = 0.0
+        assert (await wait(answer)).error is ErrorCode.policy_violation
+        await bench.writer.close()
+        assert len(bench.objects()) == 1
+
+    run_in_virtual_time(story)
+
+
+def test_the_broker_finds_its_objects_in_memory_before_their_commit() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.is_away = True
+        answer = bench.append(key(), b"hello")
+        await asyncio.sleep(0.2)
+        [name] = bench.objects()
+        content = bench.memory._objects[name][0]
+        assert bench.writer.recent.get(name, 0, len(content)) == content
+        bench.coordinator.is_away = False
+        await wait(answer)
+        assert name in bench.writer.recent
+
+    run_in_virtual_time(story)
+
+
+def test_the_settings_come_from_the_nodes_configuration() -> None:
+    config = BrokerConfig(
+        {"diskless.append.commit.interval.ms": "40", "diskless.append.buffer.max.bytes": "1000"}
+    )
+    settings = WriterSettings.of(config)
+    assert (settings.commit_interval_ms, settings.buffer_max_bytes) == (40, 1000)
+
+
+# Order ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_commits_go_in_file_order_whatever_order_uploads_end_in(seed: int) -> None:
+    async def story(machine: Machine) -> None:
+        weather = Weather(
+            put_latency=Latency(100, 900), failed_chance=0.1, throttled_chance=0.1, answer_lost_chance=0.1
+        )
+        settings = WriterSettings(buffer_max_bytes=3_000, retries=QUICK, puts_per_second=50)
+        bench = Bench(machine, settings=settings, coordinators=3, weather=weather)
+        bench.coordinator.latency_s = 0.05
+        bench.coordinator.lose_answer_chance = 0.2
+        bench.coordinator.lose_request_chance = 0.2
+        expected: dict[PartitionKey, list[bytes]] = defaultdict(list)
+        answers = []
+        sequences: dict[tuple[int, PartitionKey], int] = defaultdict(int)
+        for _ in range(300):
+            where = key(1 + machine.entropy.randrange(2), machine.entropy.randrange(5))
+            producer = machine.entropy.randrange(3)
+            sequence = sequences[producer, where]
+            sequences[producer, where] += 1
+            value = b"%d" % machine.entropy.randrange(10**9) * 10
+            records, header = batch(value, producer_id=producer, epoch=0, sequence=sequence)
+            expected[where].append(bytes(records))
+            answers.append((where, bench.writer.append(where, records, header, timeout_ms=600_000)))
+            if machine.entropy.randrange(4) == 0:
+                await asyncio.sleep(machine.entropy.uniform(0, 0.05))
+        offsets: dict[PartitionKey, list[int]] = defaultdict(list)
+        for where, answer in answers:
+            outcome = await wait(answer)
+            assert outcome.error is ErrorCode.none
+            offsets[where].append(outcome.base_offset)
+        for where, contents in expected.items():
+            assert bench.stored(where) == contents
+            assert offsets[where] == list(range(len(contents)))
+        for coordinator_id in range(3):
+            keys = [call.object_key for who, call in bench.coordinator.calls if who == coordinator_id]
+            asked = [name for name, _ in groupby(keys)]
+            assert len(asked) == len(set(asked))  # repeated until known, before the next was sent
+            created = [call.created_ms for who, call in bench.coordinator.calls if who == coordinator_id]
+            assert created == sorted(created)
+        await bench.writer.close()
+        assert bench.writer.buffered_bytes == 0
+        assert bench.count("CommitErrorsPerSec") > 0
+
+    run_in_virtual_time(story, seed)
+
+
+def test_a_slow_coordinator_does_not_hold_up_the_others() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, coordinators=2)
+        bench.coordinator.latency_s = 0.0
+        stuck = bench.append(key(1, 0))
+        free = bench.append(key(1, 1))
+        bench.coordinator.latency_s = 0.0
+        inner = bench.coordinator.commit_file
+
+        async def commit(coordinator_id: int, call):  # type: ignore[no-untyped-def]
+            if coordinator_id == 0:
+                await asyncio.sleep(20)
+            return await inner(coordinator_id, call)
+
+        bench.coordinator.commit_file = commit  # type: ignore[method-assign]
+        bench.writer.configure(
+            replace(bench.writer._settings, retries=RetryPolicy(attempt_timeout_ms=60_000))
+        )
+        begin = asyncio.get_running_loop().time()
+        await wait(free)
+        assert asyncio.get_running_loop().time() - begin < 1
+        await wait(stuck)
+        assert asyncio.get_running_loop().time() - begin >= 20
+        assert {call.owner_ids for _, call in bench.coordinator.calls} == {(0, 1)}
+
+    run_in_virtual_time(story)
+
+
+def test_files_with_owners_in_common_name_all_of_them_to_each() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, coordinators=4)
+        for answer in [bench.append(key(1, partition)) for partition in (3, 1, 2, 1)]:
+            await wait(answer)
+        assert {(who, call.owner_ids) for who, call in bench.coordinator.calls} == {
+            (who, (1, 2, 3)) for who in (1, 2, 3)
+        }
+        assert sorted(len(call.batches) for _, call in bench.coordinator.calls) == [1, 1, 2]
+
+    run_in_virtual_time(story)
+
+
+# Bad weather --------------------------------------------------------------------------------------------
+
+
+def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alone() -> None:
+    async def story(machine: Machine) -> None:
+        settings = WriterSettings(
+            buffer_max_bytes=10_000, max_buffered_bytes=50_000, max_uploads=3, retries=QUICK
+        )
+        bench = Bench(machine, settings=settings, weather=Weather(down=True))
+        outcomes: list[AppendOutcome] = []
+        for _ in range(30):
+            answers = []
+            while not bench.writer.is_full:
+                answers.append(bench.append(key(), b"v" * 1_000, timeout_ms=3_000))
+            assert bench.writer.buffered_bytes <= 52_000
+            await bench.writer.wait_for_room()
+            outcomes += [await wait(answer) for answer in answers]
+        assert {outcome.error for outcome in outcomes} == {ErrorCode.request_timed_out}
+        assert bench.coordinator.calls == []
+        assert bench.count("UploadsGivenUpPerSec") > 10
+        late = bench.append(key(), b"late", timeout_ms=60_000)
+        await asyncio.sleep(2)
+        bench.weather.down = False
+        begin = asyncio.get_running_loop().time()
+        assert (await wait(late)).error is ErrorCode.none
+        assert asyncio.get_running_loop().time() - begin < 1
+        await bench.writer.close()
+        assert len(bench.stored(key())) == 1
+        assert len(bench.objects()) == 1
+
+    run_in_virtual_time(story)
+
+
+def test_what_comes_in_spite_of_a_full_buffer_is_refused_at_twice_the_bound() -> None:
+    async def story(machine: Machine) -> None:
+        settings = WriterSettings(max_buffered_bytes=10_000, retries=QUICK)
+        bench = Bench(machine, settings=settings, weather=Weather(down=True))
+        answers = [bench.append(key(), b"v" * 1_000, timeout_ms=1_000) for _ in range(30)]
+        refused = [answer for answer in answers if isinstance(answer, AppendOutcome)]
+        assert {outcome.error for outcome in refused} == {ErrorCode.kafka_storage_error}
+        assert 10 <= len(refused) <= 13
+        for answer in answers:
+            await wait(answer)
+        await bench.writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_each_producer_times_out_at_its_own_time_and_is_not_committed_later() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, weather=Weather(down=True))
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        hasty = bench.append(key(), b"hasty", timeout_ms=500)
+        hastier = bench.append(key(), b"hastier", timeout_ms=200)
+        patient = bench.append(key(), b"patient", timeout_ms=10_000)
+        assert (await wait(hastier)).error is ErrorCode.request_timed_out
+        assert loop.time() - begin == pytest.approx(0.2, abs=0.01)
+        assert (await wait(hasty)).error is ErrorCode.request_timed_out
+        assert loop.time() - begin == pytest.approx(0.5, abs=0.01)
+        bench.weather.down = False
+        assert await wait(patient) == AppendOutcome(ErrorCode.none, 0, -1, 0)
+        [content] = bench.stored(key())
+        assert b"patient" in content
+
+    run_in_virtual_time(story)
+
+
+def test_an_unknown_commit_outcome_is_asked_again_by_key_until_known() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.lose_answer_chance = 1.0
+        first = bench.append(key(), b"first")
+        await asyncio.sleep(3)
+        second = bench.append(key(), b"second")
+        await asyncio.sleep(2)
+        assert len(bench.coordinator.partitions[key()].committed) == 1
+        assert len({call.object_key for _, call in bench.coordinator.calls}) == 1
+        bench.coordinator.lose_answer_chance = 0.0
+        assert (await wait(first)).base_offset == 0
+        assert (await wait(second)).base_offset == 1
+        assert len(bench.objects()) == 2
+
+    run_in_virtual_time(story)
+
+
+def test_producers_time_out_while_the_coordinator_is_away_and_their_object_is_removed_or_committed_once() -> (
+    None
+):
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.is_away = True
+        asked = bench.append(key(), b"asked", timeout_ms=1_000)
+        await asyncio.sleep(0.5)
+        never_asked = bench.append(key(), b"never", timeout_ms=1_000)
+        for answer in (asked, never_asked):
+            assert (await wait(answer)).error is ErrorCode.request_timed_out
+        assert bench.writer.buffered_bytes > 0  # still on our books: the bound holds
+        bench.coordinator.is_away = False
+        await asyncio.sleep(1)
+        assert bench.writer.buffered_bytes == 0
+        [content] = bench.stored(key())
+        assert b"asked" in content
+        await bench.writer.close()
+        assert len(bench.objects()) == 1
+
+    run_in_virtual_time(story)
+
+
+def test_a_definite_refusal_is_retriable_for_producers_and_frees_the_object() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.refuse_with = ErrorCode.invalid_timestamp
+        assert (await wait(bench.append(key()))).error is ErrorCode.kafka_storage_error
+        await bench.writer.close()
+        assert bench.objects() == []
+
+    run_in_virtual_time(story)
+
+
+def test_a_refusal_after_an_unknown_outcome_does_not_claim_that_nothing_was_written() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        bench.coordinator.is_away = True
+        answer = bench.append(key())
+        await asyncio.sleep(0.5)
+        bench.coordinator.refuse_with = ErrorCode.resource_not_found
+        assert (await wait(answer)).error is ErrorCode.request_timed_out
+        await bench.writer.close()
+        assert len(bench.objects()) == 1  # for the orphan scan, which asks every coordinator
+
+    run_in_virtual_time(story)
+
+
+# Ending ---------------------------------------------------------------------------------------------------
+
+
+def test_close_finishes_what_was_taken_and_takes_no_more() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, weather=Weather(put_latency=Latency(300, 900)))
+        answer = bench.append(key())
+        closing = asyncio.create_task(bench.writer.close())
+        await asyncio.sleep(0)
+        refused = bench.append(key())
+        assert isinstance(refused, AppendOutcome)
+        assert refused.error is ErrorCode.kafka_storage_error
+        assert (await wait(answer)).error is ErrorCode.none
+        await closing
+        assert bench.count("FilesClosedPerSec", reason="flush") == 1
+
+    run_in_virtual_time(story)
+
+
+def test_close_gives_up_after_its_grace() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, weather=Weather(down=True))
+        bench_answers = [bench.append(key(), b"v" * 100) for _ in range(3)]
+        await bench.writer.close(grace_s=1)
+        for answer in bench_answers:
+            assert (await wait(answer)).error is ErrorCode.request_timed_out
+        assert bench.writer.buffered_bytes == 0
+
+    run_in_virtual_time(story)

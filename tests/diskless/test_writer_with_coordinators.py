@@ -1,0 +1,168 @@
+"""The writer over real coordinators on real files, routed as on a node that leads them all."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+from writer_fakes import batch, key, topic
+
+from moldau.coordinators.diskless.calls import (
+    FindBatchesCall,
+    OffsetToDelete,
+    PartitionsToCreate,
+    PartitionToFind,
+    TimestampToList,
+)
+from moldau.coordinators.diskless.local_log import LocalMetadataLog
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.routing import RoutingBatchCoordinator
+from moldau.diskless.writer import DisklessWriter, WriterSettings
+from moldau.metrics import Meters
+from moldau.objects import FaultyStorage, FileStorage, Latency, Weather
+from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.runtime import (
+    ErrorCode,
+    InlineWorkers,
+    KafkaError,
+    LocalDisk,
+    Machine,
+    SeededEntropy,
+    SystemClock,
+)
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+COORDINATORS = 2
+PARTITIONS = range(6)
+
+
+def owner_of(topic_id: UUID, partition_index: int) -> int:
+    if topic_id not in (topic(1), topic(2)):
+        raise KafkaError(ErrorCode.unknown_topic_id, "no such topic")
+    return partition_index % COORDINATORS
+
+
+@asynccontextmanager
+async def coordinators(folder: Path, machine: Machine) -> AsyncIterator[RoutingBatchCoordinator]:
+    service = DisklessCoordinator(machine)
+    logs = []
+    for number in range(COORDINATORS):
+        log = SnapshotLog.open(
+            machine, str(folder / f"log-{number}"), TopicPartition("__diskless_metadata", number)
+        )
+        logs.append(log)
+        local = LocalMetadataLog(log, 0)
+        service.load(number, 0, local, local, str(folder / f"{number}.sqlite"))
+        await service.until_loaded(number)
+        for topic_number in (1, 2):
+            mine = [index for index in PARTITIONS if index % COORDINATORS == number]
+            await service.create_partitions(number, [PartitionsToCreate(topic(topic_number), "t", mine)])
+    try:
+        yield RoutingBatchCoordinator(owner_of, lambda _: service)
+    finally:
+        await service.close()
+        for log in logs:
+            log.close()
+
+
+def _machine() -> Machine:
+    return Machine(SystemClock(), SeededEntropy(3), LocalDisk(), InlineWorkers())
+
+
+def test_what_is_acknowledged_is_found_by_its_coordinates_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = _machine()
+        weather = Weather(put_latency=Latency(2, 20), failed_chance=0.1, answer_lost_chance=0.1)
+        storage = FaultyStorage(FileStorage(machine, f"{tmp_path}/objects"), machine.entropy, weather)
+        settings = WriterSettings(buffer_max_bytes=4_000, puts_per_second=500)
+        async with coordinators(tmp_path, machine) as routed:
+            writer = DisklessWriter(storage, routed, machine, Meters(), broker_id=1, settings=settings)
+            sent: dict[PartitionKey, list[bytes]] = defaultdict(list)
+            answers = []
+            sequences: dict[PartitionKey, int] = defaultdict(int)
+            for number in range(400):
+                where = key(1 + number % 2, machine.entropy.randrange(len(PARTITIONS)))
+                records, header = batch(b"%d" % number, producer_id=9, epoch=0, sequence=sequences[where])
+                sequences[where] += 1
+                sent[where].append(bytes(records))
+                answers.append(writer.append(where, records, header, timeout_ms=20_000))
+                if number % 20 == 0:
+                    await asyncio.sleep(0.002)
+            unknown = writer.append(key(3), *batch(), timeout_ms=20_000)
+            await writer.flush()
+            assert not isinstance(unknown, AppendOutcome)
+            assert (await unknown).error is ErrorCode.unknown_topic_id
+            outcomes = [one if isinstance(one, AppendOutcome) else await one for one in answers]
+            assert {outcome.error for outcome in outcomes} == {ErrorCode.none}
+            weather.failed_chance = 0.0
+            for where, contents in sent.items():
+                assert await _read(routed, storage, where) == contents
+            await writer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def _read(
+    routed: RoutingBatchCoordinator, storage: FaultyStorage, where: PartitionKey
+) -> Sequence[bytes]:
+    [found] = await routed.find_batches(FindBatchesCall([PartitionToFind(*where, 0, 1 << 30)]))
+    contents = []
+    for one in found.batches:
+        content = await storage.fetch(one.object_key, one.byte_offset, one.size_bytes)
+        contents.append(bytes(content))
+    return contents
+
+
+def test_a_find_over_several_coordinators_is_woken_by_any_and_bounded_as_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        machine = _machine()
+        async with coordinators(tmp_path, machine) as routed:
+            writer = DisklessWriter(
+                FileStorage(machine, f"{tmp_path}/objects"), routed, machine, Meters(), broker_id=1
+            )
+            asked = [PartitionToFind(*key(1, index), 0) for index in PARTITIONS]
+            call = FindBatchesCall(asked, min_bytes=1, max_wait_ms=20_000)
+            waiting = asyncio.create_task(routed.find_batches(call))
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            writer.append(key(1, 3), *batch(b"x" * 50), timeout_ms=9_000)
+            found = await waiting
+            assert [(one.partition_index, len(one.batches)) for one in found] == [
+                (index, int(index == 3)) for index in PARTITIONS
+            ]
+            for index in PARTITIONS:
+                writer.append(key(1, index), *batch(b"x" * 50), timeout_ms=9_000)
+            await writer.flush()
+            size = len(batch(b"x" * 50)[0])
+            bounded = await routed.find_batches(FindBatchesCall(asked, max_bytes=2 * size))
+            assert [len(one.batches) for one in bounded] == [1, 1, 0, 0, 0, 0]
+            first = await routed.find_batches(FindBatchesCall(asked, max_bytes=1))
+            assert [len(one.batches) for one in first] == [1, 0, 0, 0, 0, 0]
+            await writer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with coordinators(tmp_path, _machine()) as routed:
+            partitions = [key(1, 0), key(3, 0), key(1, 1)]
+            found = await routed.find_batches(
+                FindBatchesCall(
+                    [PartitionToFind(*one, 0) for one in partitions], max_wait_ms=9_000, min_bytes=1
+                )
+            )
+            assert [one.error.name for one in found] == ["none", "unknown_topic_or_partition", "none"]
+            listed = await routed.list_offsets([TimestampToList(*one, -1) for one in partitions])
+            assert [(one.error.name, one.offset) for one in listed] == [
+                ("none", 0),
+                ("unknown_topic_or_partition", -1),
+                ("none", 0),
+            ]
+            deleted = await routed.delete_records([OffsetToDelete(*one, -1) for one in partitions])
+            assert [one.low_watermark for one in deleted] == [0, -1, 0]
+
+    asyncio.run(asyncio.wait_for(main(), 60))

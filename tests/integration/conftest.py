@@ -1,0 +1,88 @@
+"""Real clients judge a node: what they all need.
+
+A client of another language that is missing skips its tests with the reason; with CI=true it fails them.
+``tools/fetch_clients.py`` fetches the ones that no package manager of the system has.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from foreign_clients import JARS, JAVASCRIPT_PACKAGES, Java, JavaScript, Kcat
+
+from moldau.testing import Node
+
+
+def require(available: bool, what: str) -> None:
+    """Skip the test, visibly, when something that a developer may lack is missing; in CI, fail it."""
+    if available:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what} is missing, and CI=true allows no skips")
+    pytest.skip(f"{what} is missing (tools/fetch_clients.py fetches Kafka's jars and npm's packages)")
+
+
+@pytest.fixture(scope="module", params=["classic", "diskless"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """What topics are when they do not say; a test of one kind names it in ``parametrize``."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def node(kind: str) -> Iterator[Node]:
+    """A node that the tests of a file share: each takes topics and groups of its own."""
+    with Node(diskless=kind == "diskless") as running:
+        yield running
+
+
+@pytest.fixture
+def bootstrap(node: Node) -> str:
+    """``HOST:PORT`` of the shared node."""
+    return node.bootstrap_servers
+
+
+@pytest.fixture
+def topic() -> str:
+    """A topic name that no other test uses; nothing is created."""
+    return f"topic-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def group() -> str:
+    """A group id that no other test uses."""
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture(scope="session")
+def java() -> Java:
+    """Runs Kafka's tools and small Java sources against Kafka's own jars."""
+    program = shutil.which("java")
+    require(program is not None and JARS.is_dir(), "java, or Kafka's jars in .tools/jars,")
+    return Java(program or "")
+
+
+@pytest.fixture(scope="session")
+def javascript() -> JavaScript:
+    """Runs the scripts in ``javascript/``."""
+    program = shutil.which("node")
+    require(program is not None and JAVASCRIPT_PACKAGES.is_dir(), "node, or npm's packages in .tools/node,")
+    return JavaScript(program or "")
+
+
+@pytest.fixture(scope="session")
+def kcat() -> Kcat:
+    """Runs kcat."""
+    program = shutil.which("kcat")
+    require(program is not None, "kcat")
+    return Kcat(program or "")
+
+
+@pytest.fixture(scope="session")
+def kafka_python_tests() -> Path:
+    """The folder above kafka-python's own ``test`` package."""
+    folder = JARS.parent / "kafka-python"
+    require((folder / "test").is_dir(), "kafka-python's test suite in .tools/kafka-python")
+    return folder

@@ -1,0 +1,34 @@
+"""Waiting in tests: poll until something holds, fail loudly when it does not in time."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import Consumer, Message
+
+T = TypeVar("T")
+TIMEOUT_S = 20.0
+
+
+def eventually(probe: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:
+    """Call ``probe`` until it returns something true; return that. ``probe`` does its own waiting, if any."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = probe()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(0.01)
+
+
+def consume(consumer: Consumer, count: int, timeout_s: float = TIMEOUT_S) -> list[Message]:
+    """The next ``count`` messages of a librdkafka consumer."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + timeout_s
+    while len(messages) < count:
+        assert time.monotonic() < deadline, f"{len(messages)} of {count} messages within {timeout_s:.0f} s"
+        message = consumer.poll(0.2)
+        if message is not None:
+            assert message.error() is None, message.error()
+            messages.append(message)
+    return messages

@@ -1,0 +1,76 @@
+"""Programs that are no Python: Kafka's Java tools, JavaScript clients, kcat."""
+
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TOOLS = HERE.parents[1] / ".tools"
+JARS = TOOLS / "jars"
+JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
+TIMEOUT_S = 60
+
+
+def run(command: list[str], *, stdin: str | None = None, environment: dict[str, str] | None = None) -> str:
+    """Run a program to its end; return its stdout. A failure shows both of its streams."""
+    done = subprocess.run(
+        command,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Java:
+    """Starts a JVM a call: one to two seconds, so a call should judge much."""
+
+    program: str
+
+    def command(self, *arguments: str) -> list[str]:
+        # The serial collector and the first compiler only: short runs on few cores.
+        options = ["-Xmx256m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [self.program, *options, "-cp", f"{JARS}/*", *arguments]
+
+    def tool(self, main_class: str, *arguments: str, stdin: str | None = None) -> str:
+        """Run one of Kafka's tools."""
+        return run(self.command(main_class, *arguments), stdin=stdin)
+
+    def tools(self, *calls: list[str]) -> list[str]:
+        """Run several of Kafka's tools in one JVM; what each of them printed."""
+        joined = [word for call in calls for word in (";", *call)][1:]
+        shown = self.source("Tools", *joined)
+        return [part.partition("\n")[2] for part in shown.split("#### ")[1:]]
+
+    def source(self, name: str, *arguments: str) -> str:
+        """Run ``java/<name>.java`` from its source."""
+        return run(self.command(str(HERE / "java" / f"{name}.java"), *arguments))
+
+
+@dataclass(frozen=True)
+class JavaScript:
+    """Node.js with the packages of ``tools/clients/package.json``."""
+
+    program: str
+
+    def script(self, name: str, *arguments: str) -> str:
+        """Run ``javascript/<name>``."""
+        packages = {"NODE_PATH": str(JAVASCRIPT_PACKAGES), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+        return run([self.program, str(HERE / "javascript" / name), *arguments], environment=packages)
+
+
+@dataclass(frozen=True)
+class Kcat:
+    """The librdkafka command line tool as Debian ships it, so an older librdkafka too."""
+
+    program: str
+
+    def __call__(self, bootstrap: str, *arguments: str, stdin: str | None = None) -> str:
+        return run([self.program, "-b", bootstrap, *arguments], stdin=stdin)

@@ -1,0 +1,42 @@
+import org.apache.kafka.common.utils.Exit;
+
+/**
+ * Runs several of Kafka's tools one after another in one JVM: CLASS ARGUMENT... ";" CLASS ARGUMENT...
+ * Prints a line "#### N" before each. A tool that ends with another exit code than 0 ends all.
+ */
+public class Tools {
+    static class Ended extends Error {}
+
+    static Integer exitCode;
+
+    public static void main(String[] arguments) throws Throwable {
+        Exit.setExitProcedure((code, message) -> {
+            // Some tools catch what is thrown here, and "exit" once more with another code: the first one counts.
+            if (exitCode == null) exitCode = code;
+            throw new Ended();
+        });
+        int number = 0;
+        int start = 0;
+        for (int end = 0; end <= arguments.length; end++) {
+            if (end < arguments.length && !arguments[end].equals(";")) continue;
+            System.out.println("#### " + number++);
+            run(arguments[start], java.util.Arrays.copyOfRange(arguments, start + 1, end));
+            start = end + 1;
+        }
+        // Some tools leave threads behind that would keep the JVM.
+        System.exit(0);
+    }
+
+    static void run(String name, String[] arguments) throws Throwable {
+        exitCode = null;
+        try {
+            Class.forName(name).getMethod("main", String[].class).invoke(null, (Object) arguments);
+        } catch (java.lang.reflect.InvocationTargetException thrown) {
+            if (!(thrown.getCause() instanceof Ended)) throw thrown.getCause();
+        }
+        if (exitCode != null && exitCode != 0) {
+            System.err.println(name + " ended with " + exitCode);
+            System.exit(exitCode);
+        }
+    }
+}

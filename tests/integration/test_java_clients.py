@@ -1,0 +1,53 @@
+"""The Java client: one JVM makes all checks, each is a test here."""
+
+import uuid
+
+import pytest
+from foreign_clients import Java
+
+from moldau.testing import Node
+
+pytestmark = pytest.mark.java
+
+CHECKS = [
+    *(f"codec-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
+    "null-and-empty",
+    "too-large",
+    "list-offsets",
+    "describe-topics",
+    "describe-topic-partitions-cursor",
+    "configs",
+    "create-partitions",
+    "delete-records",
+    "cluster",
+    "features",
+    "log-dirs",
+    "producers",
+    "config-resources",
+    "quorum",
+    "group",
+    "rebalance-cooperative",
+    "rebalance-range",
+    "static-member",
+    "topic-created-again",
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes(java: Java, node: Node) -> dict[str, str]:
+    """What each check of ``java/JavaClients.java`` said: "" or the reason of its failure."""
+    shown = java.source("JavaClients", node.bootstrap_servers, f"java-{uuid.uuid4().hex[:8]}")
+    found = {}
+    for line in shown.splitlines():
+        verdict, name = line.partition(":")[0].split()
+        found[name] = "" if verdict == "ok" else line.partition(":")[2].strip()
+    return found
+
+
+def test_every_check_of_the_program_is_listed_here(outcomes: dict[str, str]) -> None:
+    assert sorted(outcomes) == sorted(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_java_client(outcomes: dict[str, str], check: str) -> None:
+    assert outcomes[check] == ""

@@ -1,0 +1,86 @@
+"""kafka-python's own integration tests, run against a node.
+
+They come with its source distribution (``tools/fetch_clients.py``). What fails is listed with a reason in
+``kafka_python_expected_failures.txt``, which may only shrink.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from moldau.testing import Node
+
+EXPECTED_FAILURES = Path(__file__).with_name("kafka_python_expected_failures.txt")
+
+
+def expected_failures() -> set[str]:
+    lines = EXPECTED_FAILURES.read_text().splitlines()
+    return {line.split("#")[0].strip() for line in lines if line and not line.startswith("#")}
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+def broker_like_theirs(kind: str) -> Node:
+    """A node with what their own broker's configuration file has, as far as the tests rely on it."""
+    port = free_port()
+    properties = {
+        "node.id": "0",
+        "controller.quorum.voters": "0@127.0.0.1:1",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "group.min.session.timeout.ms": "1000",
+        "num.partitions": "4",
+    }
+    return Node(port=port, properties=properties, diskless=kind == "diskless")
+
+
+def run_suite(folder: Path, bootstrap: str, report: Path) -> str:
+    """Run it to its end; return what it printed."""
+    # Their rules, not this project's: no shuffling, and none of pyproject's settings.
+    alone = ["--config-file", os.devnull, "--rootdir", str(folder)]
+    alone += ["-p", "no:randomly", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "60", "--tb", "short"]
+    command += [*alone, "--junit-xml", str(report)]
+    environment = {
+        **os.environ,
+        "KAFKA_ROOT": str(folder),
+        "KAFKA_VERSION": "4.3.0",
+        "KAFKA_URI": f"kafka://{bootstrap}",
+        "PYTHONPATH": str(folder),
+    }
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def outcomes(report: Path) -> dict[str, bool]:
+    """Whether each test passed; without the skipped ones."""
+    found: dict[str, bool] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("skipped") is not None:
+            continue
+        module, *classes = case.attrib["classname"].rpartition("test.integration.")[2].split(".")
+        name = "::".join([f"{module}.py", *classes, case.attrib["name"]])
+        found[name] = case.find("failure") is None and case.find("error") is None
+    return found
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(180)
+def test_only_the_listed_tests_fail(kafka_python_tests: Path, tmp_path: Path, kind: str) -> None:
+    report = tmp_path / "report.xml"
+    with broker_like_theirs(kind) as node:
+        shown = run_suite(kafka_python_tests, node.bootstrap_servers, report)
+    assert report.exists(), shown
+    found = outcomes(report)
+    assert len(found) > 50, shown
+    failed = {name for name, passed in found.items() if not passed}
+    assert failed - expected_failures() == set(), shown
+    assert expected_failures() - failed == set(), "these pass now: take them off the list"

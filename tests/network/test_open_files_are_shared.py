@@ -1,0 +1,45 @@
+"""Clients may connect until the process runs out of open files: the disk must not notice."""
+
+import asyncio
+import contextlib
+import os
+import resource
+
+from network_harness import echo, make_server, request_frame
+
+SOFT_LIMIT = 400
+
+
+@contextlib.contextmanager
+def open_files_limited_to(count):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_connections_leave_open_files_to_the_logs():
+    async def scenario():
+        server = make_server(echo)
+        port = (await server.start())["PLAINTEXT"]
+        writers = []
+        served = 0
+        # Both ends are in this process, so each connection takes two.
+        while server.counters.connections_refused == 0 and len(writers) < SOFT_LIMIT:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writers.append(writer)
+            writer.write(request_frame(1))
+            with contextlib.suppress(ConnectionResetError):
+                served += bool(await reader.read(100))
+        assert 50 < served < len(writers)
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(50)]
+        for file in files:
+            os.close(file)
+        for writer in writers:
+            writer.close()
+        await server.stop(0)
+
+    with open_files_limited_to(SOFT_LIMIT):
+        asyncio.run(scenario())

@@ -1,0 +1,184 @@
+import asyncio
+
+import pytest
+from network_harness import make_server, until
+
+from moldau.network import ClientLimits, RpcClient
+from moldau.protocol.api import ApiKey
+from moldau.protocol.codec import decode_request, encode_response
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
+
+
+class Node:
+    """Answers ApiVersions, and ListGroups by what ``answer`` returns."""
+
+    def __init__(self, answer=None, api_versions_max=4, list_groups=(0, 5)):
+        self.answer = answer
+        self.api_versions_max = api_versions_max
+        self.list_groups = list_groups
+        self.seen = []
+        self.server = make_server(self.dispatch)
+
+    def dispatch(self, context, body):
+        self.seen.append((context.api_key, context.api_version))
+        if context.api_key == ApiKey.API_VERSIONS:
+            known = context.api_version <= self.api_versions_max
+            keys = [
+                ApiVersion(api_key=18, min_version=0, max_version=self.api_versions_max),
+                ApiVersion(api_key=16, min_version=self.list_groups[0], max_version=self.list_groups[1]),
+            ]
+            error = ErrorCode.none if known else ErrorCode.unsupported_version
+            response = ApiVersionsResponse(error_code=error, api_keys=keys)
+            return encode_response(18, context.api_version if known else 0, response)
+        request = decode_request(context.api_key, context.api_version, body)
+        if self.answer is not None:
+            return self.answer(context, request)
+        return reply(context, len(request.states_filter))
+
+    async def __aenter__(self):
+        self.port = (await self.server.start())["PLAINTEXT"]
+        return self
+
+    async def __aexit__(self, *error):
+        await self.server.stop(0)
+
+
+def reply(context, number):
+    return encode_response(16, context.api_version, ListGroupsResponse(throttle_time_ms=number))
+
+
+def ask(client, node, number=0, **options):
+    request = ListGroupsRequest(states_filter=["x"] * number)
+    return client.request("127.0.0.1", node.port, ApiKey.LIST_GROUPS, None, request, **options)
+
+
+def make_client(**limits):
+    return RpcClient(SeededEntropy(1), limits=ClientLimits(reconnect_backoff_ms=1, **limits))
+
+
+def test_requests_share_one_negotiated_connection():
+    async def scenario():
+        async with Node() as node:
+            client = make_client()
+            answers = await asyncio.gather(*(ask(client, node, n) for n in range(20)))
+            assert [answer.throttle_time_ms for answer in answers] == list(range(20))
+            assert node.server.counters.connections_created == 1
+            assert node.seen[0] == (18, 4)
+            assert set(node.seen[1:]) == {(16, 5)}
+            assert await client.version_of("127.0.0.1", node.port, 16) == 5
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("newest", [0, 2, 3])
+def test_older_nodes_are_asked_in_their_version(newest):
+    async def scenario():
+        async with Node(api_versions_max=newest, list_groups=(1, 4)) as node:
+            client = make_client()
+            await ask(client, node, 2)
+            assert node.seen == [(18, 4), (18, newest), (16, 4)]
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_no_common_version_is_an_error():
+    async def scenario():
+        async with Node(list_groups=(7, 9)) as node:
+            client = make_client()
+            with pytest.raises(KafkaError) as caught:
+                await ask(client, node)
+            assert caught.value.code is ErrorCode.unsupported_version
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_time_out_leaves_the_connection_usable():
+    async def scenario():
+        late = asyncio.get_running_loop().create_future()
+        answers = iter([lambda context: late, lambda context: reply(context, 7)])
+        async with Node(lambda context, request: next(answers)(context)) as node:
+            client = make_client()
+            with pytest.raises(KafkaError) as caught:
+                await ask(client, node, timeout_ms=10)
+            assert caught.value.code is ErrorCode.request_timed_out
+            late.set_result(encode_response(16, 5, ListGroupsResponse()))
+            assert (await ask(client, node)).throttle_time_ms == 7
+            assert node.server.counters.connections_created == 1
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_lost_connection_fails_what_is_in_flight_and_is_made_anew():
+    async def scenario():
+        never = asyncio.get_running_loop().create_future()
+        answers = iter([lambda context: never, lambda context: reply(context, 3)])
+        async with Node(lambda context, request: next(answers)(context)) as node:
+            client = make_client()
+            waiting = asyncio.ensure_future(ask(client, node))
+            await until(lambda: len(node.seen) == 2)
+            node.server.connections[0].control.abort()
+            with pytest.raises(KafkaError) as caught:
+                await waiting
+            assert caught.value.code is ErrorCode.network_exception
+            assert (await ask(client, node)).throttle_time_ms == 3
+            assert node.server.counters.connections_created == 2
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_unreachable_node_is_named_and_left_alone_for_a_while():
+    async def scenario():
+        async with Node() as node:
+            pass
+        client = make_client()
+        for _ in range(3):
+            with pytest.raises(KafkaError, match=f"127.0.0.1:{node.port}") as caught:
+                await ask(client, node)
+            assert caught.value.code is ErrorCode.network_exception
+        peer = client._peers["127.0.0.1", node.port]
+        assert peer.failures == 3
+        assert peer.retry_at > asyncio.get_running_loop().time() - 1
+
+    asyncio.run(scenario())
+
+
+def test_requests_in_flight_are_bounded():
+    async def scenario():
+        futures = []
+
+        def answer(context, request):
+            futures.append(asyncio.get_running_loop().create_future())
+            return futures[-1]
+
+        async with Node(answer) as node:
+            client = make_client(max_in_flight_requests=2)
+            asked = [asyncio.ensure_future(ask(client, node, n)) for n in range(5)]
+            await until(lambda: len(futures) == 2)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert len(futures) == 2
+            for n in range(5):
+                await until(lambda n=n: len(futures) > n)
+                futures[n].set_result(encode_response(16, 5, ListGroupsResponse(throttle_time_ms=n)))
+            assert [(await each).throttle_time_ms for each in asked] == list(range(5))
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_nonsense_from_the_node_breaks_the_connection():
+    async def scenario():
+        async with Node(lambda context, request: [b"\x00"]) as node:
+            client = make_client()
+            with pytest.raises(KafkaError, match="malformed response"):
+                await ask(client, node)
+            await client.close()
+
+    asyncio.run(scenario())

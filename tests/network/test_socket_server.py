@@ -1,0 +1,197 @@
+import asyncio
+import socket
+import struct
+
+import pytest
+from network_harness import echo, make_server, parse_responses, request_frame, until
+
+from moldau.network import Listener, SocketServer
+
+
+async def read_responses(reader, count):
+    data = b""
+    responses = []
+    while len(responses) < count:
+        chunk = await reader.read(65536)
+        if not chunk:
+            break
+        data += chunk
+        try:
+            responses = parse_responses(data)
+        except (AssertionError, struct.error):
+            continue
+    return responses
+
+
+def loops():
+    yield asyncio.new_event_loop
+    try:
+        import uvloop
+    except ImportError:
+        return
+    yield uvloop.new_event_loop
+
+
+@pytest.fixture(params=list(loops()), ids=lambda factory: factory.__module__.partition(".")[0])
+def run(request):
+    def run_in(scenario):
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            return runner.run(scenario())
+
+    return run_in
+
+
+def test_pipelined_requests_of_all_sizes_over_a_socket(run):
+    async def scenario():
+        server = make_server(echo)
+        ports = await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        bodies = [bytes([n % 256]) * size for n, size in enumerate([0, 10, 300_000, 5, 2_000_000, 70_000, 1])]
+        writer.write(b"".join(request_frame(n, body) for n, body in enumerate(bodies)))
+        responses = await asyncio.wait_for(read_responses(reader, len(bodies)), 10)
+        assert responses == list(enumerate(bodies))
+        assert server.counters.connections_open == 1
+        assert server.connections[0].peer_host == "127.0.0.1"
+        writer.close()
+        await writer.wait_closed()
+        await server.stop()
+        assert server.counters.connections_open == 0
+        assert server.counters.bytes_out == sum(8 + len(body) for body in bodies)
+
+    run(scenario)
+
+
+def test_stop_lets_owed_answers_leave_and_refuses_new_connections(run):
+    async def scenario():
+        late = asyncio.get_running_loop().create_future()
+        server = make_server(lambda context, body: late)
+        ports = await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        writer.write(request_frame(5))
+        await until(lambda: server.counters.requests)
+        stopping = asyncio.ensure_future(server.stop(grace=10))
+        await asyncio.sleep(0)
+        with pytest.raises(OSError, match=r"."):
+            await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        late.set_result([b"bye"])
+        assert parse_responses(await reader.read()) == [(5, b"bye")]
+        await stopping
+        writer.close()
+
+    run(scenario)
+
+
+def test_stop_cuts_what_does_not_finish_within_the_grace(run):
+    async def scenario():
+        never = asyncio.get_running_loop().create_future()
+        server = make_server(lambda context, body: never)
+        ports = await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        writer.write(request_frame(5))
+        await until(lambda: server.counters.requests)
+        await asyncio.wait_for(server.stop(grace=0.01), 5)
+        assert server.counters.connections_open == 0
+        assert server.counters.in_flight_requests == 0
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await reader.readexactly(1)
+        writer.close()
+
+    run(scenario)
+
+
+def test_connection_limits(run):
+    async def scenario():
+        server = make_server(echo, max_connections=3, max_connections_per_ip=2)
+        ports = await server.start()
+        port = ports["PLAINTEXT"]
+
+        async def is_served(local):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(local, 0))
+            writer.write(request_frame(1))
+            try:
+                return bool(await reader.read(100)), writer
+            except ConnectionResetError:
+                return False, writer
+
+        outcomes = [await is_served(local) for local in ("127.0.0.1", "127.0.0.1", "127.0.0.1")]
+        assert [served for served, _ in outcomes] == [True, True, False]
+        outcomes += [await is_served(local) for local in ("127.0.0.2", "127.0.0.3")]
+        assert [served for served, _ in outcomes[3:]] == [True, False]
+        assert server.counters.connections_refused == 2
+        outcomes[0][1].close()
+        await until(lambda: server.counters.connections_open < 3)
+        assert (await is_served("127.0.0.1"))[0]
+        await server.stop(0)
+        for _, writer in outcomes:
+            writer.close()
+
+    run(scenario)
+
+
+def test_idle_connection_is_closed_and_a_waiting_one_is_not(run):
+    async def scenario():
+        never = asyncio.get_running_loop().create_future()
+        server = make_server(lambda context, body: never, connections_max_idle_ms=20)
+        ports = await server.start()
+        idle_reader, idle_writer = await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        _, busy_writer = await asyncio.open_connection("127.0.0.1", ports["PLAINTEXT"])
+        busy_writer.write(request_frame(1))
+        assert await asyncio.wait_for(idle_reader.read(), 5) == b""
+        assert server.counters.connections_idle_closed == 1
+        assert server.counters.connections_open == 1
+        await server.stop(0)
+        idle_writer.close()
+        busy_writer.close()
+
+    run(scenario)
+
+
+def test_peer_that_does_not_read_holds_a_bounded_amount(run):
+    async def scenario():
+        served = 0
+
+        def dispatch(context, body):
+            nonlocal served
+            served += 1
+            return [bytes(100_000)]
+
+        server = make_server(dispatch, write_high_water_bytes=1 << 20)
+        ports = await server.start()
+        peer = socket.create_connection(("127.0.0.1", ports["PLAINTEXT"]))
+        peer.setblocking(False)
+        peer.send(b"".join(request_frame(n) for n in range(2000)))
+        for _ in range(300):
+            await asyncio.sleep(0)
+        assert 0 < served < 500
+        peer.close()
+        await until(lambda: not server.counters.connections_open)
+        await server.stop(0)
+
+    run(scenario)
+
+
+def test_listeners_have_names_and_a_taken_port_is_named(run):
+    async def scenario():
+        seen = []
+
+        def dispatch(context, body):
+            seen.append((context.listener_name, context.connection.security_protocol, str(context.principal)))
+            return []
+
+        server = SocketServer(
+            dispatch, [Listener("INTERNAL", "127.0.0.1", 0), Listener("EXTERNAL", "127.0.0.1", 0)]
+        )
+        ports = await server.start()
+        for name in ("EXTERNAL", "INTERNAL"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[name])
+            writer.write(request_frame(1))
+            await reader.read(8)
+            writer.close()
+        assert [name for name, _, _ in seen] == ["EXTERNAL", "INTERNAL"]
+        assert seen[0] == ("EXTERNAL", "PLAINTEXT", "User:ANONYMOUS")
+        second = SocketServer(dispatch, [Listener("AGAIN", "127.0.0.1", ports["EXTERNAL"])])
+        with pytest.raises(OSError, match="listener AGAIN cannot listen on"):
+            await second.start()
+        await server.stop()
+
+    run(scenario)

@@ -1,0 +1,59 @@
+"""The folder of objects on a disk that loses what was not synced."""
+
+import asyncio
+import random
+
+import pytest
+from storage_fakes import collect
+
+from moldau.objects import FileStorage, StorageError
+from moldau.runtime import InlineWorkers, Machine, SeededEntropy, SystemClock
+from moldau.simulation.disk import DiskFault, SimulatedDisk
+from moldau.simulation.process import Process
+
+ROOT = "/data/objects"
+
+
+def _open(device: SimulatedDisk) -> FileStorage:
+    disk = device.mount(Process("test"))
+    return FileStorage(Machine(SystemClock(), SeededEntropy(1), disk, InlineWorkers()), ROOT)
+
+
+def _device(seed: int) -> SimulatedDisk:
+    return SimulatedDisk(random.Random(seed), SystemClock().now_ms, lambda _event: None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_an_upload_returned_for_survives_a_loss_of_power(seed: int) -> None:
+    async def main() -> None:
+        device = _device(seed)
+        storage = _open(device)
+        for number in range(5):
+            await storage.upload(f"wal/hour-{number % 2}/{number}", bytes(3_000), 3_000)
+        device.crash()
+        after = _open(device)
+        assert len(await collect(after, "wal/")) == 5
+        for number in range(5):
+            assert bytes(await after.fetch(f"wal/hour-{number % 2}/{number}", 0, 3_000)) == bytes(3_000)
+        await after.upload("wal/hour-0/more", b"1", 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "sync_dir", "open"])
+def test_an_upload_that_fails_is_never_half_there(operation: str) -> None:
+    async def main() -> None:
+        device = _device(1)
+        storage = _open(device)
+        await storage.check()
+        device.faults.append(DiskFault(operation, 5))
+        with pytest.raises(StorageError) as caught:
+            await storage.upload("wal/a", bytes(100_000), 100_000)
+        assert caught.value.transient
+        for info in await collect(storage, "wal/"):
+            assert info.size_bytes == 100_000
+        await storage.upload("wal/a", bytes(100_000), 100_000)
+        device.crash()
+        assert [info.size_bytes for info in await collect(_open(device), "wal/")] == [100_000]
+
+    asyncio.run(main())

@@ -1,0 +1,266 @@
+"""Exports are exactly once: killed at every step, repeated, by two drivers at once. No Spark is needed."""
+
+import functools
+import os
+import pathlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
+pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
+
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import moldau.testing
+from moldau.client.errors import ToolError
+from moldau.pipeline.export import ExportJob, export_once
+from moldau.pipeline.fetching import find_bounds
+from moldau.pipeline.iceberg_export import OFFSETS_PROPERTY, export_iceberg, open_catalog, table_name
+from moldau.pipeline.parquet_export import ParquetFolder, RunUnits, export_parquet
+from moldau.pipeline.planning import OffsetRange, Source
+from moldau.pipeline.units import Written
+from moldau.runtime.errors import KafkaError
+
+RECORDS = 300
+
+
+class Killed(BaseException):
+    """A driver dies here; no handler of errors sees it."""
+
+
+def run_here(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+    return [function(unit) for unit in units]
+
+
+def dying_after(count: int) -> RunUnits:
+    def run(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+        done = run_here(function, units[:count])
+        if count <= len(units):
+            raise Killed
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[moldau.testing.Node]:
+    with moldau.testing.Node() as running:
+        yield running
+
+
+@pytest.fixture
+def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.name))}"
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=2)])[name].result(10)
+    return name
+
+
+def produce(node: moldau.testing.Node, topic: str, count: int, start: int = 0, **config: str) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "compression.type": "zstd", **config})
+    for number in range(start, start + count):
+        producer.produce(topic, key=b"k%d" % number, value=b"%d" % number, partition=number % 2)
+    assert producer.flush(10) == 0
+
+
+def job_of(node: moldau.testing.Node, topic: str, folder: pathlib.Path, table_format: str) -> ExportJob:
+    return ExportJob(node.bootstrap_servers, topic, str(folder), table_format, unit_records_max=40)
+
+
+def values(job: ExportJob) -> list[int]:
+    """What a reader of the table finds, in order."""
+    if job.table_format == "iceberg":
+        table = open_catalog(job.folder).load_table(table_name(job.topic)).scan().to_arrow()
+        return sorted(int(value) for value in table["value"].to_pylist())
+    files = sorted(pathlib.Path(job.folder).glob("*.parquet"))
+    return sorted(int(value) for file in files for value in pq.read_table(file)["value"].to_pylist())
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_rounds_add_what_is_new(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
+) -> None:
+    job = job_of(node, topic, tmp_path / "to", table_format)
+    assert export_once(job, run_here) == []
+    produce(node, topic, RECORDS)
+    assert sum(file.records for file in export_once(job, run_here)) == RECORDS
+    assert export_once(job, run_here) == []
+    produce(node, topic, 7, RECORDS)
+    assert sum(file.records for file in export_once(job, run_here)) == 7
+    assert values(job) == list(range(RECORDS + 7))
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_a_driver_may_die_after_any_unit(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
+) -> None:
+    job = job_of(node, topic, tmp_path / "to", table_format)
+    produce(node, topic, RECORDS)
+    for count in range(9):
+        try:
+            export_once(job, dying_after(count % 4))
+        except Killed:
+            # The topic goes on while nobody exports it.
+            produce(node, topic, 1, RECORDS + count)
+    export_once(job, run_here)
+    found = values(job)
+    assert [value for value, times in Counter(found).items() if times > 1] == []
+    assert found == list(range(len(found)))
+    assert len(found) >= RECORDS
+
+
+def test_a_plan_of_a_driver_that_died_before_its_first_unit_is_done_by_the_next(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    job = job_of(node, topic, tmp_path, "parquet")
+    produce(node, topic, RECORDS)
+    with pytest.raises(Killed):
+        export_once(job, dying_after(0))
+    plan = ParquetFolder(job.folder).last_plan()
+    assert plan is not None
+    names = {file.unit for file in export_once(job, run_here)}
+    assert names == set(plan.units)
+
+
+def test_a_unit_that_is_written_twice_is_there_once(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """A task that is repeated, or runs speculatively beside itself."""
+    job = job_of(node, topic, tmp_path, "parquet")
+    produce(node, topic, RECORDS)
+
+    def twice(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+        assert run_here(function, units) == run_here(function, units)
+        return run_here(function, units)
+
+    export_once(job, twice)
+    assert values(job) == list(range(RECORDS))
+
+
+def test_two_drivers_at_once_make_one_folder_of_files(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    """The second comes in after the first has planned, and again at the end with more records."""
+    job = job_of(node, topic, tmp_path, "parquet")
+    produce(node, topic, RECORDS)
+    inner: list[Written] = []
+
+    def run(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+        produce(node, topic, 10, RECORDS)
+        inner.extend(export_once(job, run_here))
+        return run_here(function, units)
+
+    export_once(job, run)
+    assert inner
+    export_once(job, run_here)
+    assert values(job) == list(range(RECORDS + 10))
+
+
+def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
+    """A driver that finds its number taken looks again, and plans what the other has left."""
+    produce(node, topic, RECORDS)
+    job = job_of(node, topic, tmp_path, "parquet")
+    source = Source(job.bootstrap, topic, find_bounds(job.bootstrap, topic, committed_only=True).topic_id)
+    look = functools.partial(find_bounds, job.bootstrap, topic, committed_only=True)
+    others = iter([lambda: export_once(job, run_here)])
+
+    def look_while_another_exports() -> object:
+        bounds = look()
+        next(others, lambda: None)()
+        return bounds
+
+    written = export_parquet(
+        source,
+        ParquetFolder(job.folder),
+        look_while_another_exports,
+        run_here,
+        1000,  # type: ignore[arg-type]
+    )
+    assert written == []
+    assert values(job) == list(range(RECORDS))
+
+
+def test_of_two_iceberg_drivers_one_commits(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    job = job_of(node, topic, tmp_path, "iceberg")
+    for start in (0, RECORDS):  # the first commit of a table, and a later one
+        produce(node, topic, RECORDS, start)
+
+        def run(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+            export_once(job, run_here)
+            return run_here(function, units)
+
+        with pytest.raises(ToolError, match="another driver has committed"):
+            export_once(job, run)
+        assert values(job) == list(range(start + RECORDS))
+        assert export_once(job, run_here) == []
+
+
+def test_progress_of_an_iceberg_table_outlives_its_snapshots(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    job = job_of(node, topic, tmp_path, "iceberg")
+    for start in (0, RECORDS):
+        produce(node, topic, RECORDS, start)
+        export_once(job, run_here)
+    table = open_catalog(job.folder).load_table(table_name(topic))
+    current = table.current_snapshot()
+    assert current is not None
+    assert len(table.snapshots()) == 2
+    old = [one.snapshot_id for one in table.snapshots() if one.snapshot_id != current.snapshot_id]
+    table.maintenance.expire_snapshots().by_ids(old).commit()
+    table.refresh()
+    assert len(table.snapshots()) == 1
+    assert table.properties[OFFSETS_PROPERTY] == f'{{"0": {RECORDS}, "1": {RECORDS}}}'
+    assert export_once(job, run_here) == []
+    assert values(job) == list(range(2 * RECORDS))
+
+
+def test_a_folder_belongs_to_one_topic(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:
+    produce(node, topic, 4)
+    export_once(job_of(node, topic, tmp_path, "parquet"), run_here)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.create_topics([NewTopic(f"{topic}-other", num_partitions=1)])[f"{topic}-other"].result(10)
+    with pytest.raises(ToolError, match="holds an export of topic"):
+        export_once(job_of(node, f"{topic}-other", tmp_path, "parquet"), run_here)
+
+
+def test_a_topic_that_was_created_again_is_another(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    jobs = [job_of(node, topic, tmp_path / kind, kind) for kind in ("parquet", "iceberg")]
+    produce(node, topic, 4)
+    for job in jobs:
+        export_once(job, run_here)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.delete_topics([topic])[topic].result(10)
+    admin.create_topics([NewTopic(topic, num_partitions=2)])[topic].result(10)
+    for job in jobs:
+        with pytest.raises(ToolError, match="created again"):
+            export_once(job, run_here)
+
+
+def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_path: pathlib.Path) -> None:
+    for kind in ("parquet", "iceberg"):
+        with pytest.raises(KafkaError, match="does not exist"):
+            export_once(job_of(node, "absent", tmp_path / kind, kind), run_here)
+    assert os.listdir(tmp_path) == []
+
+
+def test_iceberg_export_needs_its_own_table(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    produce(node, topic, 4)
+    job = job_of(node, topic, tmp_path, "iceberg")
+    export_once(job, run_here)
+    catalog = open_catalog(job.folder)
+    with catalog.load_table(table_name(topic)).transaction() as change:
+        change.remove_properties("commit.retry.num-retries")
+    source = Source(job.bootstrap, topic, "")
+    with pytest.raises(ToolError, match=r"set commit.retry.num-retries to 0"):
+        export_iceberg(source, catalog, lambda: pytest.fail("not asked"), run_here, 10)

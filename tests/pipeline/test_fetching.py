@@ -1,0 +1,63 @@
+"""What is taken of a fetched range."""
+
+from moldau.client.cluster import Client, Endpoint
+from moldau.pipeline.fetching import _RangeReader
+from moldau.pipeline.planning import OffsetRange, Source
+from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
+from moldau.records.batch import parse_header
+from moldau.records.builder import build_batch
+from moldau.records.control import build_end_transaction_marker
+from moldau.records.record import Record
+
+ABORTED, COMMITTED = 7, 8
+
+
+def transactional(offset: int, producer_id: int) -> bytes:
+    record = Record(offset, 1, None, b"value")
+    return build_batch(
+        [record],
+        base_offset=offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def marker(offset: int, producer_id: int, committed: bool) -> bytes:
+    return build_end_transaction_marker(
+        producer_id, 0, committed=committed, coordinator_epoch=0, timestamp=1, base_offset=offset
+    )
+
+
+def taken(committed_only: bool, end: int = 100) -> list[int]:
+    records = b"".join(
+        [
+            transactional(0, ABORTED),
+            transactional(1, COMMITTED),
+            marker(2, ABORTED, False),
+            transactional(3, ABORTED),
+            marker(4, COMMITTED, True),
+            build_batch([Record(5, 1, None, b"")], base_offset=5),
+        ]
+    )
+    data = PartitionData(
+        records=memoryview(records),
+        aborted_transactions=[AbortedTransaction(producer_id=ABORTED, first_offset=0)],
+    )
+    source = Source("localhost:1", "t", "id", committed_only=committed_only)
+    reader = _RangeReader(Client([Endpoint("localhost", 1)], 1.0), source, OffsetRange(0, 0, end))
+    return [parse_header(batch).base_offset for batch in reader._take(data)]
+
+
+def test_aborted_transactions_and_markers_are_left_out() -> None:
+    """The aborted producer's next transaction, at offset 3, counts again."""
+    assert taken(committed_only=True) == [1, 3, 5]
+
+
+def test_without_isolation_only_markers_are_left_out() -> None:
+    assert taken(committed_only=False) == [0, 1, 3, 5]
+
+
+def test_nothing_is_taken_behind_the_end() -> None:
+    assert taken(committed_only=True, end=2) == [1]

@@ -1,0 +1,176 @@
+"""The whole way: librdkafka produces, Spark exports and reads. One session for the module."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import moldau.testing
+from moldau.pipeline.requirements import missing_java, missing_packages
+
+if reason := missing_packages() or missing_java():
+    if os.environ.get("CI") == "true":
+        raise RuntimeError(reason)
+    pytest.skip(reason, allow_module_level=True)
+
+from pyspark.sql import SparkSession
+
+from moldau.cli.main import main
+from moldau.client.errors import ToolError
+from moldau.pipeline.export import ExportJob, export_once
+from moldau.pipeline.planning import OffsetRange
+from moldau.pipeline.session import SparkUnits, open_session
+
+RECORDS = 2_000
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # Spark's own code and its sockets; not ours to mend.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = open_session("local[2,2]", **{"spark.driver.memory": "512m"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[moldau.testing.Node]:
+    with moldau.testing.Node() as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
+        admin.create_topics([NewTopic("orders", num_partitions=3)])["orders"].result(10)
+        produce(running, 0, RECORDS)
+        yield running
+
+
+def produce(node: moldau.testing.Node, start: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "compression.type": "lz4"})
+    for number in range(start, start + count):
+        headers: list[tuple[str, Any]] = [("source", b"web"), ("empty", None)] if number % 2 else []
+        value = json.dumps({"total": number}).encode()
+        producer.produce("orders", key=f"k{number}", value=value, headers=headers, partition=number % 3)
+    assert producer.flush(10) == 0
+
+
+def reader(spark: SparkSession, node: moldau.testing.Node, **options: Any) -> Any:
+    found = spark.read.format("moldau").option("kafka.bootstrap.servers", node.bootstrap_servers)
+    return found.options(**options)
+
+
+def test_a_data_frame_has_each_record_once(spark: SparkSession, node: moldau.testing.Node) -> None:
+    frame = reader(spark, node, subscribe="orders", includeHeaders="true", minPartitions="6").load()
+    assert frame.rdd.getNumPartitions() >= 6
+    frame.createOrReplaceTempView("orders")
+    rows = spark.sql(
+        "WITH decoded AS (SELECT *, CAST(get_json_object(CAST(value AS STRING), '$.total') AS LONG) AS total"
+        " FROM orders WHERE topic = 'orders' AND timestampType = 0)"
+        " SELECT count(*), count(DISTINCT partition, offset), count(headers), sum(total) FROM decoded"
+        f" WHERE total < {RECORDS}"
+    ).collect()
+    assert [tuple(row) for row in rows] == [(RECORDS, RECORDS, RECORDS // 2, sum(range(RECORDS)))]
+    (one,) = frame.where("partition = 1 AND offset = 0").collect()
+    assert (bytes(one.key), bytes(one.value)) == (b"k1", b'{"total": 1}')
+    assert [(header.key, header.value) for header in one.headers] == [("source", b"web"), ("empty", None)]
+
+
+def test_a_data_frame_stays_as_it_was_loaded(spark: SparkSession, node: moldau.testing.Node) -> None:
+    frame = reader(
+        spark, node, subscribe="orders", endingOffsets='{"orders": {"0": 5, "1": -1, "2": 0}}'
+    ).load()
+    before = frame.count()
+    produce(node, RECORDS, 3)
+    assert frame.count() == before
+
+
+def test_a_range_and_some_columns(spark: SparkSession, node: moldau.testing.Node) -> None:
+    options = {
+        "assign": '{"orders": [2]}',
+        "startingOffsets": '{"orders": {"2": 10}}',
+        "endingOffsets": '{"orders": {"2": 13}}',
+    }
+    found = reader(spark, node, **options).schema("offset LONG, topic STRING").load().collect()
+    assert [tuple(row) for row in found] == [(10, "orders"), (11, "orders"), (12, "orders")]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"subscribe": "orders", "startingTimestamp": "1"}, "'startingTimestamp' is not supported"),
+        ({"subscribePattern": "o.*"}, "'subscribePattern' is not supported"),
+        ({}, "one of the options 'subscribe' and 'assign'"),
+        ({"subscribe": "absent"}, "topic absent does not exist"),
+        ({"assign": '{"orders": [7]}'}, "no partition 7"),
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    spark: SparkSession, node: moldau.testing.Node, options: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(Exception, match=f"(?i){problem}"):
+        reader(spark, node, **options).load()
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
+def test_exported_twice_each_record_is_there_once(
+    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path, table_format: str
+) -> None:
+    job = ExportJob(node.bootstrap_servers, "orders", str(tmp_path), table_format, unit_records_max=300)
+    run = SparkUnits("local[2,2]")
+    total = reader(spark, node, subscribe="orders").load().count()
+    assert sum(file.records for file in export_once(job, run)) == total
+    assert export_once(job, run) == []
+    produce(node, 10_000, 30)
+    assert sum(file.records for file in export_once(job, run)) == 30
+    files = tmp_path if table_format == "parquet" else tmp_path / "moldau" / "orders" / "data"
+    row = spark.sql(
+        f"SELECT count(*), count(DISTINCT partition, offset), count(DISTINCT key) FROM parquet.`{files}`"
+    ).first()
+    assert row is not None
+    assert tuple(row)[:2] == (total + 30, total + 30)
+
+
+def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
+    # Inside, because workers cannot import this file.
+    def fail(unit: OffsetRange) -> None:
+        raise ToolError(f"offset {unit.start} is gone")
+
+    with pytest.raises(ToolError) as failure:
+        SparkUnits("local[2,2]")(fail, [OffsetRange(0, 5, 6)])
+    assert str(failure.value) == "a task failed: offset 5 is gone"
+
+
+def test_the_example_of_the_documentation_runs(
+    spark: SparkSession, node: moldau.testing.Node, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark Python code is the page's last block of it."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    example = page.split("```python\n")[-1].split("```")[0]
+    exec(example.replace("127.0.0.1:9092", node.bootstrap_servers), {})
+    assert '|k0|{"total": 0}|' in capfd.readouterr().out.replace(" ", "").replace(":0", ": 0")
+
+
+def test_the_command_says_what_it_does_not_do_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", "export", "--topic", "t", "--to", "x"]) == 1
+    assert capsys.readouterr().err == "moldau: only --once is built so far: run it as often as you like\n"
+
+
+def test_missing_java_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    assert main(["pipeline", "export", "--topic", "t", "--to", "x", "--once"]) == 1
+    error = capsys.readouterr().err
+    assert error == "moldau: JAVA_HOME is /nowhere, where there is no bin/java: install Java 17 or newer\n"
+
+
+def test_missing_packages_are_one_line() -> None:
+    assert missing_packages(["numpy", "no_such_package"]) == (
+        "the pipeline needs no_such_package: pip install 'moldau[spark]'"
+    )

@@ -1,0 +1,172 @@
+"""The hand-written paths give what the compiled ones give, and never copy records."""
+
+import random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio_twins import kio_bytes, random_message, to_kio
+
+from moldau.protocol import codec, produce
+from moldau.protocol.decoding import decode_leading
+from moldau.protocol.encoding import encoder
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.generate import kio_classes
+from moldau.protocol.messages.fetch import (
+    AbortedTransaction,
+    FetchableTopicResponse,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from moldau.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+TOPIC_ID = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")
+SIZES = [0, 1, 60, 126, 127, 128, 1000, 16_382, 16_383, 16_384, 70_000, 2_097_150, 2_097_152]
+
+
+def one_partition(
+    version: int, name: str, records: bytes | None, transactional_id: str | None
+) -> ProduceRequest:
+    topic = {"topic_id": TOPIC_ID} if version >= 13 else {"name": name}
+    partition = PartitionProduceData(index=7, records=records)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(**topic, partition_data=[partition])],
+    )
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("size", SIZES)
+def test_a_produce_request_of_one_partition(version: int, size: int) -> None:
+    for name in ("t", "", "x" * 126, "y" * 127, "z" * 249, "žluťoučký"):
+        request = one_partition(version, name, bytes([size % 251]) * size, None)
+        body = memoryview(b"".join(encoder(ProduceRequest, version)(request)))
+        decoded = codec.decode_request(0, version, body)
+        assert decoded == request
+        records = decoded.topic_data[0].partition_data[0].records
+        assert isinstance(records, memoryview)
+        assert records.obj is body.obj
+        if size > 70_000:
+            break
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None, database=None)
+def test_produce_requests_of_every_shape(version: int, seed: int) -> None:
+    rng = random.Random(seed)
+    request: Any = random_message(rng, ProduceRequest, version)
+    if rng.random() < 0.5:
+        request = one_partition(version, "topic", rng.randbytes(200), rng.choice([None, "tx"]))
+    body = b"".join(encoder(ProduceRequest, version)(request))
+    assert body == kio_bytes(to_kio(request, kio_classes("produce", "request")[version]))
+    assert codec.decode_request(0, version, body) == request
+    damaged = bytearray(body)
+    for _ in range(30):
+        damaged[rng.randrange(len(damaged))] = rng.choice([0, 1, 2, 0x7F, 0x80, 0xFF, rng.randrange(256)])
+        assert outcome(produce.decode_request, version, bytes(damaged)) == outcome(
+            lambda version, data: decode_leading(ProduceRequest, version, data), version, bytes(damaged)
+        )
+        with pytest.raises(ProtocolError):
+            codec.decode_request(0, version, body[: rng.randrange(len(body))])
+
+
+def outcome(function: Any, version: int, data: bytes) -> Any:
+    try:
+        return function(version, data)
+    except ProtocolError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None, database=None)
+def test_produce_responses_of_every_shape(version: int, seed: int) -> None:
+    rng = random.Random(seed)
+    responses: list[Any] = [random_message(rng, ProduceResponse, version)]
+    name: dict[str, Any] = (
+        {"topic_id": TOPIC_ID} if version >= 13 else {"name": rng.choice(["t", "x" * 126, "y" * 127])}
+    )
+    one = PartitionProduceResponse(index=3, base_offset=rng.getrandbits(40))
+    topic = TopicProduceResponse(**name, partition_responses=[one])
+    responses.append(ProduceResponse(responses=[topic], throttle_time_ms=5000))
+    twin = kio_classes("produce", "response")[version]
+    for response in responses:
+        written = b"".join(codec.encode_response(0, version, response))
+        assert written == b"".join(encoder(ProduceResponse, version)(response))
+    answer = codec.decode_response(0, version, written)
+    assert written == kio_bytes(to_kio(answer, twin))
+
+
+def fetched(version: int, **fields: Any) -> FetchResponse:
+    topic = {"topic_id": TOPIC_ID} if version >= 13 else {"topic": "orders"}
+    partition = PartitionData(
+        partition_index=1, high_watermark=9, last_stable_offset=9, log_start_offset=1, **fields
+    )
+    return FetchResponse(
+        throttle_time_ms=1000, responses=[FetchableTopicResponse(**topic, partitions=[partition])]
+    )
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_fetched_records_pass_through(version: int) -> None:
+    views = [memoryview(b"a" * 100), memoryview(b"b" * 200)]
+    whole = b"".join(encoder(FetchResponse, version)(fetched(version, records=b"a" * 100 + b"b" * 200)))
+    for records in (views, tuple(views), b"a" * 100 + b"b" * 200, [b"a" * 100 + b"b" * 200]):
+        buffers = codec.encode_response(1, version, fetched(version, records=records))
+        assert b"".join(buffers) == whole
+        if records is views:
+            assert all(any(buffer is view for buffer in buffers) for view in views)
+    for aborted in (None, [], [AbortedTransaction(producer_id=1, first_offset=2)]):
+        response = fetched(version, records=views, aborted_transactions=aborted)
+        assert_same_fetch(version, response)
+    assert_same_fetch(version, fetched(version, current_leader=LeaderIdAndEpoch(leader_id=4, leader_epoch=2)))
+    for records in (None, b"", [], [b""]):
+        assert_same_fetch(version, fetched(version, records=records))
+    topics = [FetchableTopicResponse(partitions=[PartitionData(partition_index=i) for i in range(130)])]
+    assert_same_fetch(version, FetchResponse(responses=topics))
+    assert_same_fetch(version, FetchResponse(responses=topics * 130))
+    assert_same_fetch(version, FetchResponse())
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=15, deadline=None, database=None)
+def test_fetch_responses_of_every_shape(version: int, seed: int) -> None:
+    assert_same_fetch(version, random_message(random.Random(seed), FetchResponse, version))
+
+
+def assert_same_fetch(version: int, response: FetchResponse) -> None:
+    compiled = b"".join(encoder(FetchResponse, version)(response))
+    assert b"".join(codec.encode_response(1, version, response)) == compiled
+
+
+def test_golden_produce_v9() -> None:
+    request = ProduceRequest(
+        acks=1,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=b"abc")])
+        ],
+    )
+    golden = "000001000003e8020274020000000004616263000000"
+    assert b"".join(codec.encode_request(0, 9, request)).hex() == golden
+    response = ProduceResponse(
+        responses=[
+            TopicProduceResponse(name="t", partition_responses=[PartitionProduceResponse(base_offset=5)])
+        ]
+    )
+    golden = "020274020000000000000000000000000005" + "ff" * 16 + "010000000000000000"
+    assert b"".join(codec.encode_response(0, 9, response)).hex() == golden

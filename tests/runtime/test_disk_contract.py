@@ -1,0 +1,198 @@
+"""The Disk port's rules, asked of the machine's own disk and of the simulated one."""
+
+import errno
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from moldau.runtime import Disk, DiskError, LocalDisk
+from moldau.simulation.disk import SimulatedDisk
+from moldau.simulation.process import Process
+
+
+@pytest.fixture(params=["local", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
+    """A disk and an empty folder on it."""
+    if request.param == "local":
+        return LocalDisk(), str(tmp_path)
+    disk = SimulatedDisk(random.Random(1), lambda: 1_000, lambda _event: None).mount(Process("test"))
+    disk.make_dirs("/somewhere/deep")
+    return disk, "/somewhere/deep"
+
+
+def write(disk: Disk, path: str, content: bytes) -> None:
+    file = disk.open(path, create=True)
+    file.write_at(0, [content])
+    file.close()
+
+
+def test_what_is_written_can_be_read(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    file = disk.open(f"{folder}/a", create=True)
+    assert file.path == f"{folder}/a"
+    assert file.write_at(0, [b"hello ", memoryview(b"big "), bytearray(b"world")]) == 15
+    assert file.size() == disk.size(file.path) == 15
+    assert file.read_at(6, 3) == b"big"
+    assert file.read_at(10, 100) == b"world"
+    assert file.read_at(100, 1) == b""
+    assert bytes(file.view(0, 5)) == b"hello"
+    file.sync()
+    file.close()
+    assert disk.read(f"{folder}/a") == b"hello big world"
+
+
+def test_a_view_stays_when_the_file_grows_and_closes(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    file = disk.open(f"{folder}/a", create=True)
+    file.write_at(0, [b"x" * 100])
+    view = file.view(10, 50)
+    file.write_at(100, [b"y" * 200_000])
+    large = file.view(0, 200_100)
+    file.close()
+    assert bytes(view) == b"x" * 50
+    assert bytes(large[99:101]) == b"xy"
+
+
+def test_forgotten_pages_are_read_again(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    file = disk.open(f"{folder}/a", create=True)
+    file.write_at(0, [b"x" * 200_000])
+    view = file.view(0, 100_000)
+    file.sync()
+    file.forget_pages()
+    file.write_at(200_000, [b"y" * 5_000])
+    file.forget_pages(100_000, 105_000)  # also what is not synced yet
+    assert bytes(view) == b"x" * 100_000
+    assert file.read_at(199_999, 10_000) == b"x" + b"y" * 5_000
+    file.close()
+    with pytest.raises(DiskError):
+        file.forget_pages()
+
+
+def test_a_view_past_the_end_is_refused(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    file = disk.open(f"{folder}/a", create=True)
+    file.write_at(0, [b"abc"])
+    with pytest.raises(DiskError, match="past the end"):
+        file.view(1, 3)
+    file.close()
+
+
+def test_a_gap_reads_as_zeros(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    file = disk.open(f"{folder}/a", create=True)
+    file.write_at(4, [b"z"])
+    assert file.read_at(0, 5) == b"\0\0\0\0z"
+    file.truncate(2)
+    file.truncate(6)
+    assert file.read_at(0, 9) == bytes(6)
+    file.close()
+
+
+def test_a_closed_or_read_only_file_refuses(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    write(disk, f"{folder}/a", b"abc")
+    reader = disk.open(f"{folder}/a", read_only=True)
+    assert reader.read_at(0, 3) == b"abc"
+    with pytest.raises(DiskError) as refused:
+        reader.write_at(0, [b"x"])
+    assert refused.value.errno == errno.EBADF
+    reader.close()
+    reader.close()
+    with pytest.raises(DiskError):
+        reader.read_at(0, 1)
+    with pytest.raises(DiskError):
+        reader.size()
+
+
+def test_a_removed_file_lives_on_in_its_handle(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    file = disk.open(f"{folder}/a", create=True)
+    disk.remove(f"{folder}/a")
+    disk.remove(f"{folder}/a")
+    assert not disk.exists(f"{folder}/a")
+    file.write_at(0, [b"ghost"])
+    assert file.read_at(0, 5) == b"ghost"
+    file.close()
+
+
+@pytest.mark.parametrize("call", ["open", "read", "size", "modified_ms", "list", "sync_dir"])
+def test_what_is_absent_is_not_found(place: tuple[Disk, str], call: str) -> None:
+    disk, folder = place
+    with pytest.raises(FileNotFoundError):
+        getattr(disk, call)(f"{folder}/absent")
+
+
+def test_absence_is_no_error_where_it_is_the_wish(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    disk.remove(f"{folder}/absent")
+    disk.remove_tree(f"{folder}/absent")
+    assert not disk.exists(f"{folder}/absent")
+    assert not disk.is_dir(f"{folder}/absent")
+    with pytest.raises(FileNotFoundError):
+        disk.rename(f"{folder}/absent", f"{folder}/b")
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{folder}/absent/file", create=True)
+
+
+def test_folders(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    disk.make_dirs(f"{folder}/one/two")
+    disk.make_dirs(f"{folder}/one/two")
+    write(disk, f"{folder}/one/b", b"")
+    write(disk, f"{folder}/one/a", b"")
+    assert disk.list(f"{folder}/one") == ["a", "b", "two"]
+    assert disk.is_dir(f"{folder}/one/two")
+    assert not disk.is_dir(f"{folder}/one/a")
+    disk.sync_dir(f"{folder}/one")
+    disk.rename(f"{folder}/one", f"{folder}/uno")
+    assert disk.exists(f"{folder}/uno/two")
+    disk.remove_tree(f"{folder}/uno")
+    assert disk.list(folder) == []
+
+
+def test_a_file_in_the_place_of_a_folder(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    write(disk, f"{folder}/file", b"")
+    disk.make_dirs(f"{folder}/dir/full")
+    with pytest.raises(DiskError):
+        disk.make_dirs(f"{folder}/file/x")
+    with pytest.raises(DiskError):
+        disk.list(f"{folder}/file")
+    with pytest.raises(DiskError):
+        disk.open(f"{folder}/dir")
+    with pytest.raises(DiskError):
+        disk.remove(f"{folder}/dir")
+    with pytest.raises(DiskError):
+        disk.rename(f"{folder}/file", f"{folder}/dir")
+
+
+def test_rename_replaces(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    write(disk, f"{folder}/old", b"old")
+    write(disk, f"{folder}/new", b"new")
+    disk.rename(f"{folder}/new", f"{folder}/old")
+    assert disk.list(folder) == ["old"]
+    assert disk.read(f"{folder}/old") == b"new"
+
+
+def test_write_atomically_replaces_whole(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    disk.write_atomically(f"{folder}/a", b"first, long")
+    disk.write_atomically(f"{folder}/a", b"second")
+    assert disk.read(f"{folder}/a") == b"second"
+    assert disk.list(folder) == ["a"]
+
+
+def test_a_lock_has_one_holder(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    lock = disk.lock(f"{folder}/.lock")
+    with pytest.raises(DiskError) as refused:
+        disk.lock(f"{folder}/.lock")
+    assert refused.value.errno == errno.EAGAIN
+    lock.close()
+    lock.close()
+    again: Any = disk.lock(f"{folder}/.lock")
+    again.close()

@@ -1,0 +1,91 @@
+"""The controller's own listener: quorum and admin requests, and nothing that belongs to brokers."""
+
+import asyncio
+import socket
+
+import pytest
+
+from moldau.config.definition import ConfigError
+from moldau.network.client import RpcClient
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+)
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, SystemEntropy
+from moldau.testing import Node
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(port: int, api_key: int, message: Message) -> Message:
+    async def request() -> Message:
+        client = RpcClient(SystemEntropy(), client_id="test")
+        try:
+            answer: Message = await client.request("127.0.0.1", port, api_key, None, message)
+            return answer
+        finally:
+            await client.close()
+
+    return asyncio.run(request())
+
+
+def test_a_controller_listener_serves_the_quorum_and_not_the_clients() -> None:
+    port = free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
+    with Node(properties={"listeners": listeners}):
+        versions = ask(
+            port,
+            ApiKey.API_VERSIONS,
+            ApiVersionsRequest(client_software_name="t", client_software_version="1"),
+        )
+        keys = {row.api_key for row in versions.api_keys}  # type: ignore[attr-defined]
+        assert {ApiKey.VOTE, ApiKey.FETCH_SNAPSHOT, ApiKey.BROKER_HEARTBEAT} <= keys
+        assert not {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.JOIN_GROUP} & keys
+        part = DescribeQuorumRequestTopicData(
+            topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData()]
+        )
+        quorum = ask(port, ApiKey.DESCRIBE_QUORUM, DescribeQuorumRequest(topics=[part]))
+        assert quorum.topics[0].partitions[0].leader_id == 1  # type: ignore[attr-defined]
+        cluster = ask(port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(endpoint_type=2))
+        assert cluster.error_code is ErrorCode.none  # type: ignore[attr-defined]
+        assert [broker.port for broker in cluster.brokers] == [port]  # type: ignore[attr-defined]
+
+
+def test_a_client_listener_does_not_advertise_the_controllers_apis() -> None:
+    with Node() as node:
+        port = int(node.bootstrap_servers.rpartition(":")[2])
+        versions = ask(
+            port,
+            ApiKey.API_VERSIONS,
+            ApiVersionsRequest(client_software_name="t", client_software_version="1"),
+        )
+        keys = {row.api_key for row in versions.api_keys}  # type: ignore[attr-defined]
+        assert not {ApiKey.VOTE, ApiKey.BROKER_HEARTBEAT, ApiKey.ALTER_PARTITION} & keys
+
+
+@pytest.mark.parametrize(
+    ("properties", "named"),
+    [
+        ({"process.roles": "broker"}, "process.roles"),
+        ({"controller.quorum.voters": "1@a:1,2@b:1,3@c:1"}, "controller.quorum.voters"),
+        (
+            {"listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"},
+            "listener.security.protocol.map|PLAINTEXT has the security protocol SSL",
+        ),
+    ],
+)
+def test_what_is_not_supported_yet_stops_the_start_with_its_key(
+    properties: dict[str, str], named: str
+) -> None:
+    node = Node(properties=properties)
+    with pytest.raises(ConfigError, match=named):
+        node.start()

@@ -1,0 +1,66 @@
+"""A folder that cannot be used stops the start at once, with one sentence that names what is wrong."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from moldau.runtime.errors import KafkaError
+from moldau.testing import Node
+
+
+@pytest.fixture(scope="module")
+def stopped_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stopped") / "data"
+    with Node(data=str(folder)):
+        pass
+    return folder
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    return max((folder / "__cluster_metadata-0").glob("*.checkpoint"))
+
+
+def other_node(folder: Path) -> None:
+    path = folder / "meta.properties"
+    path.write_text(path.read_text().replace("node.id=1", "node.id=77"))
+
+
+def flip_middle(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "another node's": (other_node, "belongs to node 77"),
+    "no properties": (lambda folder: (folder / "meta.properties").write_bytes(b""), "meta.properties"),
+    "torn quorum state": (
+        lambda folder: (folder / "__cluster_metadata-0" / "quorum-state").write_text('{"lead'),
+        "quorum-state",
+    ),
+    "garbled offsets": (
+        lambda folder: (folder / "recovery-point-offset-checkpoint").write_bytes(b"\xff\0"),
+        "recovery-point-offset-checkpoint",
+    ),
+    "empty snapshot": (lambda folder: latest_checkpoint(folder).write_bytes(b""), ".checkpoint"),
+    "flipped snapshot": (lambda folder: flip_middle(latest_checkpoint(folder)), ".checkpoint"),
+    "snapshot without its end": (
+        lambda folder: latest_checkpoint(folder).write_bytes(latest_checkpoint(folder).read_bytes()[:-20]),
+        ".checkpoint",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_start_names_what_is_damaged(stopped_folder, tmp_path, name):
+    damage, named = DAMAGES[name]
+    folder = tmp_path / "data"
+    shutil.copytree(stopped_folder, folder)
+    damage(folder)
+    with pytest.raises(KafkaError, match=named):
+        Node(data=str(folder)).start()
+    # Nothing is left running or locked behind the failure.
+    shutil.rmtree(folder)
+    with Node(data=str(folder)):
+        pass

@@ -1,0 +1,219 @@
+"""The diskless coordinators' APIs over the wire: found by a key type of our own, guarded, not advertised."""
+
+import asyncio
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from wire_client import WireClient
+
+import moldau.testing
+from moldau.coordinators.diskless import calls, wire
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.network.context import ConnectionContext, Principal, RequestContext
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
+from moldau.protocol.own import diskless_commit_file as commit_file
+from moldau.protocol.own import diskless_create_partitions as create_partitions
+from moldau.protocol.own import diskless_delete_records as delete_records
+from moldau.protocol.own import diskless_delete_topics as delete_topics
+from moldau.protocol.own import diskless_describe_coordinator as describe_coordinator
+from moldau.protocol.own import diskless_describe_files as describe_files
+from moldau.protocol.own import diskless_find_batches as find_batches
+from moldau.protocol.own import diskless_list_offsets as list_offsets
+from moldau.protocol.own import diskless_oldest_file as oldest_file
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.server.dispatch import failure
+from moldau.server.handlers.coordinators import CoordinatorHandlers, CoordinatorKind
+from moldau.server.handlers.diskless import DisklessHandlers, check_cluster_action, coordinator_of_key
+from moldau.server.topic_creation import InternalTopic
+
+FIND_COORDINATOR, API_VERSIONS = (10, 4), (18, 3)
+
+
+@pytest.fixture(scope="module")
+def node():
+    properties = {
+        "diskless.system.enable": "true",
+        "diskless.metadata.topic.num.partitions": "2",
+        "diskless.storage.url": "memory://",
+    }
+    with moldau.testing.Node(properties=properties) as running:
+        yield running
+
+
+@pytest.fixture
+def client(node):
+    with WireClient(node.bootstrap_servers) as connected:
+        yield connected
+
+
+def find(client, *keys):
+    request = FindCoordinatorRequest(key_type=DISKLESS_COORDINATOR_KEY_TYPE, coordinator_keys=list(keys))
+    return client.call(FIND_COORDINATOR, request).coordinators
+
+
+def test_a_coordinator_is_found_by_its_number(client):
+    rows = find(client, "0", "1", "2", "zero", "-1")
+    codes = [row.error_code for row in rows]
+    assert codes[:2] == [ErrorCode.none, ErrorCode.none]
+    assert codes[2] is ErrorCode.coordinator_not_available
+    assert codes[3:] == [ErrorCode.invalid_request, ErrorCode.invalid_request]
+    assert [row.node_id for row in rows] == [1, 1, -1, -1, -1]
+
+
+def test_none_of_our_apis_is_advertised(client):
+    request = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+    keys = {row.api_key for row in client.call(API_VERSIONS, request).api_keys}
+    assert keys
+    assert not keys & set(MODULES)
+
+
+def test_every_api_of_ours_has_a_handler():
+    assert set(wire.API_KEYS) == {key for key, row in MODULES.items() if row[0].startswith("diskless_")}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_file_is_committed_found_and_deleted_by_wire(client, version):
+    topic_id, key = uuid4(), f"wal/file-of-version-{version}"
+    topic = create_partitions.DisklessCreatablePartitions(
+        topic_id=topic_id, name=f"remote-{version}", num_partitions=1, partition_indexes=None
+    )
+    created = client.call(
+        (11640, 0), create_partitions.DisklessCreatePartitionsRequest(coordinator_id=1, topics=[topic])
+    )
+    assert created.topics[0].error_code is ErrorCode.none
+
+    now_ms = Machine.real().clock.now_ms()
+    batch = calls.BatchToCommit(topic_id, 0, 1, 0, 100, 4, 5, now_ms, calls.CREATE_TIME)
+    call = calls.CommitFileCall(key, 500, now_ms, 1, [batch], (1,))
+    answer = client.call((11642, version), commit_message(call, version))
+    assert answer.error_code is ErrorCode.none
+    if version == 0:
+        assert [row.assigned_base_offset for row in answer.batches] == [0]
+    else:
+        assert [row.base_offset for row in wire.commit_result(answer).batches] == [0]
+
+    (found,) = list_end(client, topic_id)
+    assert (found.error_code, found.offset) == (ErrorCode.none, 5)
+    (partition,) = batches_of(client, topic_id)
+    assert [(row.object_key, row.base_offset, row.last_offset) for row in partition.batches] == [(key, 0, 4)]
+    assert used_bytes(client, key) == 100
+
+    row = delete_records.DisklessDeleteRecordsPartition(partition_index=0, offset=5)
+    rows = [delete_records.DisklessDeleteRecordsTopic(topic_id=topic_id, partitions=[row])]
+    deleted = client.call(
+        (11643, 0), delete_records.DisklessDeleteRecordsRequest(coordinator_id=1, topics=rows)
+    )
+    assert deleted.topics[0].partitions[0].low_watermark == 5
+    gone = delete_topics.DisklessDeleteTopicsRequest(
+        coordinator_id=1, topics=[delete_topics.DisklessDeletableTopicState(topic_id=topic_id)]
+    )
+    assert client.call((11641, 0), gone).responses[0].error_code is ErrorCode.none
+
+
+def commit_message(call, version):
+    if version == 1:
+        return wire.commit_request(1, call)
+    batch = call.batches[0]
+    return commit_file.DisklessCommitFileRequest(
+        coordinator_id=1,
+        object_key=call.object_key,
+        file_size=call.size_bytes,
+        created_ms=call.created_ms,
+        uploader_broker_id=1,
+        owner_ids=[1],
+        batches=[
+            commit_file.DisklessCommitBatch(
+                topic_id=batch.topic_id,
+                partition_index=0,
+                request_id=1,
+                byte_offset=0,
+                size=batch.size_bytes,
+                base_offset=0,
+                last_offset=batch.last_offset_delta,
+                batch_max_timestamp=batch.max_timestamp_ms,
+                timestamp_type=0,
+                producer_id=-1,
+                producer_epoch=-1,
+                base_sequence=-1,
+                last_sequence=-1,
+            )
+        ],
+    )
+
+
+def list_end(client, topic_id):
+    row = list_offsets.DisklessListOffsetsPartition(partition_index=0, timestamp=-1)
+    topics = [list_offsets.DisklessListOffsetsTopic(topic_id=topic_id, partitions=[row])]
+    request = list_offsets.DisklessListOffsetsRequest(coordinator_id=1, topics=topics)
+    return client.call((11644, 0), request).topics[0].partitions
+
+
+def batches_of(client, topic_id):
+    row = find_batches.DisklessFindBatchesPartition(
+        partition_index=0, offset=0, max_partition_fetch_bytes=1000
+    )
+    topics = [find_batches.DisklessFindBatchesTopic(topic_id=topic_id, partitions=[row])]
+    request = find_batches.DisklessFindBatchesRequest(coordinator_id=1, topics=topics, fetch_max_bytes=1000)
+    return client.call((11645, 0), request).topics[0].partitions
+
+
+def used_bytes(client, key):
+    request = describe_files.DisklessDescribeFilesRequest(
+        coordinator_id=1, files=[describe_files.DisklessDescribeFileEntry(object_key=key)]
+    )
+    return client.call((11647, 0), request).files[0].used_bytes
+
+
+def test_a_coordinator_that_is_not_here_is_an_error_of_the_call(client):
+    for api, request in (
+        (11650, oldest_file.DisklessOldestFileRequest(coordinator_id=7)),
+        (11655, describe_coordinator.DisklessDescribeCoordinatorRequest(coordinator_id=7)),
+    ):
+        assert client.call((api, 0), request).error_code is ErrorCode.not_coordinator
+
+
+class NodesOnly:
+    """Lets the principal ``node`` do anything and nobody else."""
+
+    def allows(self, context, operation, resource, name):
+        return context.connection.principal.name == "node"
+
+
+def test_cluster_action_is_asked_for():
+    async def check():
+        handlers = DisklessHandlers(DisklessCoordinator(Machine.real()), NodesOnly())
+        for api_key in wire.API_KEYS:
+            context = context_of(api_key, "somebody")
+            with pytest.raises(KafkaError) as refused:
+                handlers.table()[api_key](context, None)
+            assert failure(context, refused.value).error_code is ErrorCode.cluster_authorization_failed
+        request = oldest_file.DisklessOldestFileRequest(coordinator_id=0)
+        answer = await handlers.handle(context_of(11650, "node"), request)
+        assert answer.error_code is ErrorCode.not_coordinator
+
+    asyncio.run(check())
+
+
+def test_where_a_coordinator_is_is_not_told_to_everybody():
+    kind = CoordinatorKind(
+        InternalTopic("t", 1, 1), coordinator_of_key, partial(check_cluster_action, NodesOnly())
+    )
+    handlers = CoordinatorHandlers(None, None, {DISKLESS_COORDINATOR_KEY_TYPE: kind})
+    context = context_of(FIND_COORDINATOR[0], "somebody", FIND_COORDINATOR[1])
+    request = FindCoordinatorRequest(key_type=DISKLESS_COORDINATOR_KEY_TYPE, coordinator_keys=["0"])
+    (row,) = asyncio.run(handlers.find_coordinator(context, request)).coordinators
+    assert row.error_code is ErrorCode.cluster_authorization_failed
+
+
+def context_of(api_key, principal, version=0):
+    connection = ConnectionContext("1", "EXTERNAL", principal=Principal("User", principal))
+    return RequestContext(api_key, version, 1, "test", connection)
+
+
+@pytest.mark.parametrize("key", ["", "x", "-1", "1.5", "٣", "9999999999"])
+def test_keys_that_name_no_coordinator(key):
+    with pytest.raises(KafkaError, match="not the number"):
+        coordinator_of_key(key)

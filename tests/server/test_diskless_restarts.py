@@ -1,0 +1,144 @@
+"""Diskless topics over restarts: nothing acknowledged is lost or doubled, whatever the disk has lost."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from plain_requests import Requests, records, unpack, values
+
+from moldau.records import Compression, build_batch
+from moldau.runtime import ErrorCode
+from moldau.testing import Node
+
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -2, -1, -3, -4
+PROPERTIES = {"log.retention.ms": "-1", "log.retention.check.interval.ms": "200"}
+Story = Callable[[Requests], Awaitable[None]]
+
+
+def on_a_node(data: Path, story: Story) -> None:
+    """Start a node on the folder, play, stop it."""
+
+    async def told(bootstrap_servers: str) -> None:
+        async with Requests(bootstrap_servers) as client, asyncio.timeout(30):
+            await story(client)
+
+    with Node(data=str(data), properties=PROPERTIES, diskless=True) as node:
+        asyncio.run(told(node.bootstrap_servers))
+
+
+def numbered(first: int, count: int, epoch: int = 0) -> bytes:
+    batch = records(*[b"%d" % (first + n) for n in range(count)])
+    return build_batch(batch, producer_id=77, producer_epoch=epoch, base_sequence=first)
+
+
+def lose(data: Path, what: str) -> None:
+    found = list(data.glob(what))
+    assert found, f"no {what} in {sorted(path.name for path in data.iterdir())}"
+    for path in found:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("lost", [None, "t-*", "*/*.sqlite*"])
+def test_a_producer_is_remembered(tmp_path: Path, lost: str | None) -> None:
+    async def before(client: Requests) -> None:
+        await client.create("t")
+        for n in range(7):
+            assert (await client.produce("t", numbered(2 * n, 2))).base_offset == 2 * n
+
+    async def after(client: Requests) -> None:
+        for n in range(2, 7):
+            again = await client.produce("t", numbered(2 * n, 2))
+            assert (again.error_code, again.base_offset) == (ErrorCode.none, 2 * n)
+        gap = await client.produce("t", numbered(20, 1))
+        assert gap.error_code is ErrorCode.out_of_order_sequence_number
+        assert (await client.produce("t", numbered(14, 2))).base_offset == 14
+        assert values(await client.read("t", 0, 16)) == [b"%d" % n for n in range(16)]
+
+    on_a_node(tmp_path, before)
+    if lost is not None:
+        lose(tmp_path, lost)
+    on_a_node(tmp_path, after)
+    on_a_node(tmp_path, lambda client: _ends_at(client, 16))
+
+
+async def _ends_at(client: Requests, offset: int) -> None:
+    assert (await client.offset_at("t", LATEST)).offset == offset
+
+
+def test_everything_is_read_from_objects_when_the_cache_is_gone(tmp_path: Path) -> None:
+    codecs = list(Compression)
+
+    async def before(client: Requests) -> None:
+        await client.create("t", partitions=20, max_message_bytes="6000000")
+        for n in range(10):
+            batches = {
+                ("t", p): build_batch(
+                    records(b"%d-%d" % (p, n), bytes(100 * p), timestamp=1_000 * (n + 1), step_ms=10),
+                    compression=codecs[(n + p) % len(codecs)],
+                )
+                for p in range(20)
+            }
+            await client.produce_all(batches)
+        await client.produce_values("t", bytes(range(256)) * 19_000, timestamp=20_000)
+        assert (await client.delete_records("t", 3, partition=1)).low_watermark == 3
+
+    async def after(client: Requests) -> None:
+        offsets = {("t", p): 0 for p in range(20) if p != 1}
+        fetched = await client.fetch_all(offsets, max_wait_ms=5_000, min_bytes=1)
+        for (_, p), row in fetched.items():
+            assert row.error_code is ErrorCode.none
+            assert (row.high_watermark, row.log_start_offset) == (21 if p == 0 else 20, 0)
+        for p in range(20):
+            start = 3 if p == 1 else 0
+            found = await client.read("t", start, 20 - start, partition=p)
+            assert [record.offset for record in found][: 20 - start] == list(range(start, 20))
+            assert [record.value for record in found[start % 2 :: 2]][:8] == [
+                b"%d-%d" % (p, n) for n in range((start + 1) // 2, 10)
+            ][:8]
+        assert len((await client.read("t", 20, 1))[0].value or b"") == 256 * 19_000
+        assert (await client.fetch("t", 2, partition=1)).error_code is ErrorCode.offset_out_of_range
+        middle = await client.offset_at("t", 5_005, partition=7)
+        assert (middle.offset, middle.timestamp) == (9, 5_010)
+        latest = await client.offset_at("t", MAX_TIMESTAMP, partition=7)
+        assert (latest.offset, latest.timestamp) == (19, 10_010)
+        assert (await client.offset_at("t", 0, partition=1)).offset == 3
+        limited = await client.fetch("t", 6, partition=7, partition_max_bytes=1, max_wait_ms=5_000)
+        assert [record.offset for record in unpack(limited.records)] == [6, 7]
+        assert await client.produce_values("t", b"after", partition=7) == 20
+        assert values(await client.read("t", 20, 1, partition=7)) == [b"after"]
+
+    on_a_node(tmp_path, before)
+    lose(tmp_path, "t-*")
+    on_a_node(tmp_path, after)
+
+
+def test_deletions_outlive_a_restart(tmp_path: Path) -> None:
+    ids: list[UUID] = []
+
+    async def before(client: Requests) -> None:
+        ids.append(await client.create("t"))
+        await client.create("gone")
+        for topic in ("t", "gone"):
+            for n in range(4):
+                await client.produce_values(topic, b"%d" % (2 * n), b"%d" % (2 * n + 1))
+        await client.delete_records("t", 5)
+        await client.delete("gone")
+
+    async def after(client: Requests) -> None:
+        assert (await client.offset_at("t", EARLIEST)).offset == 5
+        assert (await client.fetch("t", 4)).error_code is ErrorCode.offset_out_of_range
+        assert values(await client.read("t", 5, 3)) == [b"5", b"6", b"7"]
+        assert (await client.describe("gone")).error_code is ErrorCode.unknown_topic_or_partition
+        await client.create("gone")
+        assert await client.produce_values("gone", b"new") == 0
+        await client.delete("t")
+        assert await client.create("t") not in ids
+        assert await client.produce_values("t", b"new") == 0
+        assert values(await client.read("t", 0, 1)) == [b"new"]
+
+    on_a_node(tmp_path, before)
+    on_a_node(tmp_path, after)
+    on_a_node(tmp_path, lambda client: _ends_at(client, 1))

@@ -1,0 +1,111 @@
+"""What a client listener advertises, it answers: every API, in every version, whatever is asked."""
+
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from wire import ask, ask_all
+
+from moldau.protocol.api import SUPPORTED, ApiKey, Scope, scopes
+from moldau.protocol.codec import request_class
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.schema import Message
+from moldau.testing import Node
+
+NOT_YET = {
+    # Transactions.
+    ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.TXN_OFFSET_COMMIT, ApiKey.DESCRIBE_TRANSACTIONS, ApiKey.LIST_TRANSACTIONS,
+    # Security.
+    ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS,
+    ApiKey.DELETE_ACLS, ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN, ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS,
+    # Groups of KIP-848, share and streams groups, and what share groups store.
+    ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_HEARTBEAT,
+    ApiKey.SHARE_GROUP_DESCRIBE, ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE, ApiKey.WRITE_SHARE_GROUP_STATE,
+    ApiKey.DELETE_SHARE_GROUP_STATE, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS, ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE,
+    # Nobody receives telemetry; the quorum's voters do not change.
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY, ApiKey.ADD_RAFT_VOTER,
+    ApiKey.REMOVE_RAFT_VOTER,
+}  # fmt: skip
+"""What clients are not told of, because it is not there: they then say so themselves."""
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Node]:
+    with Node() as running:
+        yield running
+
+
+def served(node: Node) -> set[int]:
+    answer = ask(node, ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+    return {row.api_key for row in answer.api_keys}
+
+
+def test_what_is_advertised_is_what_kafka_has_but_for_what_is_known_to_be_missing(node: Node) -> None:
+    whole = {key for key in SUPPORTED if Scope.BROKER in scopes(key)}
+    assert {ApiKey(key) for key in served(node)} == whole - NOT_YET
+
+
+def plain(kind: Any) -> Any:
+    """A value of a field's type that is not its default."""
+    if isinstance(kind, types.UnionType):
+        kind = next(one for one in typing.get_args(kind) if one is not type(None))
+    origin = typing.get_origin(kind)
+    if origin is not None:
+        inner = typing.get_args(kind)
+        return [plain(inner[0])] if inner else []
+    if isinstance(kind, type) and issubclass(kind, Message):
+        return filled(kind)
+    return {int: 1, str: "a", bool: True, bytes: b"\0\1", float: 1.0}.get(kind)
+
+
+def filled(cls: type[Message]) -> Message:
+    """A message with something in every field that the test knows how to fill."""
+    hints = typing.get_type_hints(cls, vars(sys.modules[cls.__module__]))
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(cls):
+        value = plain(hints[field.name])
+        if value is not None and "records" not in field.name:
+            values[field.name] = value
+    return cls(**values)
+
+
+HARMLESS = {
+    "timeout_ms": 1,
+    "max_wait_ms": 1,
+    "acks": 1,
+    "rebalance_timeout_ms": 1,
+    "session_timeout_ms": 6000,
+}
+
+
+def requests_of(key: int) -> list[Message]:
+    cls = request_class(key)
+    names = {field.name for field in dataclasses.fields(cls)}
+    harmless = {name: value for name, value in HARMLESS.items() if name in names}
+    return [dataclasses.replace(message, **harmless) for message in (cls(), filled(cls))]
+
+
+@pytest.mark.parametrize("key", sorted(key for key in SUPPORTED if Scope.BROKER in scopes(key)))
+def test_every_version_is_answered(node: Node, key: ApiKey, caplog: pytest.LogCaptureFixture) -> None:
+    if key in NOT_YET:
+        return
+    versions = SUPPORTED[key]
+    requests = [
+        (message, version)
+        for version in range(versions.min, versions.max + 1)
+        for message in requests_of(key)
+    ]
+    answers = ask_all(node, requests)
+    assert len(answers) == len(requests)
+    assert "request failed" not in caplog.text

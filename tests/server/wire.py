@@ -1,0 +1,31 @@
+"""Requests to a node over the wire, one connection each time, from tests that are not asynchronous."""
+
+import asyncio
+from typing import Any
+
+from moldau.network.client import RpcClient
+from moldau.protocol.schema import Message
+from moldau.runtime import SystemEntropy
+from moldau.testing import Node
+
+
+def ask(node: Node, message: Message, version: int | None = None) -> Any:
+    """The answer to a request, in a version or the highest one."""
+    return ask_all(node, [(message, version)])[0]
+
+
+def ask_all(node: Node, requests: list[tuple[Message, int | None]]) -> list[Any]:
+    """The answers to requests on one connection."""
+    host, _, port = node.bootstrap_servers.rpartition(":")
+
+    async def run() -> list[Any]:
+        client = RpcClient(SystemEntropy(), client_id="test")
+        try:
+            return [
+                await client.request(host, int(port), type(message).API_KEY, version, message)
+                for message, version in requests
+            ]
+        finally:
+            await client.close()
+
+    return asyncio.run(run())

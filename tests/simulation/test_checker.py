@@ -1,0 +1,87 @@
+"""The checker finds what is wrong, and the simulation finds planted flaws through it."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.simulation.checker import check
+from moldau.simulation.history import History, Observation, Outcome, Partition, Production
+from moldau.simulation.nodes import tiny
+from moldau.simulation.scenario import run_seed
+from moldau.simulation.tiny_node import Flaw
+
+PARTITION = Partition("t", 0)
+LOG = [(0, b"a0"), (1, b"a1"), (2, b"b0")]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def history() -> History:
+    found = History(lambda: 0.0)
+    for producer, first, values, offset in (("a", 0, (b"a0", b"a1"), 0), ("b", 0, (b"b0",), 2)):
+        production = Production(producer, PARTITION, first, values, idempotent=True)
+        found.invoke(production)
+        found.end(production, Outcome.OK, offset)
+    for offset, value in LOG:
+        found.observe(Observation("c", PARTITION, offset, value))
+    return found
+
+
+def test_a_sound_history_passes() -> None:
+    assert check(history(), {PARTITION: LOG}) == []
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ([(0, b"a0"), (1, b"a1")], "lost"),
+        ([*LOG, (3, b"b0")], "doubled"),
+        ([(0, b"a0"), (1, b"a1"), (3, b"b0")], "not dense"),
+        ([(0, b"a1"), (1, b"a0"), (2, b"b0")], "stands behind"),
+        ([*LOG, (3, b"ghost")], "nobody sent"),
+        ([(0, b"b0"), (1, b"a0"), (2, b"a1")], "was acknowledged at"),
+    ],
+)
+def test_a_wrong_log_is_found(log: list[tuple[int, bytes]], words: str) -> None:
+    assert any(words in violation for violation in check(history(), {PARTITION: log}))
+
+
+def test_a_refused_record_that_is_there_is_found() -> None:
+    found = history()
+    found.productions[1].outcome = Outcome.FAILED
+    assert any("was refused" in violation for violation in check(found, {PARTITION: LOG}))
+
+
+def test_an_unknown_outcome_may_go_either_way() -> None:
+    found = history()
+    found.productions[1].outcome = Outcome.UNKNOWN
+    found.observations.pop()
+    assert check(found, {PARTITION: LOG}) == []
+    assert check(found, {PARTITION: LOG[:2]}) == []
+
+
+def test_a_consumer_that_steps_back_or_saw_a_ghost_is_found() -> None:
+    found = history()
+    found.observe(Observation("c", PARTITION, 1, b"a1"))
+    assert any("was next" in violation for violation in check(found, {PARTITION: LOG}))
+    found = history()
+    found.observe(Observation("c", PARTITION, 3, b"gone"))
+    assert any("in the end" in violation for violation in check(found, {PARTITION: LOG}))
+
+
+@pytest.mark.simulation
+def test_the_sound_node_passes() -> None:
+    failed = {seed: result.violations for seed in range(25) if (result := run_seed(tiny(), seed)).violations}
+    assert not failed
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("flaw", [flaw for flaw in Flaw if flaw is not Flaw.NONE])
+def test_a_planted_flaw_is_found(flaw: Flaw) -> None:
+    assert any(run_seed(tiny(flaw), seed).violations for seed in range(60))

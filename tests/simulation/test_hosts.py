@@ -1,0 +1,191 @@
+"""Kills, loss of power, pauses and cut links, as programs on other hosts see them."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from moldau.runtime import Machine
+from moldau.simulation.loop import DeadlockError, LimitError, SimulationError
+from moldau.simulation.world import World
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+async def echo_server(_machine: Machine) -> None:
+    server = await asyncio.get_running_loop().create_server(Echo, "server", 9)
+    await server.serve_forever()
+
+
+async def ask(question: bytes, timeout_s: float = 5.0) -> bytes:
+    async with asyncio.timeout(timeout_s):
+        reader, writer = await asyncio.open_connection("server", 9)
+        writer.write(question)
+        answer = await reader.readexactly(len(question))
+        writer.close()
+        return answer
+
+
+def on_client(world: World, story: Any) -> Any:
+    process = world.host("client").start(lambda _machine: story)
+    assert process.main is not None
+    return world.run(asyncio.wait_for(process.main, 1_000))
+
+
+def test_a_killed_server_refuses_and_its_heir_answers() -> None:
+    with World(1) as world:
+        server = world.host("server")
+        server.start(echo_server)
+
+        async def story() -> None:
+            await asyncio.sleep(0.1)
+            assert await ask(b"one") == b"one"
+            reader, writer = await asyncio.open_connection("server", 9)
+            server.kill()
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            writer.close()
+            with pytest.raises(ConnectionRefusedError):
+                await ask(b"two")
+            server.start(echo_server)
+            await asyncio.sleep(0.1)
+            assert await ask(b"three") == b"three"
+
+        on_client(world, story())
+        assert not world.errors()
+
+
+def test_a_machine_without_power_is_silent_and_resets_when_it_is_back() -> None:
+    with World(2) as world:
+        server = world.host("server")
+        server.start(echo_server)
+
+        async def story() -> None:
+            await asyncio.sleep(0.1)
+            reader, writer = await asyncio.open_connection("server", 9)
+            server.lose_power()
+            writer.write(b"anybody there?")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(), 50)
+            with pytest.raises(TimeoutError):
+                await ask(b"two")
+            server.start(echo_server)
+            writer.write(b"and now?")
+            with pytest.raises(ConnectionResetError):
+                await asyncio.wait_for(reader.read(), 50)
+
+        on_client(world, story())
+
+
+def test_a_kill_runs_no_finally_and_no_timer() -> None:
+    with World(3) as world:
+        seen: list[str] = []
+
+        async def program(machine: Machine) -> None:
+            asyncio.get_running_loop().call_later(1, seen.append, "timer")
+            try:
+                await machine.workers.run(seen.append, "worker")
+                await asyncio.sleep(2)
+            finally:
+                seen.append("finally")
+
+        async def story() -> None:
+            host = world.host("a")
+            host.start(program)
+            await asyncio.sleep(0.9)
+            host.kill()
+            await asyncio.sleep(10)
+
+        world.run(story())
+        assert seen == ["worker"]
+
+
+def test_a_paused_program_goes_on_where_it_was() -> None:
+    with World(4) as world:
+        server = world.host("server")
+        server.start(echo_server)
+
+        async def story() -> float:
+            await asyncio.sleep(0.1)
+            server.pause()
+            loop = asyncio.get_running_loop()
+            started_s = loop.time()
+            loop.call_later(3, server.resume)
+            assert await ask(b"late") == b"late"
+            return loop.time() - started_s
+
+        assert 3 <= on_client(world, story()) < 3.1
+
+
+def test_a_cut_link_holds_or_resets() -> None:
+    outcomes = set()
+    for seed in range(20):
+        with World(seed) as world:
+            world.host("server").start(echo_server)
+
+            async def story(world: World = world) -> str:
+                await asyncio.sleep(0.1)
+                reader, writer = await asyncio.open_connection("server", 9)
+                world.network.cut("client", "server")
+                writer.write(b"x" * 100)
+                asyncio.get_running_loop().call_later(2, world.network.heal, "client", "server")
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(
+                        asyncio.shield(reading := asyncio.create_task(reader.read(1))), 1.9
+                    )
+                try:
+                    await reading
+                except ConnectionResetError:
+                    return "reset"
+                return "went on"
+
+            outcomes.add(on_client(world, story()))
+    assert outcomes == {"reset", "went on"}
+
+
+def test_waiting_for_nothing_is_a_deadlock() -> None:
+    async def story() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with World(5) as world, pytest.raises(DeadlockError, match="story"):
+        world.run(story())
+
+
+def test_a_story_without_end_is_cut_off() -> None:
+    async def story() -> None:
+        while True:  # noqa: ASYNC110
+            await asyncio.sleep(1)
+
+    with World(6, time_limit_s=100) as world, pytest.raises(LimitError, match="100"):
+        world.run(story())
+
+
+def test_threads_are_refused() -> None:
+    async def story() -> None:
+        await asyncio.to_thread(print)
+
+    with World(7) as world, pytest.raises(SimulationError, match="Workers"):
+        world.run(story())
+
+
+def test_a_job_answers_after_its_effect() -> None:
+    with World(8) as world:
+        moments: list[float] = []
+
+        async def program(machine: Machine) -> None:
+            loop = asyncio.get_running_loop()
+            await machine.workers.run(lambda: moments.append(loop.time()))
+            moments.append(loop.time())
+            with pytest.raises(ZeroDivisionError):
+                await machine.workers.run(lambda: 1 // 0)
+
+        process = world.host("a").start(program)
+        assert process.main is not None
+        world.run(process.main)
+        assert moments[0] < moments[1]

@@ -1,0 +1,36 @@
+"""The whole node, unchanged, on a simulated machine: about a minute of seeds over three kinds of weather."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = pytest.mark.simulation
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+SEEDS_PER_PART = 50
+PARTS = 5
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("name", ["node", "node-power", "node-disk"])
+def test_nothing_acknowledged_is_lost(name: str, part: int) -> None:
+    scenario = SCENARIOS[name]()
+    seeds = range(part * SEEDS_PER_PART, (part + 1) * SEEDS_PER_PART)
+    failed = {seed: found for seed in seeds if (found := run_seed(scenario, seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+
+
+def test_a_node_repeats_its_history() -> None:
+    scenario = SCENARIOS["node"]()
+    assert run_seed(scenario, 3).digest == run_seed(scenario, 3).digest

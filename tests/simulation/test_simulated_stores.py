@@ -1,0 +1,76 @@
+"""SQLite and the object store as the simulation offers them."""
+
+import asyncio
+import random
+
+import pytest
+
+from moldau.simulation.disk import SimulatedDisk
+from moldau.simulation.object_store import ObjectNotFoundError, ObjectStoreError, SimulatedObjectStore
+from moldau.simulation.process import Process
+from moldau.simulation.sqlite import open_sqlite
+from moldau.simulation.world import World
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_committed_rows_survive_a_loss_of_power(journal: str) -> None:
+    for seed in range(15):
+        device = SimulatedDisk(random.Random(seed), lambda: 0, lambda _event: None)
+        disk = device.mount(Process("first"))
+        disk.make_dirs("/state")
+        disk.sync_dir("/")
+        connection = open_sqlite(disk, "/state/db")
+        assert connection.pragma("journal_mode", journal) == journal
+        connection.pragma("synchronous", "full")
+        connection.execute("create table t (x integer primary key, v blob)")
+        for number in range(10):
+            connection.execute("insert into t values (?, ?)", (number, b"v" * 700))
+        connection.execute("begin")
+        connection.execute("insert into t values (100, zeroblob(20000))")
+        disk.process.alive = False
+        device.crash()
+        heir = open_sqlite(device.mount(Process("second")), "/state/db")
+        assert [row[0] for row in heir.execute("select x from t")] == list(range(10))
+        assert heir.pragma("integrity_check") == "ok"
+        heir.close()
+        connection.close()
+
+
+def test_the_object_store_keeps_and_serves() -> None:
+    async def story() -> None:
+        store = SimulatedObjectStore(random.Random(1), lambda: 7)
+        await store.put("wal/a", memoryview(b"0123456789"))
+        await store.put("other", b"x")
+        assert await store.get_range("wal/a", 3, 4) == b"3456"
+        assert await store.list("wal/") == [("wal/a", 10, 7)]
+        await store.delete(["wal/a", "absent"])
+        with pytest.raises(ObjectNotFoundError):
+            await store.get_range("wal/a", 0, 1)
+        assert (store.counts.puts, store.counts.gets, store.counts.deletes) == (2, 2, 1)
+
+    with World(1) as world:
+        world.run(story())
+        assert world.loop.elapsed_s() > 0
+
+
+def test_the_object_store_has_bad_days() -> None:
+    async def story() -> None:
+        store = SimulatedObjectStore(random.Random(1), lambda: 0)
+        store.weather.answer_lost_chance = 1.0
+        with pytest.raises(ObjectStoreError, match="no answer"):
+            await store.put("a", b"took effect")
+        store.weather.answer_lost_chance = 0.0
+        assert await store.get_range("a", 0, 4) == b"took"
+        store.weather.partial_read_chance = 1.0
+        with pytest.raises(ObjectStoreError, match="broke off"):
+            await store.get_range("a", 0, 4)
+        store.weather.throttled_chance = 1.0
+        with pytest.raises(ObjectStoreError, match="slow down"):
+            await store.put("b", b"")
+        store.weather.down = True
+        with pytest.raises(ObjectStoreError, match="down"):
+            await store.list("")
+        assert list(store.objects) == ["a"]
+
+    with World(2) as world:
+        world.run(asyncio.wait_for(story(), 600))

@@ -1,0 +1,182 @@
+"""All logs of a node: loading, checkpoints, deletion, failing disks."""
+
+import asyncio
+import random
+import uuid
+from typing import Any
+
+import pytest
+
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.runtime import KafkaError
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_directory import LogDirectoryError
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+TOPIC_ID = uuid.UUID(int=7)
+CONFIG = LogConfig(file_delete_delay_ms=0)
+A0 = TopicPartition("a", 0)
+
+
+def config_of(_: str) -> LogConfig:
+    return CONFIG
+
+
+def append(box: Any, log: PartitionLog, count: int = 1) -> None:
+    batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())])
+    for _ in range(count):
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+
+
+def test_a_clean_stop_leaves_kafkas_files_and_loads_again(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one", "/two"])
+        await manager.start(config_of)
+        for number in range(4):
+            append(box, manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID), 3)
+        log = manager.get(A0)
+        assert log is not None
+        log.high_watermark = 2
+        log.update_log_start_offset(1)
+        await manager.stop()
+        assert sorted(folder for folder in box.disk.dirs if folder.count("/") == 2) == [
+            "/one/a-0", "/one/a-2", "/two/a-1", "/two/a-3",
+        ]  # fmt: skip
+        assert box.disk.read("/one/recovery-point-offset-checkpoint") == b"0\n2\na 0 3\na 2 3\n"
+        assert box.disk.read("/one/log-start-offset-checkpoint") == b"0\n1\na 0 1\n"
+        assert box.disk.read("/one/replication-offset-checkpoint") == b"0\n2\na 0 2\na 2 0\n"
+        assert box.disk.exists("/one/.kafka_cleanshutdown")
+        assert (
+            box.disk.read("/one/a-0/partition.metadata") == b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAABw\n"
+        )
+        again = LogManager(box.machine, ["/one", "/two"])
+        await again.start(config_of)
+        assert not box.disk.exists("/one/.kafka_cleanshutdown")
+        assert again.checkpointed_high_watermark(A0) == 2
+        log = again.get(A0)
+        assert log is not None
+        assert (log.log_start_offset, log.log_end_offset, log.topic_id) == (1, 3, TOPIC_ID)
+        await again.stop()
+
+    box.run(scenario())
+
+
+def test_one_process_a_folder(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        with pytest.raises(LogDirectoryError, match="/one is in use by another process"):
+            await LogManager(box.machine, ["/one"]).start(config_of)
+        await manager.stop()
+        await LogManager(box.machine, ["/one"]).start(config_of)
+
+    box.run(scenario())
+
+
+def test_foreign_folders_are_skipped_and_broken_ones_named(box: Any) -> None:
+    async def scenario() -> None:
+        box.disk.make_dirs("/one/lost+found")
+        box.disk.make_dirs("/one/__cluster_metadata-0")
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        assert list(manager) == []
+        manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        await manager.stop()
+        box.disk.write_atomically("/one/a-0/leader-epoch-checkpoint", b"nonsense")
+        with pytest.raises(LogDirectoryError, match="/one/a-0"):
+            await LogManager(box.machine, ["/one"]).start(config_of)
+
+    box.run(scenario())
+
+
+def test_deletion_renames_at_once_and_removes_later(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        log = manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        append(box, log)
+        manager.delete(A0)
+        assert manager.get(A0) is None
+        with pytest.raises(KafkaError):
+            append(box, log)
+        assert any(folder.endswith("-delete") for folder in box.disk.dirs)
+        await manager.clean_up()
+        assert not any(folder.endswith("-delete") for folder in box.disk.dirs)
+        await manager.stop()
+
+    box.run(scenario())
+
+
+def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        log = manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        append(box, log, 5)
+        log.update_log_start_offset(5)
+        await log.flush()
+        await manager.checkpoint()
+        successor = manager.get_or_create(A0, CONFIG, uuid.UUID(int=8))
+        assert successor.log_end_offset == 0
+        append(box, successor, 2)
+        await successor.flush()
+        box.disk.crash(random.Random(1))
+        again = LogManager(box.machine, ["/one"])
+        await again.start(config_of)
+        found = again.get(A0)
+        assert found is not None
+        assert (found.log_start_offset, found.log_end_offset) == (0, 2)
+
+    box.run(scenario())
+
+
+def test_a_truncation_takes_back_the_recovery_point(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        log = manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        append(box, log, 5)
+        await log.flush()
+        await manager.checkpoint()
+        log.truncate_to(2)
+        assert box.disk.read("/one/recovery-point-offset-checkpoint") == b"0\n1\na 0 2\n"
+        await manager.stop()
+
+    box.run(scenario())
+
+
+def test_a_failing_disk_takes_its_folder_offline_once(box: Any) -> None:
+    async def scenario() -> None:
+        offline: list[tuple[str, str]] = []
+        manager = LogManager(box.machine, ["/one", "/two"], on_offline=lambda *told: offline.append(told))
+        await manager.start(config_of)
+        logs = [manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID) for number in range(4)]
+        box.disk.room_bytes = 10
+        with pytest.raises(KafkaError):
+            append(box, logs[0])
+        box.disk.room_bytes = None
+        assert offline == [("/one", "/one/a-0/00000000000000000000.log: No space left on device")]
+        with pytest.raises(KafkaError, match="/one is offline"):
+            append(box, logs[2])
+        append(box, logs[1])
+        assert manager.get_or_create(TopicPartition("b", 0), CONFIG, TOPIC_ID).directory == "/two/b-0"
+        await manager.stop()
+        assert not box.disk.exists("/one/.kafka_cleanshutdown")
+        assert box.disk.exists("/two/.kafka_cleanshutdown")
+
+    box.run(scenario())
+
+
+def test_chores_run_by_themselves_and_end_with_the_manager(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        before = len(asyncio.all_tasks())
+        await manager.stop()
+        assert len(asyncio.all_tasks()) < before
+
+    box.run(scenario())

@@ -1,0 +1,141 @@
+"""Producer snapshots: Kafka's bytes, and the files beside the segments."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from aiokafka.protocol.types import Int16, Int32, Int64  # an independent writer of the same primitives
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.runtime import LocalDisk
+from moldau.storage.producer_snapshot import (
+    CorruptSnapshotError,
+    ProducerSnapshots,
+    decode_producer_snapshot,
+    encode_producer_snapshot,
+)
+from moldau.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+
+INT64 = st.integers(0, 2**63 - 1)
+INT32 = st.integers(0, 2**31 - 1)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> ProducerEntry:
+    timestamp = draw(INT64)
+    batches = draw(st.lists(st.builds(BatchMetadata, INT32, INT64, INT32, st.just(timestamp)), max_size=1))
+    return ProducerEntry(
+        draw(INT64),
+        draw(st.integers(-1, 2**15 - 1)),
+        draw(st.integers(-1, 2**31 - 1)),
+        timestamp,
+        draw(st.none() | INT64),
+        batches,
+    )
+
+
+@given(st.lists(entries(), max_size=5))
+def test_what_is_written_is_read(written: list[ProducerEntry]) -> None:
+    assert decode_producer_snapshot(encode_producer_snapshot(written)) == written
+
+
+def test_the_bytes_are_kafkas() -> None:
+    entry = ProducerEntry(11, 2, 3, 1_000, 77, [BatchMetadata(5, 90, 4, 1_000)])
+    body = b"".join(
+        [
+            Int32.encode(1),
+            Int64.encode(11),
+            Int16.encode(2),
+            Int32.encode(5),
+            Int64.encode(90),
+            Int32.encode(4),
+            Int64.encode(1_000),
+            Int32.encode(3),
+            Int64.encode(77),
+        ]
+    )
+    assert encode_producer_snapshot([entry]) == Int16.encode(1) + struct.pack(">I", crc32c(body)) + body
+
+
+def test_only_the_last_batch_survives() -> None:
+    entry = ProducerEntry(1, 0, -1, 9, None, [BatchMetadata(n, n, 0, 9) for n in range(5)])
+    [read] = decode_producer_snapshot(encode_producer_snapshot([entry]))
+    assert list(read.batches) == [BatchMetadata(4, 4, 0, 9)]
+
+
+@given(st.integers(0, 100), st.integers(1, 255))
+def test_a_flipped_byte_is_noticed(position: int, flip: int) -> None:
+    content = bytearray(encode_producer_snapshot([ProducerEntry(1), ProducerEntry(2)]))
+    content[position % len(content)] ^= flip
+    with pytest.raises(CorruptSnapshotError):
+        decode_producer_snapshot(bytes(content))
+
+
+@given(st.binary(max_size=60))
+def test_arbitrary_bytes_are_noticed(content: bytes) -> None:
+    with pytest.raises(CorruptSnapshotError):
+        decode_producer_snapshot(content)
+
+
+def state_at(offset: int, producer_id: int) -> ProducerState:
+    state = ProducerState(expiration_ms=1_000)
+    state.reset(offset, [ProducerEntry(producer_id, last_timestamp=500)])
+    return state
+
+
+def test_the_newest_snapshot_inside_the_log_is_loaded(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
+    for offset in (5, 10, 20, 30):
+        snapshots.take(state_at(offset, offset))
+    (tmp_path / "00000000000000000020.log").touch()
+    state = ProducerState(expiration_ms=1_000)
+    assert snapshots.load_latest(state, 5, 25, now_ms=600) == 20
+    assert [entry.producer_id for entry in state] == [20]
+    assert state.end_offset == 20
+    assert snapshots.offsets() == [10, 20]
+
+
+def test_a_damaged_snapshot_is_passed_over_and_deleted(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
+    snapshots.take(state_at(10, 10))
+    snapshots.take(state_at(20, 20))
+    Path(snapshots.path(20)).write_bytes(b"rubbish")
+    state = ProducerState(expiration_ms=1_000)
+    assert snapshots.load_latest(state, 0, 25, now_ms=600) == 10
+    assert snapshots.offsets() == [10]
+
+
+def test_without_a_snapshot_the_state_is_rebuilt_from_the_start(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
+    state = state_at(9, 1)
+    assert snapshots.load_latest(state, 3, 25, now_ms=600) == 3
+    assert (len(state), state.end_offset) == (0, 3)
+
+
+def test_expired_producers_are_not_loaded(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
+    snapshots.take(state_at(10, 1))
+    state = ProducerState(expiration_ms=1_000)
+    snapshots.load_latest(state, 0, 10, now_ms=1_500)
+    assert len(state) == 0
+
+
+def test_strays_go_but_for_the_last_shutdowns(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
+    for offset in (3, 10, 15, 20, 25):
+        snapshots.take(state_at(offset, 1))
+    snapshots.remove_strays([0, 10, 20])
+    assert snapshots.offsets() == [10, 20, 25]
+    snapshots.remove_strays([0, 10, 20, 30])
+    assert snapshots.offsets() == [10, 20]
+
+
+def test_retention_and_truncation_drop_snapshots(tmp_path: Path) -> None:
+    snapshots = ProducerSnapshots(LocalDisk(), str(tmp_path))
+    for offset in (5, 10, 15, 20):
+        snapshots.take(state_at(offset, 1))
+    snapshots.remove_before(10)
+    snapshots.remove_after(15)
+    assert snapshots.offsets() == [10, 15]

@@ -1,0 +1,31 @@
+"""Stands in for ``test/service.py``, which kafka-python's source distribution leaves out.
+
+Its integration tests import the two names; with ``KAFKA_URI`` set they only use the first.
+"""
+
+
+class ExternalService:
+    """A broker that somebody else runs."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host = host
+        self.port = port
+
+    def open(self) -> None:
+        """Nothing to start."""
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+    def stop(self) -> None:
+        """Nothing to stop."""
+
+    def dump_logs(self) -> None:
+        """No logs at hand."""
+
+
+class SpawnedService:
+    """A broker as a child process: not offered."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        raise NotImplementedError("set KAFKA_URI to the broker under test")

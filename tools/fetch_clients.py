@@ -1,0 +1,91 @@
+"""Fetch the foreign clients that the integration tests use into ``.tools/``.
+
+Kafka's own jars come from Maven, the JavaScript clients from npm (the versions are pinned in
+``tools/clients/``), kafka-python's test suite from its source distribution (the version that is
+installed). Nothing of it is needed to run Moldau. Exits 1 when something cannot be had.
+"""
+
+import importlib.metadata
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+
+HERE = pathlib.Path(__file__).resolve().parent / "clients"
+TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
+
+
+def fetch_jars() -> None:
+    """Kafka's broker, clients and tools, with what they depend on, into ``.tools/jars``."""
+    jars = TARGET / "jars"
+    stamp = jars / ".complete"
+    pom = HERE / "pom.xml"
+    if stamp.exists() and stamp.read_text() == pom.read_text():
+        return
+    shutil.rmtree(jars, ignore_errors=True)
+    subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
+        check=True,
+    )
+    stamp.write_text(pom.read_text())
+
+
+def fetch_node_modules() -> None:
+    """The JavaScript clients into ``.tools/node``."""
+    node = TARGET / "node"
+    package = HERE / "package.json"
+    stamp = node / ".complete"
+    if stamp.exists() and stamp.read_text() == package.read_text():
+        return
+    shutil.rmtree(node, ignore_errors=True)
+    node.mkdir(parents=True)
+    shutil.copy(package, node / "package.json")
+    subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund"], cwd=node, check=True)
+    stamp.write_text(package.read_text())
+
+
+def fetch_kafka_python_tests() -> None:
+    """kafka-python's own tests into ``.tools/kafka-python/test``; wheels do not carry them."""
+    version = importlib.metadata.version("kafka-python")
+    target = TARGET / "kafka-python"
+    stamp = target / ".complete"
+    service = HERE / "kafka_python_service.py"
+    content = f"{version}\n{service.read_text()}"
+    if stamp.exists() and stamp.read_text() == content:
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    requirement = f"kafka-python=={version}"
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", "kafka-python"]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", *options, "--dest", str(target), requirement], check=True
+    )
+    (archive,) = target.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(target, filter="data")
+    archive.unlink()
+    (unpacked,) = target.glob("kafka_python-*")
+    (unpacked / "test").rename(target / "test")
+    # The package beside the tests would shadow the installed one.
+    shutil.rmtree(unpacked)
+    # Left out of the distribution: without the first, the standard library's package "test" is found.
+    (target / "test" / "__init__.py").touch()
+    shutil.copy(service, target / "test" / "service.py")
+    stamp.write_text(content)
+
+
+def main() -> int:
+    TARGET.mkdir(exist_ok=True)
+    failures = 0
+    for fetch in (fetch_jars, fetch_node_modules, fetch_kafka_python_tests):
+        try:
+            fetch()
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{fetch.__name__}: {error}", file=sys.stderr)
+            failures += 1
+    return bool(failures)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

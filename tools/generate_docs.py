@@ -1,0 +1,135 @@
+"""Write the generated pages of docs/: what is defined once in the code is not described again by hand.
+
+``python tools/generate_docs.py`` writes them; ``--check`` only says which are stale and exits 1.
+"""
+
+import asyncio
+import pathlib
+import sys
+
+from moldau.cli.docs import cli_page
+from moldau.cluster.broker_lifecycle import MOVES as BROKER_MOVES
+from moldau.config.docs import configuration_page
+from moldau.coordinators.groups.states import TRANSITIONS as GROUP_TRANSITIONS
+from moldau.network.client import RpcClient
+from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
+from moldau.quorum.transitions import mermaid as quorum_diagram
+from moldau.runtime import SeededEntropy
+from moldau.testing import Node
+
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+
+_STATES = """# State machines
+
+<!-- Written by `make docs` from the tables in the code. -->
+
+## A replica of the metadata quorum
+
+```mermaid
+{quorum}```
+
+## A consumer group
+
+```mermaid
+{group}```
+
+## A broker, as the controller sees it
+
+```mermaid
+{broker}```
+"""
+
+_PROTOCOL = """# What a client sees
+
+<!-- Written by `make docs` from what a running node answers to ApiVersions. -->
+
+A request for an API that is not in this table closes its connection, with a line in the node's log. A version
+outside the range is answered UNSUPPORTED_VERSION (ApiVersions in a version 0 body, as KIP-511 says) where the
+response has a field for it. Produce is advertised from version 0, because old clients look for that, and
+served from version 3.
+
+Internal calls of the cluster have numbers from {own} on, which no Kafka API uses; they are
+answered to principals with CLUSTER_ACTION only and never advertised. FindCoordinator finds diskless
+coordinators by key type {key_type} and a coordinator's number.
+
+| key | API | versions |
+|---:|---|---|
+{rows}
+"""
+
+
+def diagram(moves: dict[str, list[str]]) -> str:
+    """A Mermaid state diagram of a table of moves."""
+    lines = ["stateDiagram-v2"]
+    lines += [f"    {source} --> {target}" for source, targets in moves.items() for target in targets]
+    return "\n".join(lines) + "\n"
+
+
+def states_page() -> str:
+    """docs/architecture/states.md."""
+
+    def named(state: object) -> str:
+        return str(getattr(state, "value", state)).replace(" ", "_")
+
+    groups = {named(s): sorted(map(named, targets)) for s, targets in GROUP_TRANSITIONS.items()}
+    broker = {named(s): sorted(map(named, targets)) for s, targets in BROKER_MOVES.items()}
+    return _STATES.format(quorum=quorum_diagram(), group=diagram(groups), broker=diagram(broker))
+
+
+def protocol_page() -> str:
+    """docs/protocol.md."""
+    with Node() as node:
+        host, _, port = node.bootstrap_servers.rpartition(":")
+        rows = asyncio.run(_served(host, int(port)))
+    lines = [f"| {key} | {name} | {versions} |" for key, name, versions in rows]
+    return _PROTOCOL.format(
+        own=OWN_API_KEY_MIN, key_type=DISKLESS_COORDINATOR_KEY_TYPE, rows="\n".join(lines)
+    )
+
+
+async def _served(host: str, port: int) -> list[tuple[int, str, str]]:
+    client = RpcClient(SeededEntropy(1), client_id="docs")
+    request = ApiVersionsRequest(client_software_name="docs", client_software_version="1")
+    try:
+        answer = await client.request(host, port, ApiKey.API_VERSIONS, None, request)
+    finally:
+        await client.close()
+    return [
+        (
+            row.api_key,
+            "".join(part.capitalize() for part in ApiKey(row.api_key).name.split("_")),
+            f"{row.min_version}-{row.max_version}",
+        )
+        for row in answer.api_keys
+    ]
+
+
+def pages() -> dict[pathlib.Path, str]:
+    """Every generated page and what it must say."""
+    return {
+        DOCS / "cli.md": cli_page(),
+        DOCS / "configuration.md": configuration_page(),
+        DOCS / "architecture" / "states.md": states_page(),
+        DOCS / "protocol.md": protocol_page(),
+    }
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = 0
+    for path, content in pages().items():
+        if path.exists() and path.read_text() == content:
+            continue
+        stale += 1
+        if check:
+            print(f"{path.relative_to(DOCS.parent)} is stale: run make docs")
+        else:
+            path.write_text(content)
+            print(f"wrote {path.relative_to(DOCS.parent)}")
+    return stale if check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""The lives of a remote segment and of a deleted partition's remote data, as tables. Pure.
+
+Kafka's names and numbers (``RemoteLogSegmentState``, ``RemotePartitionDeleteState``). Writing a state again
+is no move and is allowed: a writer that did not hear the outcome of its event, or its successor, repeats it.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = [
+    "PARTITION_DELETE_TRANSITIONS",
+    "SEGMENT_TRANSITIONS",
+    "IllegalTransitionError",
+    "RemoteLogSegmentState",
+    "RemotePartitionDeleteState",
+    "check_partition_delete_move",
+    "check_segment_move",
+]
+
+
+class RemoteLogSegmentState(enum.IntEnum):
+    """Where a segment is between the first byte of its copy and the end of its deletion.
+
+    Only ``COPY_SEGMENT_FINISHED`` segments are read. The others count for cleaning up.
+    """
+
+    COPY_SEGMENT_STARTED = 0
+    COPY_SEGMENT_FINISHED = 1
+    DELETE_SEGMENT_STARTED = 2
+    DELETE_SEGMENT_FINISHED = 3
+
+
+class RemotePartitionDeleteState(enum.IntEnum):
+    """How far the remote data of a deleted partition has been removed."""
+
+    DELETE_PARTITION_MARKED = 0
+    DELETE_PARTITION_STARTED = 1
+    DELETE_PARTITION_FINISHED = 2
+
+
+_Segment = RemoteLogSegmentState
+_Partition = RemotePartitionDeleteState
+
+SEGMENT_TRANSITIONS: Final[Mapping[RemoteLogSegmentState | None, frozenset[RemoteLogSegmentState]]] = {
+    None: frozenset({_Segment.COPY_SEGMENT_STARTED}),
+    _Segment.COPY_SEGMENT_STARTED: frozenset(
+        {_Segment.COPY_SEGMENT_FINISHED, _Segment.DELETE_SEGMENT_STARTED}
+    ),
+    _Segment.COPY_SEGMENT_FINISHED: frozenset({_Segment.DELETE_SEGMENT_STARTED}),
+    _Segment.DELETE_SEGMENT_STARTED: frozenset({_Segment.DELETE_SEGMENT_FINISHED}),
+    _Segment.DELETE_SEGMENT_FINISHED: frozenset(),
+}
+"""From each state (None: not there yet) to those that may follow."""
+
+PARTITION_DELETE_TRANSITIONS: Final[
+    Mapping[RemotePartitionDeleteState | None, frozenset[RemotePartitionDeleteState]]
+] = {
+    None: frozenset({_Partition.DELETE_PARTITION_MARKED}),
+    _Partition.DELETE_PARTITION_MARKED: frozenset({_Partition.DELETE_PARTITION_STARTED}),
+    _Partition.DELETE_PARTITION_STARTED: frozenset({_Partition.DELETE_PARTITION_FINISHED}),
+    _Partition.DELETE_PARTITION_FINISHED: frozenset(),
+}
+"""From each state (None: not deleted) to those that may follow."""
+
+
+class IllegalTransitionError(ValueError):
+    """A move that the tables do not have."""
+
+
+def check_segment_move(current: RemoteLogSegmentState | None, target: RemoteLogSegmentState) -> None:
+    """Raise :class:`IllegalTransitionError` unless ``target`` is ``current`` or may follow it."""
+    if target is not current and target not in SEGMENT_TRANSITIONS[current]:
+        raise IllegalTransitionError(f"a remote segment does not go from {_name(current)} to {target.name}")
+
+
+def check_partition_delete_move(
+    current: RemotePartitionDeleteState | None, target: RemotePartitionDeleteState
+) -> None:
+    """Raise :class:`IllegalTransitionError` unless ``target`` is ``current`` or may follow it."""
+    if target is not current and target not in PARTITION_DELETE_TRANSITIONS[current]:
+        raise IllegalTransitionError(
+            f"the deletion of a partition does not go from {_name(current)} to {target.name}"
+        )
+
+
+def _name(state: enum.IntEnum | None) -> str:
+    return "nothing" if state is None else state.name

@@ -1,7 +1,7 @@
 """The transaction index of a segment: the transactions whose abort markers lie in it."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 
 from moldau.runtime.disk import Disk
@@ -10,6 +10,11 @@ from moldau.storage.sparse_index import CorruptIndexError
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
+
+
+def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The content of an index with these entries."""
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
 class TransactionIndex:

@@ -1,7 +1,6 @@
-"""The whole way: librdkafka produces, Spark exports and reads. One session for the module."""
+"""The whole way: librdkafka produces, Spark exports and reads."""
 
 import json
-import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -9,13 +8,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from spark_support import missing_spark
 
 import moldau.testing
-from moldau.pipeline.requirements import missing_java, missing_packages
+from moldau.pipeline.requirements import missing_packages
 
-if reason := missing_packages() or missing_java():
-    if os.environ.get("CI") == "true":
-        raise RuntimeError(reason)
+if reason := missing_spark():
     pytest.skip(reason, allow_module_level=True)
 
 from pyspark.sql import SparkSession
@@ -24,7 +22,7 @@ from moldau.cli.main import main
 from moldau.client.errors import ToolError
 from moldau.pipeline.export import ExportJob, export_once
 from moldau.pipeline.planning import OffsetRange
-from moldau.pipeline.session import SparkUnits, open_session
+from moldau.pipeline.session import SparkUnits
 
 RECORDS = 2_000
 
@@ -33,13 +31,6 @@ pytestmark = [
     # Spark's own code and its sockets; not ours to mend.
     pytest.mark.filterwarnings("ignore"),
 ]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = open_session("local[2,2]", **{"spark.driver.memory": "512m"})
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")

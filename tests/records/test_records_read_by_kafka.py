@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.records import Compression, Record, build_batch, set_log_append_time
+from moldau.records import Compression, Record, build_batch, parse_header, set_log_append_time
 from moldau.records.control import (
     KRaftVersion,
     LeaderChange,
@@ -21,6 +21,7 @@ from moldau.records.control import (
     build_control_batch,
     build_end_transaction_marker,
 )
+from moldau.records.recompression import TargetCompression, recompress
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 
@@ -53,8 +54,11 @@ def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
         if codec is Compression.ZSTD:
             set_log_append_time(batch, 0, 1_800_000_000_000)
         log += batch
+    for number, codec in enumerate(Compression, start=5):
+        batch = build_batch(records, base_offset=number * 400, compression=Compression((codec + 1) % 5))
+        log += recompress(batch, parse_header(batch), TargetCompression(codec), len(batch) * 99)[0]
     log += build_end_transaction_marker(
-        9, 1, committed=False, coordinator_epoch=4, timestamp=5, base_offset=2_000
+        9, 1, committed=False, coordinator_epoch=4, timestamp=5, base_offset=4_000
     )
     directory = uuid.UUID(int=77)
     voter = VotersRecordEntry(1, directory, (VoterEndpoint("CONTROLLER", "localhost", 9093),))
@@ -65,15 +69,17 @@ def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
         SnapshotHeader(5),
         SnapshotFooter(),
     ]
-    log += build_control_batch(contents, timestamp=6, base_offset=2_001)
+    log += build_control_batch(contents, timestamp=6, base_offset=4_001)
     text = dumped(log, tmp_path)
     lines = [line for line in text.splitlines() if line.startswith("| offset: ")]
-    assert len(lines) == 5 * 400 + 1 + len(contents)
+    assert len(lines) == 10 * 400 + 1 + len(contents)
     for number, codec in enumerate(Compression):
         assert f"compresscodec: {codec.name.lower()}" in text
-        assert f"key: key-399 payload: {'value-399' * 99}" in lines[number * 400 + 399]
-    assert "endTxnMarker: ABORT coordinatorEpoch: 4" in lines[2_000]
+        for end in (number * 400 + 399, number * 400 + 2_399):
+            assert f"key: key-399 payload: {'value-399' * 99}" in lines[end]
+        assert text.count(f"compresscodec: {codec.name.lower()}") >= 2
+    assert "endTxnMarker: ABORT coordinatorEpoch: 4" in lines[4_000]
     names = ["LeaderChange", "KRaftVersion", "KRaftVoters", "SnapshotHeader", "SnapshotFooter"]
-    for line, name in zip(lines[2_001:], names, strict=True):
+    for line, name in zip(lines[4_001:], names, strict=True):
         assert f" {name} {{" in line.replace(":", "")
-    assert '"voters":[{"voterId":1},{"voterId":2}]' in lines[2_001]
+    assert '"voters":[{"voterId":1},{"voterId":2}]' in lines[4_001]

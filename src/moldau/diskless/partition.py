@@ -20,6 +20,7 @@ from moldau.diskless.read_meters import FetchMeters
 from moldau.diskless.traffic import TopicTraffic
 from moldau.records.batch import BatchHeader, TimestampType, validate_produce
 from moldau.records.errors import CorruptRecordError, RecordsRejectedError
+from moldau.records.recompression import recompress
 from moldau.records.validation import check_timestamps
 from moldau.replication.partition import (
     ActiveProducer,
@@ -137,7 +138,7 @@ class DisklessPartition:
 
     def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
         try:
-            header = self._validate(records)
+            stored, header = self._validate(records)
         except KafkaError as error:
             self._traffic.refused(error.code, len(records))
             bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
@@ -145,14 +146,15 @@ class DisklessPartition:
         if self.cache.is_closed:
             return AppendOutcome(ErrorCode.not_leader_or_follower)
         if not self.cache.is_known or self._unborn:
-            answer: AppendAnswer = self._append_when_known(records, header, timeout_ms)
+            answer: AppendAnswer = self._append_when_known(stored, header, timeout_ms)
         else:
-            answer = self._append_now(records, header, timeout_ms)
+            answer = self._append_now(stored, header, timeout_ms)
         if not isinstance(answer, AppendOutcome) or answer.error is ErrorCode.none:
             self._traffic.appended(header.records_count, len(records))
         return AppendOutcome() if required_acks == 0 else answer
 
-    def _validate(self, records: memoryview) -> BatchHeader:
+    def _validate(self, records: memoryview) -> tuple[memoryview, BatchHeader]:
+        """What is to be stored: the batch that was sent, or the same in the topic's codec."""
         config = self.config
         header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
         if header.is_transactional:
@@ -168,7 +170,10 @@ class DisklessPartition:
                 before_max_ms=config.message_timestamp_before_max_ms,
                 after_max_ms=config.message_timestamp_after_max_ms,
             )
-        return header
+        if config.compression is not None:
+            batch, header = recompress(records, header, config.compression, config.max_message_bytes)
+            records = memoryview(batch)
+        return records, header
 
     def _append_now(self, records: memoryview, header: BatchHeader, timeout_ms: float) -> AppendAnswer:
         stamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME

@@ -12,7 +12,7 @@ from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, deco
 from moldau.records.errors import InvalidRecordError
 from moldau.records.varint import read_varlong
 
-__all__ = ["Headers", "Record", "iter_records", "open_batch", "read_records"]
+__all__ = ["Headers", "Record", "iter_opened", "iter_records", "open_batch", "read_records"]
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -64,7 +64,11 @@ def iter_records(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator
     With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError`
     for any length, varint or count that does not fit, and for bytes left over behind the last record.
     """
-    header, data = open_batch(batch, limit)
+    return iter_opened(*open_batch(batch, limit))
+
+
+def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
+    """As :func:`iter_records`, through what :func:`open_batch` returned."""
     count = header.records_count
     if count < 0:
         raise InvalidRecordError(f"the batch says it holds {count} records")

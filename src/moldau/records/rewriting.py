@@ -23,7 +23,7 @@ from moldau.records.builder import encode_record
 from moldau.records.compression import Compression, compress
 from moldau.records.record import Record
 
-__all__ = ["empty_batch", "rewrite_batch"]
+__all__ = ["assemble_batch", "empty_batch", "rewrite_batch"]
 
 _BEFORE_CRC = Struct(">qiibI")
 _AFTER_CRC = Struct(">hiqqqhii")
@@ -53,18 +53,19 @@ def rewrite_batch(header: BatchHeader, records: Sequence[Record], delete_horizon
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
     max_timestamp = max(record.timestamp for record in records)
-    return _assemble(header, attributes, base_timestamp, max_timestamp, len(records), payload)
+    return assemble_batch(header, attributes, base_timestamp, max_timestamp, len(records), payload)
 
 
 def empty_batch(header: BatchHeader) -> bytes:
     """What is left of a batch without records that must still tell of its offsets and its producer."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
-    return _assemble(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
+    return assemble_batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 
 
-def _assemble(
+def assemble_batch(
     header: BatchHeader, attributes: int, base_timestamp: int, max_timestamp: int, count: int, payload: bytes
 ) -> bytes:
+    """A batch that has the offsets, the epoch and the producer of ``header``, and a payload of its own."""
     after_crc = _AFTER_CRC.pack(
         attributes,
         header.last_offset_delta,

@@ -14,10 +14,15 @@ from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
 from moldau.records.batch import TimestampType
+from moldau.records.compression import Compression
+from moldau.records.recompression import TargetCompression
 from moldau.storage.cleaner import CleanerSettings
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManagerSettings
 
+GZIP_LEVEL_DEFAULT = -1
+LZ4_LEVEL_DEFAULT = 9
+LZ4_LEVEL_FAST = 0
 DEVELOPMENT_LISTENER = "PLAINTEXT"
 SUPPORTED_FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_LATEST)}
 
@@ -105,6 +110,7 @@ def log_config(topic: TopicConfig) -> LogConfig:
         flush_messages=topic.integer("flush.messages"),
         flush_ms=topic.integer("flush.ms"),
         max_message_bytes=topic.max_message_bytes,
+        compression=target_compression(topic),
         message_timestamp_type=(
             TimestampType.LOG_APPEND_TIME if topic.stamps_at_append else TimestampType.CREATE_TIME
         ),
@@ -112,6 +118,26 @@ def log_config(topic: TopicConfig) -> LogConfig:
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
     )
+
+
+def target_compression(topic: TopicConfig) -> TargetCompression | None:
+    """The codec that a topic stores its batches in; None leaves each as its producer made it."""
+    name = topic.text("compression.type")
+    if name == "producer":
+        return None
+    codec = Compression.of_name(name)
+    match codec:
+        case Compression.GZIP:
+            level = topic.integer("compression.gzip.level")
+            return TargetCompression(codec, None if level == GZIP_LEVEL_DEFAULT else level)
+        case Compression.LZ4:
+            level = topic.integer("compression.lz4.level")
+            # Kafka's default is not the ninth level of the slow compressor: it stands for the fast one.
+            return TargetCompression(codec, LZ4_LEVEL_FAST if level == LZ4_LEVEL_DEFAULT else level)
+        case Compression.ZSTD:
+            return TargetCompression(codec, topic.integer("compression.zstd.level"))
+        case _:
+            return TargetCompression(codec)
 
 
 def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:

@@ -14,7 +14,8 @@ from moldau.records.batch import (
     set_log_append_time,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.records.validation import check_keys
+from moldau.records.recompression import recompress
+from moldau.records.validation import check_keys, check_timestamps
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import NO_TIMESTAMP, AppendInfo, AppendOrigin
 from moldau.storage.log_state import LogState
@@ -37,10 +38,11 @@ class AppendingLog(LogState):
     ) -> AppendInfo:
         """Assign offsets and append.
 
-        ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``). It is
-        not kept. A duplicate of one of its producer's last five batches appends nothing and returns
-        what the first append returned. Raises ``KafkaError`` with Kafka's code: ``invalid_timestamp``,
-        ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic),
+        ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``); from a
+        client it is exactly one. It is not kept. A duplicate of one of its producer's last five batches
+        appends nothing and returns what the first append returned. Raises ``KafkaError`` with Kafka's
+        code: ``invalid_timestamp``, ``record_list_too_large``, ``invalid_record`` (no key in a compacted
+        topic; records that cannot be recompressed), ``message_too_large`` (once they are),
         ``fenced_leader_epoch``, the producer's codes, ``kafka_storage_error``.
         """
         self._check_online()
@@ -48,14 +50,9 @@ class AppendingLog(LogState):
         config = self._config
         segments = self._segments
         append_time_ms = NO_TIMESTAMP
-        if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME and origin is AppendOrigin.CLIENT:
-            buffer, headers = _stamp(buffer, headers, now_ms)
-            append_time_ms = now_ms
-        elif origin is AppendOrigin.CLIENT:
-            self._check_timestamps(headers, now_ms)
+        if origin is AppendOrigin.CLIENT:
+            buffer, headers, append_time_ms = self._admit(buffer, headers, now_ms)
         view = buffer if type(buffer) is memoryview else memoryview(buffer)
-        if config.cleanup_compact and origin is AppendOrigin.CLIENT:
-            check_keys(view)
         for header in headers:
             if header[9] >= 0:
                 duplicate = (
@@ -134,17 +131,29 @@ class AppendingLog(LogState):
                 active.file.truncate(active.size_bytes)
             self.fail("appending to", error)
 
-    def _check_timestamps(self, headers: list[BatchHeader], now_ms: int) -> None:
+    def _admit(
+        self, batch: Buffer, headers: list[BatchHeader], now_ms: int
+    ) -> tuple[Buffer, list[BatchHeader], int]:
+        """A client's batch as the topic wants it stored, and the time that it is stamped with, or -1."""
         config = self._config
-        latest_ms = now_ms + config.message_timestamp_after_max_ms
-        earliest_ms = now_ms - config.message_timestamp_before_max_ms
-        for header in headers:
-            if header[8] > latest_ms or (header[7] < earliest_ms and header[7] >= 0):
-                raise KafkaError(
-                    ErrorCode.invalid_timestamp,
-                    f"timestamps {header.base_timestamp} to {header.max_timestamp} of the batch are out of "
-                    f"the range [{earliest_ms}, {latest_ms}] around the broker's time",
-                )
+        if config.compression is not None:
+            batch, header = recompress(batch, headers[0], config.compression, config.max_message_bytes)
+            headers = [header]
+        append_time_ms = NO_TIMESTAMP
+        if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+            batch, headers = _stamp(batch, headers, now_ms)
+            append_time_ms = now_ms
+        else:
+            check_timestamps(
+                batch,
+                headers[0],
+                now_ms=now_ms,
+                before_max_ms=config.message_timestamp_before_max_ms,
+                after_max_ms=config.message_timestamp_after_max_ms,
+            )
+        if config.cleanup_compact:
+            check_keys(batch)
+        return batch, headers, append_time_ms
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader's epoch begins at the end. Raises ``KafkaError(fenced_leader_epoch)`` for an old one."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from moldau.records.batch import TimestampType
+from moldau.records.recompression import TargetCompression
 
 _INT64_MAX = 2**63 - 1
 _HOUR_MS = 3_600_000
@@ -29,10 +30,22 @@ class LogConfig:
     flush_messages: int = _INT64_MAX
     flush_ms: int = _INT64_MAX
     max_message_bytes: int = 1024**2 + 12
+    compression: TargetCompression | None = None
+    """``compression.type`` with its level; None is ``producer``."""
     message_timestamp_type: TimestampType = TimestampType.CREATE_TIME
     message_timestamp_before_max_ms: int = _INT64_MAX
     message_timestamp_after_max_ms: int = _HOUR_MS
     producer_id_expiration_ms: int = 24 * _HOUR_MS
+    remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
+    local_retention_ms: int = -1
+    """What -2 stands for is resolved, here and in ``local_retention_bytes``."""
+    local_retention_bytes: int = -1
+
+    @property
+    def copies_to_remote(self) -> bool:
+        """Whether closed segments go to the remote tier, so that only copied ones may leave the disk."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
 
     @property
     def roll_ms(self) -> int:

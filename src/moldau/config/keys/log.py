@@ -231,7 +231,7 @@ LOG = (
     string(
         "compression.type",
         "producer",
-        "Accepted; records are stored as the producer compressed them, whatever this says.",
+        "The codec of stored batches; those of another one are recompressed. `producer`: as they come.",
         HIGH,
         check=one_of(*COMPRESSION_TYPES),
         update=CLUSTER_WIDE,

@@ -27,7 +27,7 @@ TOPIC = (
     string(
         "compression.type",
         "producer",
-        "Accepted; records are stored as the producer compressed them, whatever this says.",
+        "The codec of stored batches; those of another one are recompressed. `producer`: as they come.",
         check=one_of(*COMPRESSION_TYPES),
     ),
     int32(

@@ -8,7 +8,7 @@ from typing import Final
 
 from moldau.client.errors import ToolError
 
-PACKAGES: Final = ("pyspark", "pyarrow", "pyiceberg", "numpy", "pandas")
+PACKAGES: Final = ("pyspark", "pyarrow", "pyiceberg", "numpy", "pandas", "fastavro", "msgspec")
 
 
 def missing_packages(packages: Sequence[str] = PACKAGES) -> str | None:

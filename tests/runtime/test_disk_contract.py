@@ -196,3 +196,19 @@ def test_a_lock_has_one_holder(place: tuple[Disk, str]) -> None:
     lock.close()
     again: Any = disk.lock(f"{folder}/.lock")
     again.close()
+
+
+def test_a_folder_tells_how_large_its_file_system_is(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    total_bytes, usable_bytes = disk.space(folder)
+    assert 0 < usable_bytes <= total_bytes
+    with pytest.raises(FileNotFoundError):
+        disk.space(f"{folder}/absent")
+
+
+def test_a_simulated_disk_fills_up() -> None:
+    device = SimulatedDisk(random.Random(1), lambda: 1_000, lambda _event: None)
+    device.capacity_bytes = 10_000
+    disk = device.mount(Process("test"))
+    write(disk, "/a", b"x" * 4_000)
+    assert disk.space("/") == (10_000, 6_000)

@@ -1,5 +1,6 @@
 """What admin clients ask of a node, through the whole stack."""
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -296,6 +297,10 @@ def test_log_dirs_tell_what_lies_where(node: Node) -> None:
     }
     assert sizes["lies", 0] > 1000
     assert sizes["lies", 1] == 0
+    (folder,) = every
+    space = shutil.disk_usage(node.data)
+    assert folder.total_bytes == space.total
+    assert 0 < folder.usable_bytes <= space.total
     some = dirs.DescribableLogDirTopic(topic="lies", partitions=[1, 7])
     for version in (1, 2, 3, 4):
         answer = ask(node, dirs.DescribeLogDirsRequest(topics=[some]), version)

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from moldau.runtime import DiskError, InlineWorkers, Machine, SeededEntropy
+from moldau.runtime import DiskError, DiskSpace, InlineWorkers, Machine, SeededEntropy
 from moldau.runtime.disk import Buffer
 
 
@@ -174,6 +174,10 @@ class MemoryDisk:
         for name, inode in self.names.items():
             if name.rpartition("/")[0] == path:
                 self.durable[name] = inode
+
+    def space(self, path: str) -> DiskSpace:
+        self.list(path)
+        return DiskSpace(1 << 40, 1 << 40 if self.room_bytes is None else self.room_bytes)
 
     def lock(self, path: str) -> MemoryLock:
         if path in self.locks:

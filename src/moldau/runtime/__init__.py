@@ -5,7 +5,7 @@ machine (see ``moldau.simulation``). This is the only package that may be import
 """
 
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.disk import Disk, DiskError, File, LocalDisk, Lock
+from moldau.runtime.disk import Disk, DiskError, DiskSpace, File, LocalDisk, Lock
 from moldau.runtime.entropy import Entropy, SeededEntropy, SystemEntropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
@@ -15,6 +15,7 @@ __all__ = [
     "Clock",
     "Disk",
     "DiskError",
+    "DiskSpace",
     "Entropy",
     "ErrorCode",
     "File",

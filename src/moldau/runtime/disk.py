@@ -19,7 +19,7 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from moldau.runtime import residency
 
@@ -33,6 +33,14 @@ COPIED_VIEW_SIZE_BYTES = 64 * 1024
 
 class DiskError(OSError):
     """The disk refused: full, gone, or failing. ``filename`` names the file."""
+
+
+class DiskSpace(NamedTuple):
+    """Of the file system that a folder lies on, in bytes."""
+
+    total_bytes: int
+    usable_bytes: int
+    """What this process may still write; less than what is free where some is kept for the system."""
 
 
 @contextlib.contextmanager
@@ -145,6 +153,10 @@ class Disk(Protocol):
 
     def sync_dir(self, path: str) -> None:
         """Make creations, renames and removals in this folder durable."""
+        ...
+
+    def space(self, path: str) -> DiskSpace:
+        """How large the file system of a folder is; raises ``FileNotFoundError``."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -325,6 +337,11 @@ class LocalDisk:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def space(self, path: str) -> DiskSpace:
+        with _named(path):
+            found = os.statvfs(path)
+        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self, path: str) -> Lock:
         with _named(path):

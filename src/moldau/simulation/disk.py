@@ -7,9 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from moldau.runtime.disk import Buffer, DiskError, File, Lock
+from moldau.runtime.disk import Buffer, DiskError, DiskSpace, File, Lock
 from moldau.simulation.process import Process
 from moldau.simulation.volume import FileNode, FolderNode, Node, Volume
+
+UNLIMITED_BYTES = 1 << 40
+"""What a disk without a limit says that it has."""
 
 
 @dataclass(slots=True)
@@ -347,6 +350,13 @@ class MountedDisk:
     def sync_dir(self, path: str) -> None:
         self.check("sync_dir", path)
         self.device.volume.sync_folder(self._folder(path))
+
+    def space(self, path: str) -> DiskSpace:
+        self.check("stat", path)
+        self._get(path)
+        device = self.device
+        total_bytes = UNLIMITED_BYTES if device.capacity_bytes is None else device.capacity_bytes
+        return DiskSpace(total_bytes, max(0, total_bytes - device.volume.used_bytes()))
 
 
 def _parts(path: str) -> list[str]:

@@ -4,7 +4,7 @@ import errno
 import itertools
 import threading
 
-from moldau.runtime.disk import Disk, DiskError, Lock
+from moldau.runtime.disk import Disk, DiskError, DiskSpace, Lock
 from moldau.storage.checkpoint import read_offset_checkpoint, write_offset_checkpoint
 from moldau.storage.file_names import (
     CLEAN_SHUTDOWN,
@@ -70,6 +70,10 @@ class LogDirectory:
         if self.was_clean:
             self._disk.remove(mark)
             self._disk.sync_dir(self.path)
+
+    def space(self) -> DiskSpace:
+        """Of the file system under it; raises ``OSError``."""
+        return self._disk.space(self.path)
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")

@@ -49,7 +49,11 @@ class LogDirHandlers:
     def _describe(
         self, directory: LogDirectory, wanted: set[TopicPartition] | None
     ) -> description.DescribeLogDirsResult:
-        if not directory.is_online:
+        try:
+            space = directory.space() if directory.is_online else None
+        except OSError:
+            space = None
+        if space is None:
             return description.DescribeLogDirsResult(
                 error_code=ErrorCode.kafka_storage_error, log_dir=directory.path
             )
@@ -59,6 +63,8 @@ class LogDirHandlers:
                 topics.setdefault(log.topic_partition.topic, []).append(_partition(log))
         return description.DescribeLogDirsResult(
             log_dir=directory.path,
+            total_bytes=space.total_bytes,
+            usable_bytes=space.usable_bytes,
             topics=[
                 description.DescribeLogDirsTopic(name=name, partitions=partitions)
                 for name, partitions in topics.items()

@@ -107,6 +107,17 @@ def test_good_tiered_and_diskless_topics():
     assert TopicConfig.validate({"diskless.enable": "true"}, TIERED).is_diskless
 
 
+def test_what_a_topic_is_does_not_follow_the_brokers_default():
+    diskless = BrokerConfig({"diskless.system.enable": "true", "log.diskless.enable": "true"})
+    old = TopicConfig.effective(diskless, {})
+    assert not old.is_diskless
+    entry = old.entry("diskless.enable")
+    assert (entry.text, entry.source, entry.synonyms) == ("false", ConfigSource.DEFAULT, ())
+    assert TopicConfig.default_of_new(diskless, "diskless.enable") == "true"
+    own = TopicConfig.effective(diskless, {"diskless.enable": "true"}).entry("diskless.enable")
+    assert [(one.name, one.value) for one in own.synonyms] == [("diskless.enable", "true")]
+
+
 def test_the_configuration_page_is_up_to_date():
     page = Path(__file__).parents[2] / "docs" / "configuration.md"
     assert page.read_text() == configuration_page(), (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from plain_requests import Requests, eventually, records, unpack, values
 
+from moldau.protocol.messages import describe_configs as configs
 from moldau.protocol.messages import describe_producers as producers
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
 from moldau.records import Compression, build_batch
@@ -446,5 +447,23 @@ def test_read_committed_sees_plain_records(play: Any) -> None:
         fetched = await client.fetch(topic, 0, isolation_level=1, max_wait_ms=2000)
         assert (fetched.last_stable_offset, fetched.aborted_transactions) == (1, ())
         assert parse_header(fetched.records).records_count == 1
+
+    play(story)
+
+
+def test_a_topic_says_of_which_kind_it_is(play: Any) -> None:
+    async def story(client: Requests, topic: str) -> None:
+        async def said_of(name: str) -> str:
+            resource = configs.DescribeConfigsResource(
+                resource_type=2, resource_name=name, configuration_keys=["diskless.enable"]
+            )
+            answer = await client.ask(configs.DescribeConfigsRequest(resources=[resource]))
+            return str(answer.results[0].configs[0].value)
+
+        await client.create(topic)
+        await client.create(f"{topic}-compacted", cleanup_policy="compact")
+        can_be_diskless = await client.alter(topic, diskless_enable="true") is ErrorCode.none
+        assert await said_of(topic) == str(can_be_diskless).lower()
+        assert await said_of(f"{topic}-compacted") == "false"
 
     play(story)

@@ -33,7 +33,7 @@ class KafkaConfigPolicy:
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
         if resource_type is ResourceType.TOPIC:
-            return TopicConfig.effective(self._broker(), {}).entry(key).text if key in TOPIC else None
+            return TopicConfig.default_of_new(self._broker(), key) if key in TOPIC else None
         if resource_type is ResourceType.BROKER and key in BROKER:
             return self._broker().entry(key).text
         return None

@@ -72,6 +72,9 @@ TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
     ),
 }
 
+FIXED_AT_CREATION = frozenset({"diskless.enable"})
+"""What a topic takes from its broker when it is created and never again: unset, it is the default."""
+
 BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     synonym.name: tuple(other.name for other in group[position:])
     for group in TOPIC_SYNONYMS.values()

@@ -7,7 +7,7 @@ from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.keys.topic import TOPIC as _KEYS
 from moldau.config.settings import Settings
-from moldau.config.synonyms import TOPIC_SYNONYMS
+from moldau.config.synonyms import FIXED_AT_CREATION, TOPIC_SYNONYMS
 
 TOPIC = ConfigDef(_KEYS)
 
@@ -57,12 +57,18 @@ class TopicConfig(Settings):
         if name in self.overrides:
             source = ConfigSource.DYNAMIC_TOPIC
             synonyms.append(ConfigSynonym(name, key.format(self[name]), source))
-        for synonym in TOPIC_SYNONYMS.get(name, ()):
+        inherits = name not in FIXED_AT_CREATION
+        for synonym in TOPIC_SYNONYMS.get(name, ()) if inherits else ():
             for value, origin in self.broker.layers_of(synonym.name):
                 synonyms.append(ConfigSynonym(synonym.name, BROKER[synonym.name].format(value), origin))
         return ConfigEntry(
             key, self[name] if name in self.overrides else inherited, source, tuple(synonyms), False
         )
+
+    @staticmethod
+    def default_of_new(broker: BrokerConfig, name: str) -> str | None:
+        """What a topic that is created now, and does not say, is given for a key."""
+        return TOPIC[name].format(_from_broker(broker, name)[0])
 
     # What is read often.
 
@@ -116,7 +122,14 @@ class TopicConfig(Settings):
 
 
 def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
-    """What a topic without an override has: the first synonym that is set, else the default."""
+    """What a topic without an override has."""
+    if name in FIXED_AT_CREATION:
+        return TOPIC[name].default, ConfigSource.DEFAULT
+    return _from_broker(broker, name)
+
+
+def _from_broker(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
+    """The first synonym that is set, else the default."""
     for synonym in TOPIC_SYNONYMS.get(name, ()):
         explicit = broker.explicit(synonym.name)
         if explicit is not None:

@@ -2,8 +2,8 @@
 
 Writes are asynchronous and strongly consistent: when one has returned, reads through the same manager see it
 (read-your-writes), and it is durable. Reads answer at once, from what the manager holds of the partitions
-that this broker leads or follows. The class that ``remote.log.metadata.manager.class.name`` names is made by the
-broker as Kafka makes it; the default is the topic-based one.
+that this broker leads or follows. The default of ``remote.log.metadata.manager.class.name`` stands for the
+topic-based one.
 """
 
 from collections.abc import Collection, Sequence

@@ -12,7 +12,7 @@ file holds past the last success is unknown until the log is opened (and recover
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult, TimestampOffset
 from moldau.storage.log_append import AppendingLog
-from moldau.storage.retention import deletable_segments
+from moldau.storage.retention import retention_due
 from moldau.storage.segment import Segment
 from moldau.storage.timestamp_search import find_max_timestamp, find_timestamp
 
@@ -36,7 +36,8 @@ class PartitionLog(AppendingLog):
         views stay valid for as long as they are held, provided that what they show is not truncated:
         whoever reads above the high watermark copies them before the next truncation.
 
-        Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end.
+        Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and
+        ``KafkaError(offset_moved_to_tiered_storage)`` for what is in the remote tier only.
         """
         if self._failure is not None:
             self._check_online()
@@ -47,6 +48,8 @@ class PartitionLog(AppendingLog):
                 ErrorCode.offset_out_of_range,
                 f"{self.topic_partition}: {offset} is not in [{self.log_start_offset}, {end_offset}]",
             )
+        if offset < segments.segments[0].base_offset:
+            raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, f"{self.topic_partition}: {offset}")
         if upper_bound_offset is None or upper_bound_offset > end_offset:
             upper_bound_offset = end_offset
         if offset >= upper_bound_offset:
@@ -121,11 +124,7 @@ class PartitionLog(AppendingLog):
         if offset <= self.log_start_offset:
             return False
         with self.guarded("writing the leader epochs of"):
-            self.log_start_offset = offset
-            self.high_watermark = max(self.high_watermark, offset)
-            self.leader_epochs.truncate_from_start(offset)
-            self.producers.state.advance_log_start(offset)
-            self._save_epochs()
+            self._move_start(offset)
         return True
 
     def delete_old_segments(
@@ -133,29 +132,28 @@ class PartitionLog(AppendingLog):
     ) -> list[str]:
         """Take segments past their retention out of the log, at most ``max_segments`` of them.
 
+        What has been copied to the remote tier leaves the disk only: the log still begins where it did.
         Returns the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
         """
         with self.guarded("deleting segments of"):
             segments = self._segments
-            count = deletable_segments(
+            due = retention_due(
                 segments,
                 self._config,
                 now_ms=now_ms,
                 high_watermark=self.high_watermark if high_watermark is None else high_watermark,
                 log_start_offset=self.log_start_offset,
+                highest_copied_offset=self.highest_copied_offset,
             )
-            if max_segments is not None:
-                count = min(count, max_segments)
+            count = due.deletable if max_segments is None else min(due.deletable, max_segments)
+            if count == len(segments.segments) or due.must_roll:
+                self.roll()
             if not count:
                 return []
-            if count == len(segments.segments):
-                self.roll()
             start_offset = segments.segments[count].base_offset
-            if start_offset > self.log_start_offset:
-                self.log_start_offset = start_offset
-                self.leader_epochs.truncate_from_start(start_offset)
-                self.producers.state.advance_log_start(start_offset)
-                self._save_epochs()
+            is_copied = self._config.remote_storage_enable and start_offset <= self.highest_copied_offset + 1
+            if start_offset > self.log_start_offset and not is_copied:
+                self._move_start(start_offset)
             paths = segments.remove_first(count)
             self.producers.snapshots.remove_before(start_offset)
             return paths
@@ -191,6 +189,9 @@ class PartitionLog(AppendingLog):
             if offset <= self.log_start_offset:
                 self.truncate_fully_and_start_at(offset)
                 return
+            if offset <= self._segments.segments[0].base_offset:
+                self._truncate_to_remote(offset)
+                return
             self._truncations += 1
             end_offset = self._segments.truncate_to(offset)
             if end_offset < self.log_start_offset:
@@ -211,11 +212,19 @@ class PartitionLog(AppendingLog):
             self._after_truncation(offset)
             self.producers.restart_at(offset)
 
+    def _truncate_to_remote(self, offset: int) -> None:
+        """Drop everything local; what lies before ``offset`` is in the remote tier and stays."""
+        self._truncations += 1
+        self._segments.restart_at(offset)
+        self._after_truncation(offset)
+        self.producers.restart_at(offset)
+
     def _after_truncation(self, end_offset: int) -> None:
         self.leader_epochs.truncate_from_end(end_offset)
         self._save_epochs()
         self._last_epoch = self._latest_epoch()
         self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.highest_copied_offset = min(self.highest_copied_offset, end_offset - 1)
         self.high_watermark = max(min(self.high_watermark, end_offset), self.log_start_offset)
         if self.on_truncation is not None:
             self.on_truncation()

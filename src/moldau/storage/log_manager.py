@@ -194,7 +194,9 @@ class LogManager:
             async def load(topic_partition: TopicPartition) -> None:
                 config = config_of(topic_partition.topic)
                 with contextlib.suppress(KafkaError), self._opening(directory):
-                    log = await self._machine.workers.run(self._open_log, directory, topic_partition, config)
+                    log = await self._machine.workers.run(
+                        self._open_log, directory, topic_partition, config, may_be_tiered=True
+                    )
                     self._adopt(log, directory)
 
             await self._each(folders, load)
@@ -215,6 +217,8 @@ class LogManager:
         topic_partition: TopicPartition,
         config: LogConfig,
         topic_id: uuid.UUID | None = None,
+        *,
+        may_be_tiered: bool = False,
     ) -> PartitionLog:
         path = f"{directory.path}/{folder_of(topic_partition)}"
         try:
@@ -227,6 +231,7 @@ class LogManager:
                 clean_shutdown=directory.was_clean,
                 log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
                 topic_id=topic_id,
+                may_be_tiered=may_be_tiered,
             )
         except (CheckpointError, MalformedMetadataError) as error:
             raise LogDirectoryError(f"partition folder {path} cannot be loaded: {error}") from error
@@ -361,6 +366,8 @@ class LogManager:
         for log in self:
             if budget <= 0:
                 break
+            if log.awaits_config:
+                continue
             with contextlib.suppress(KafkaError):
                 paths = log.delete_old_segments(now_ms, max_segments=budget)
                 budget -= sum(path.endswith(".log.deleted") for path in paths)
@@ -442,7 +449,7 @@ class LogManager:
         return {
             log.topic_partition: log.log_start_offset
             for log in self.logs_of(directory)
-            if log.log_start_offset > log.segments.segments[0].base_offset
+            if log.config.remote_storage_enable or log.log_start_offset > log.segments.segments[0].base_offset
         }
 
     def _high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:

@@ -47,7 +47,11 @@ class LogState:
         self.leader_epochs = LeaderEpochs()
         self.producers = LogProducers(machine.disk, directory, config)
         self.topic_id: uuid.UUID | None = None
+        self.awaits_config = False
+        """Whether its topic's configuration is not known yet, so that nothing may be taken away."""
         self.log_start_offset = 0
+        self.highest_copied_offset = -1
+        """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
         self.high_watermark = 0
         self.flushed_offset = 0
         self._saved_epochs: tuple[EpochEntry, ...] = ()
@@ -70,17 +74,24 @@ class LogState:
         clean_shutdown: bool = False,
         log_start_offset: int = 0,
         topic_id: uuid.UUID | None = None,
+        may_be_tiered: bool = False,
     ) -> Self:
         """Open a partition's folder (``directory``, its path), making it when absent. Blocking.
 
         Everything below ``recovery_point`` is taken to be durable; the rest is checked and torn bytes
-        are cut, unless ``clean_shutdown``. Raises ``KafkaError(kafka_storage_error)`` when the disk
-        fails, and ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
+        are cut, unless ``clean_shutdown``. ``may_be_tiered``: the topic's configuration will be set later;
+        until then what lies before the first local segment is taken to be in the remote tier.
+
+        Raises ``KafkaError(kafka_storage_error)`` when the disk fails, and
+        ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
         """
         log = cls(machine, directory, topic_partition, config or LogConfig())
         with log.guarded("opening"):
             log._load(recovery_point, clean_shutdown, log_start_offset)
             log.take_topic_id(topic_id)
+            log.awaits_config = may_be_tiered
+            if not may_be_tiered:
+                log.settle_start()
         return log
 
     def _load(self, recovery_point: int, clean_shutdown: bool, log_start_offset: int) -> None:
@@ -103,11 +114,11 @@ class LogState:
             )
         if not loaded.segments or segments.end_offset < log_start_offset:
             segments.restart_at(log_start_offset)
-        self.log_start_offset = max(log_start_offset, segments.segments[0].base_offset)
+        epochs = self.leader_epochs = self._epoch_file.load()
+        self.log_start_offset = _first_offset(log_start_offset, epochs, segments.segments[0].base_offset)
         self.flushed_offset = min(recovery_point, segments.end_offset)
         if clean_shutdown and loaded.rebuilt_from is None:
             self.flushed_offset = segments.end_offset
-        epochs = self.leader_epochs = self._epoch_file.load()
         self._saved_epochs = epochs.entries
         epochs.truncate_from_end(segments.end_offset)
         epochs.truncate_from_start(self.log_start_offset)
@@ -121,6 +132,20 @@ class LogState:
         )
         self._save_epochs()
         self._last_epoch = self._latest_epoch()
+
+    def settle_start(self) -> None:
+        """Without a remote tier a log begins with its first local segment."""
+        first_offset = self._segments.segments[0].base_offset
+        if self.log_start_offset < first_offset and not self._config.remote_storage_enable:
+            self._move_start(first_offset)
+
+    def _move_start(self, offset: int) -> None:
+        """The caller has made sure that it is a move up, to what is not above the end."""
+        self.log_start_offset = offset
+        self.high_watermark = max(self.high_watermark, offset)
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.state.advance_log_start(offset)
+        self._save_epochs()
 
     def _learn_epoch(self, header: BatchHeader) -> None:
         if header.partition_leader_epoch > self._latest_epoch():
@@ -158,6 +183,11 @@ class LogState:
     # -- what it is ---------------------------------------------------------------------------
 
     @property
+    def local_log_start_offset(self) -> int:
+        """Where this replica's own data begin; what lies before, down to the log's start, is remote."""
+        return max(self.log_start_offset, self._segments.segments[0].base_offset)
+
+    @property
     def log_end_offset(self) -> int:
         """The offset of the next record."""
         return self._segments.end_offset
@@ -179,6 +209,10 @@ class LogState:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self._config = self._segments.config = config
+        self.awaits_config = False
+        if self._failure is None and not config.remote_storage_enable:
+            with self.guarded("writing the leader epochs of"):
+                self.settle_start()
 
     @property
     def truncation_count(self) -> int:
@@ -227,3 +261,17 @@ class LogState:
             self._failure = KafkaError(ErrorCode.kafka_storage_error, message)
             with contextlib.suppress(OSError):
                 self._segments.abandon()
+
+
+def _first_offset(checkpointed: int, epochs: LeaderEpochs, first_local_offset: int) -> int:
+    """Where a log begins; perhaps before its first segment, if that is in the remote tier.
+
+    The epochs are cut at the log's start, at once and durably, whenever it moves; the checkpoint may be
+    older, or lost.
+    """
+    if checkpointed >= first_local_offset:
+        return checkpointed
+    earliest = epochs.earliest
+    if earliest is None:
+        return first_local_offset
+    return min(max(checkpointed, earliest.start_offset), first_local_offset)

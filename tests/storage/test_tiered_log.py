@@ -1,0 +1,129 @@
+"""A log whose older part is in the remote tier: what stays local, where it begins, what a restart knows."""
+
+import asyncio
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+NAME = TopicPartition("t", 0)
+TOPIC_ID = uuid.UUID(int=9)
+TIERED = LogConfig(
+    remote_storage_enable=True, local_retention_bytes=1, retention_bytes=10**9, file_delete_delay_ms=0
+)
+
+
+def append_segments(box: Any, log: PartitionLog, count: int, epoch: int = 0) -> None:
+    """Closed segments of one record each, and an empty active one."""
+    batch = build_batch([Record(0, box.clock.time_ms, None, b"v" * 100, ())])
+    for _ in range(count):
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch)
+        log.high_watermark = log.log_end_offset
+        log.roll()
+
+
+def open_log(box: Any, config: LogConfig = TIERED) -> PartitionLog:
+    return PartitionLog.open(box.machine, "/data/t-0", NAME, config)
+
+
+def test_only_what_was_copied_leaves_the_disk(box: Any) -> None:
+    log = open_log(box)
+    append_segments(box, log, 4)
+    assert log.delete_old_segments(box.clock.time_ms) == []
+    log.highest_copied_offset = 1
+    log.delete_old_segments(box.clock.time_ms)
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 2, 4)
+    with pytest.raises(KafkaError) as caught:
+        log.read(1, 1000)
+    assert caught.value.code is ErrorCode.offset_moved_to_tiered_storage
+    assert log.read(2, 1000).next_offset == 3
+    assert log.epoch_for_offset(0) == 0, "the epochs still reach down to the log's start"
+
+
+def test_without_copying_the_whole_retention_decides_and_moves_the_start(box: Any) -> None:
+    log = open_log(box, replace(TIERED, remote_log_copy_disable=True, retention_bytes=200))
+    append_segments(box, log, 4)
+    log.highest_copied_offset = 0
+    log.delete_old_segments(box.clock.time_ms)
+    assert log.log_start_offset == log.local_log_start_offset > 1
+
+
+def test_what_records_were_deleted_up_to_goes_copied_or_not(box: Any) -> None:
+    log = open_log(box, replace(TIERED, local_retention_bytes=-1))
+    append_segments(box, log, 3)
+    log.update_log_start_offset(2)
+    log.delete_old_segments(box.clock.time_ms)
+    assert (log.log_start_offset, log.segments.segments[0].base_offset) == (2, 2)
+
+
+def test_an_active_segment_past_its_local_time_is_rolled_so_that_it_can_be_copied(box: Any) -> None:
+    log = open_log(box, replace(TIERED, local_retention_bytes=-1, local_retention_ms=1000))
+    batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())])
+    log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+    log.high_watermark = 1
+    assert log.delete_old_segments(box.clock.time_ms + 5000) == []
+    assert [segment.base_offset for segment in log.segments.segments] == [0, 1]
+    assert log.log_start_offset == 0
+
+
+def test_truncation_into_the_remote_part_keeps_what_is_before(box: Any) -> None:
+    log = open_log(box)
+    append_segments(box, log, 4)
+    log.highest_copied_offset = 3
+    log.delete_old_segments(box.clock.time_ms)
+    log.truncate_to(2)
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 2, 2)
+    assert log.highest_copied_offset == 1
+
+
+def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, int]:
+    """Copy, free, move the start to 1, stop, and load again; (log start, local start, epoch of the start)."""
+
+    async def scenario() -> tuple[int, int, int]:
+        manager = LogManager(box.machine, ["/data"])
+        await manager.start(lambda _: LogConfig())
+        log = manager.get_or_create(NAME, TIERED, TOPIC_ID)
+        append_segments(box, log, 2, epoch=3)
+        append_segments(box, log, 2, epoch=4)
+        log.highest_copied_offset = 2
+        log.delete_old_segments(box.clock.time_ms)
+        log.update_log_start_offset(1)
+        await manager.stop()
+        if damage is not None:
+            damage()
+        again = LogManager(box.machine, ["/data"])
+        await again.start(lambda _: LogConfig(retention_ms=0))
+        loaded = again.get(NAME)
+        assert loaded is not None
+        box.clock.time_ms += 10**9
+        await again.clean_up()
+        assert loaded.awaits_config
+        assert len(loaded.segments.segments) == 2, "nothing goes before its retention is known"
+        loaded = again.get_or_create(NAME, config, TOPIC_ID)
+        found = loaded.log_start_offset, loaded.local_log_start_offset, loaded.epoch_for_offset(1)
+        await again.stop()
+        return found
+
+    return asyncio.run(scenario())
+
+
+def test_a_restart_knows_what_is_remote(box: Any) -> None:
+    assert restart(box, TIERED) == (1, 3, 3)
+
+
+def test_a_lost_checkpoint_of_log_starts_is_made_up_for_by_the_epochs(box: Any) -> None:
+    assert restart(box, TIERED, lambda: box.disk.remove("/data/log-start-offset-checkpoint")) == (1, 3, 3)
+
+
+def test_a_topic_that_is_not_tiered_any_more_begins_with_what_is_local(box: Any) -> None:
+    assert restart(box, LogConfig()) == (3, 3, -1)

@@ -1,7 +1,7 @@
 """The diskless coordinator alone: ``python -m bench.diskless_coordinator [--live-batches 5000000]``.
 
 Commits files of 500 batches over 50 partitions and 10 idempotent producers through log, replay and SQLite,
-eight at a time; then, with the live batches there, FindBatches of 64 batches at random places, a snapshot
+four at a time; then, with the live batches there, FindBatches of 64 batches at random places, a snapshot
 while commits go on, and restarts: clean, and from snapshot and log after SQLite's file is lost.
 """
 
@@ -11,10 +11,12 @@ import gc
 import random
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
+from moldau.cli.serve import collect_rarely, run_on_loop
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -30,7 +32,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 PARTITIONS, PRODUCERS = 50, 10
 FILE_BATCHES = PARTITIONS * PRODUCERS
-IN_FLIGHT = 8
+IN_FLIGHT = 4
 TOPIC = UUID(int=0xBE7C)
 
 
@@ -128,13 +130,32 @@ class Bench:
         print(f"find 64 batches: {_ms(latencies)}")
 
     async def snapshot(self) -> None:
-        calls = [self.call() for _ in range(400)]
+        """Commits at a pace, and as many as it can: without a snapshot, then while one is written."""
+        for name, pause_s in (("50 files/s", 0.02), ("4 in flight", 0.0)):
+            alone = await self._latencies_until(asyncio.sleep(2), pause_s)
+            began = time.perf_counter()
+            beside = await self._latencies_until(self.service.snapshot(0), pause_s)
+            print(
+                f"snapshot: {time.perf_counter() - began:.1f} s; {name}: without {_ms(alone)};"
+                f" meanwhile {_ms(beside)}"
+            )
+
+    async def _latencies_until(self, end: Coroutine[Any, Any, object], pause_s: float) -> list[float]:
+        """Of commits in a row with a pause in between, or of IN_FLIGHT at a time, while ``end`` runs."""
         latencies: list[float] = []
-        began = time.perf_counter()
-        committing = asyncio.ensure_future(self.commit(calls, latencies))
-        assert await self.service.snapshot(0) is not None
-        print(f"snapshot: {time.perf_counter() - began:.1f} s; commits meanwhile {_ms(latencies)}")
-        await committing
+        ending = asyncio.ensure_future(end)
+        calls = [self.call() for _ in range(IN_FLIGHT)]
+
+        async def sender(call: CommitFileCall) -> None:
+            while not ending.done():
+                began = time.perf_counter()
+                await self.service.commit_file(0, call)
+                latencies.append(time.perf_counter() - began)
+                call = self.call()
+                await asyncio.sleep(pause_s)
+
+        await asyncio.gather(*(sender(call) for call in calls[: 1 if pause_s else IN_FLIGHT]))
+        return latencies
 
     async def restarts(self) -> None:
         began = time.perf_counter()
@@ -155,6 +176,7 @@ def _ms(latencies: list[float]) -> str:
 
 async def _run(folder: Path, live_batches: int) -> None:
     bench = Bench(folder)
+    collect_rarely()  # as the node does
     await bench.start()
     await bench.service.create_partitions(0, [PartitionsToCreate(TOPIC, "bench", range(PARTITIONS))])
     await bench.commit_many(live_batches)
@@ -168,7 +190,7 @@ def main() -> None:
     parser.add_argument("--live-batches", type=int, default=5_000_000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_run(Path(folder), arguments.live_batches))
+        run_on_loop(_run(Path(folder), arguments.live_batches))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Mapping
@@ -47,6 +48,16 @@ def run_node(config_of: Callable[[], BrokerConfig], log_level: str, *, format_ne
         raise CommandError(one_line(error)) from error
     logs.configure(log_level)
     run_on_loop(_serve(Node(config, Machine.real(), format_new=format_new)))
+
+
+def collect_rarely() -> None:
+    """Tell the garbage collector what this process is like: hardly any cycles, and a start that stays.
+
+    Looking for cycles in short-lived records took a seventh of a diskless coordinator's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(3_000, 5, 20)
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
@@ -95,6 +106,7 @@ async def _started(node: Node, stop_wanted: "asyncio.Task[Any]") -> Address | No
         # Whatever it was, the operator is told in one line; the rest is for whoever asks for it.
         logger.debug("the start failed", exc_info=True)
         raise CommandError(_problem(error)) from error
+    collect_rarely()
     print(f"ready {address}", flush=True)
     return address
 

@@ -1,6 +1,7 @@
 """Columns and records: what is written is what is read, and it is small."""
 
 import contextlib
+from unittest.mock import patch
 from uuid import UUID
 
 import pytest
@@ -8,7 +9,7 @@ from diskless_house import batch, file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.coordinators.diskless import records
+from moldau.coordinators.diskless import commit, records
 from moldau.coordinators.diskless.batch_columns import (
     decode_batches,
     decode_results,
@@ -124,6 +125,56 @@ def test_other_records_come_back(record: records.DisklessRecord) -> None:
 
 def test_unknown_types_are_skipped() -> None:
     assert DisklessCodec().decode(b"\x03\xe7", b"\x00\x00") is None
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[CommitFileCall]:
+    """Files of a few producers whose sequences mostly follow, in partitions of which one is unknown."""
+    follows: dict[tuple[int, int], int] = {}
+    calls = []
+    for number in range(draw(st.integers(1, 5))):
+        batches = []
+        for _ in range(draw(st.integers(1, 14))):
+            index, count = draw(st.integers(0, 2)), draw(st.integers(1, 5))
+            producer = draw(st.sampled_from((None, 0, 1)))
+            identity = None
+            if producer is not None:
+                step = draw(st.sampled_from((0, 0, 0, 0, 0, 1, -1)))
+                sequence = max(0, follows.get((index, producer), 0) + step)
+                identity = (producer, draw(st.sampled_from((0, 0, 0, 0, 1))), sequence)
+                follows[index, producer] = sequence + count
+            append_time = draw(st.sampled_from((False, False, False, True)))
+            batches.append(batch(index, count, topic=UUID(int=1), append_time=append_time, producer=identity))
+        calls.append(file(f"key-{number}", *batches))
+    return calls
+
+
+@given(histories())
+def test_deciding_by_columns_is_deciding_batch_by_batch(calls: list[CommitFileCall]) -> None:
+    ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
+    by_columns, one_by_one = partitions_of(*ids), partitions_of(*ids)
+    for now_ms, call in enumerate(calls):
+        record = CommitDecision(by_columns, call, now_ms).record
+        with patch.object(commit, "_is_plain", return_value=False):
+            expected = CommitDecision(one_by_one, call, now_ms).record
+        assert record == expected
+        answers = [commit.result_of(each, now_ms, by_columns) for each in (record, expected)]
+        assert answers[0] == answers[1]
+        assert len(answers[0].batches) == len(call.batches)
+        commit.replay_file(by_columns, record)
+        commit.replay_file(one_by_one, expected)
+        assert [found.producers for found in by_columns] == [found.producers for found in one_by_one]
+
+
+def test_a_window_keeps_the_last_five_batches() -> None:
+    table = partitions_of(PartitionId(UUID(int=1), 0))
+    for number in range(8):
+        call = file(f"key-{number}", batch(0, 3, topic=UUID(int=1), producer=(7, 0, 3 * number)))
+        commit.replay_file(table, CommitDecision(table, call, number).record)
+    (partition,) = table
+    assert partition.producers == {
+        7: (0, 7, tuple((3 * number, 3 * number + 2, 3 * number, -1) for number in range(3, 8)))
+    }
 
 
 def typical_file() -> tuple[PartitionTable, CommitFileCall]:

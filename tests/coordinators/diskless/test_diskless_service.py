@@ -9,6 +9,7 @@ import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import (
+    FENCE_ONLY,
     MAX_FILE_BATCHES,
     FindBatchesCall,
     OffsetToDelete,
@@ -167,6 +168,7 @@ def test_offsets_retention_and_prune(tmp_path: Path) -> None:
         pruned = await service.prune(0, PruneCall(TOPIC, 0, 200, 300, 1))
         assert (pruned.error, pruned.wal_start_offset) == (ErrorCode.none, 300)
         assert (await service.prune(0, PruneCall(TOPIC, 0, 200, 300, 1))).error is ErrorCode.none
+        assert await service.apply_retention(0, [policy._replace(retention_bytes=0)]) == []
         found = await service.find_batches(
             0, FindBatchesCall([PartitionToFind(TOPIC, 0, at) for at in (100, 250, 300)])
         )
@@ -174,6 +176,40 @@ def test_offsets_retention_and_prune(tmp_path: Path) -> None:
         assert found[1].moved_to_tier
         assert not found[1].batches
         assert len(found[2].batches) == 10
+        await house.stop()
+
+    run(scene())
+
+
+def test_a_fence_keeps_older_epochs_from_pruning(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(1)])
+        for number in range(4):
+            await service.commit_file(0, file(f"f{number}", batch(0, 10)))
+        fence = PruneCall(TOPIC, 0, FENCE_ONLY, FENCE_ONLY, 5)
+        fenced = await service.prune(0, fence)
+        assert (fenced.error, fenced.wal_start_offset, fenced.remote_metadata_position) == (0, 0, -1)
+        log_end = (await service.describe_coordinator(0)).log_end_offset
+        assert (await service.prune(0, fence)).error is ErrorCode.none
+        assert (await service.describe_coordinator(0)).log_end_offset == log_end  # nothing new to note
+        late = await service.prune(0, PruneCall(TOPIC, 0, 0, 10, 4, 77))
+        assert (late.error, late.wal_start_offset) == (ErrorCode.fenced_leader_epoch, 0)
+        assert (await service.prune(0, fence._replace(epoch=4))).error is ErrorCode.fenced_leader_epoch
+        pruned = await service.prune(0, PruneCall(TOPIC, 0, 0, 20, 5, 99))
+        assert (pruned.error, pruned.wal_start_offset) == (ErrorCode.none, 20)
+        for restart in range(2):
+            fenced = await service.prune(0, fence._replace(epoch=6 + restart))
+            assert (fenced.wal_start_offset, fenced.remote_metadata_position) == (20, 99)
+            house.store.write_all()
+            while house.store.materialiser.to_trim:
+                house.store.materialiser.trim_some(0)
+            settled = await service.prune(0, fence._replace(epoch=6 + restart))
+            assert (settled.wal_size_bytes, settled.wal_batches) == (200, 2)
+            await house.stop()
+            service = await house.start()
+        assert (await service.prune(0, fence)).error is ErrorCode.fenced_leader_epoch
         await house.stop()
 
     run(scene())

@@ -35,6 +35,9 @@ MAX_FILE_BATCHES: Final = 65_536
 METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
 """``max.message.bytes`` of ``__diskless_metadata``, for the largest file at its worst."""
 
+FENCE_ONLY: Final = -1
+"""As both offsets of a prune: only take note of the epoch."""
+
 DEFINITE_REFUSALS: Final = frozenset(
     {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
 )
@@ -221,6 +224,9 @@ class PruneCall(NamedTuple):
 
     The only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start and
     ``epoch`` not older than the newest that pruned. A repeat of the prune that was done last succeeds.
+
+    With ``FENCE_ONLY`` for both offsets nothing moves: no older epoch's prune is accepted any more, and the
+    answer is where the partition stands.
     """
 
     topic_id: UUID
@@ -239,6 +245,11 @@ class PrunedPartition(NamedTuple):
     message: str | None = None
     log_start_offset: int = -1
     wal_start_offset: int = -1
+    remote_metadata_position: int = -1
+    """Of the prune done last: who has read so far knows all segments below ``wal_start_offset``."""
+    wal_size_bytes: int = -1
+    """What lies in the WAL, about: the store follows commits a moment later."""
+    wal_batches: int = -1
 
 
 # -- topics ------------------------------------------------------------------------------------

@@ -34,9 +34,10 @@ def put_column(out: bytearray, values: Sequence[int]) -> None:
     """Append ``values``."""
     if not values:
         return
-    low = min(values)
-    span = max(values) - low
-    width = (span.bit_length() + 7) >> 3
+    low, high = min(values), max(values)
+    width = ((high - low).bit_length() + 7) >> 3
+    if low > 0 and width and width == (high.bit_length() + 7) >> 3:
+        low = 0  # as small, and the values need no arithmetic
     put_varint(out, low)
     out.append(width)
     if width == 0:

@@ -3,10 +3,10 @@
 One batch's refusal does not fail its file: the others commit, and its bytes are dead.
 """
 
-import operator
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
-from uuid import UUID
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby, islice, repeat
+from operator import add, and_, sub
+from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import (
     LOG_APPEND_TIME,
@@ -37,6 +37,7 @@ from moldau.runtime import ErrorCode
 
 MAX_FILE_BYTES: Final = (1 << 32) - 1
 MAX_OFFSET_DELTA: Final = (1 << 31) - 1
+_SEQUENCE_MASK: Final = SEQUENCE_MODULUS - 1
 
 MESSAGES: Final = {
     ErrorCode.unknown_topic_or_partition: "This coordinator has no such partition.",
@@ -70,6 +71,10 @@ _Decided: TypeAlias = tuple[list[int], list[int]]
 """Producer numbers and base sequences of batches that are all accepted."""
 
 
+_Columns: TypeAlias = tuple[tuple[Any, ...], ...]
+"""The fields of :class:`BatchToCommit`, each for all batches of a file or a stretch."""
+
+
 class CommitDecision:
     """Decides over one file; ``record`` is what came out.
 
@@ -100,112 +105,120 @@ class CommitDecision:
             producer_indexes=[],
             base_sequences=[],
         )
-        self._decide(call.batches)
+        if call.batches:
+            self._decide(call.batches)
         self.record.producers.extend(self._numbers)
         self.record.decided = [(draft.partition, draft.windows) for draft in self._drafts.values()]
 
     def _decide(self, batches: Sequence[BatchToCommit]) -> None:
-        start = 0
-        topic_id: UUID | None = None
-        index = -1
-        topic: Mapping[int, PartitionState] = {}
-        for position, batch in enumerate(batches):
-            same_topic = batch[0] is topic_id or batch[0] == topic_id
-            if same_topic and batch[1] == index:
-                continue
-            if position:
-                self._stretch(topic.get(index), batches[start:position], start)
-            if not same_topic:
-                topic_id = batch[0]
-                topic = self._partitions.topic(topic_id)
-            index, start = batch[1], position
-        self._stretch(topic.get(index), batches[start:], start)
-
-    def _stretch(
-        self, partition: PartitionState | None, batches: Sequence[BatchToCommit], start: int
-    ) -> None:
-        record = self.record
-        if partition is None:
-            code = ErrorCode.unknown_topic_or_partition
-            record.rejected.extend(Rejected(start + at, code) for at in range(len(batches)))
+        columns: _Columns = tuple(zip(*batches, strict=True))
+        if _is_plain(columns, self.record.size_bytes):
+            self._plain(batches, columns, 0)
             return
+        for start, end in _stretches(columns):
+            mine = tuple(column[start:end] for column in columns)
+            if _is_plain(mine, self.record.size_bytes):
+                self._plain(batches[start:end], mine, start)
+            else:
+                self._one_by_one(batches[start:end], start)
+
+    def _plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
+        """Decide over plain batches, the first of which is at ``position`` of the file."""
+        accepted_from = 0
+        for start, end in _stretches(columns):
+            if not self._follows(columns, start, end):
+                self._take(columns, accepted_from, start)
+                self._one_by_one(batches[start:end], position + start)
+                accepted_from = end
+        self._take(columns, accepted_from, len(batches))
+
+    def _draft(self, partition: PartitionState) -> _Draft:
         draft = self._drafts.get(partition.number)
         if draft is None:
             draft = self._drafts[partition.number] = _Draft(partition)
-        base_offset = draft.next
-        count = self._whole(draft, batches)
-        if count is None:
-            count = self._one_by_one(draft, batches, start)
-        if count:
-            record.runs.append(Run(*partition.id, base_offset, count))
+        return draft
 
-    def _whole(self, draft: _Draft, batches: Sequence[BatchToCommit]) -> int | None:
-        """Accept all batches of the stretch; ``None``, and nothing has changed, when one is unusual."""
-        (_, _, _, byte_offsets, sizes, deltas, counts, timestamps, types, producer_ids, epochs, sequences, _,
-         transactional) = zip(*batches, strict=True)  # fmt: skip
-        record = self.record
-        if (
-            min(deltas) < 0
-            or min(sizes) <= 0
-            or min(byte_offsets) < 0
-            or any(transactional)
-            or any(types)
-            or max(map(operator.add, byte_offsets, sizes)) > record.size_bytes
-            or list(map(operator.sub, counts, deltas)).count(1) != len(batches)
-        ):
-            return None
-        if max(producer_ids) < 0:
-            numbers, sequences = [NO_PRODUCER] * len(batches), (-1,) * len(batches)
-        else:
-            found = self._numbers_of(draft, producer_ids, epochs, sequences, deltas)
-            if found is None:
-                return None
-            numbers = found
-        record.offset_deltas.extend(deltas)
-        record.flags.extend(types)
-        record.byte_offsets.extend(byte_offsets)
-        record.sizes_bytes.extend(sizes)
-        record.max_timestamps_ms.extend(timestamps)
-        record.producer_indexes.extend(numbers)
-        record.base_sequences.extend(sequences)
-        draft.next += sum(counts)
-        return len(batches)
+    def _follows(self, columns: _Columns, start: int, end: int) -> bool:
+        """Give offsets to a plain stretch; false, and nothing has changed, if a batch is to be refused.
 
-    def _numbers_of(
+        What :meth:`_take` adds to the record is left to it.
+        """
+        partition = self._partitions.find(columns[0][start], columns[1][start])
+        if partition is None:
+            return False
+        draft = self._draft(partition)
+        deltas = columns[5][start:end]
+        producer_ids = columns[9][start:end]
+        if max(producer_ids) >= 0:
+            sequences = columns[11][start:end]
+            windows = self._windows_after(draft, producer_ids, columns[10][start:end], sequences, deltas)
+            if windows is None:
+                return False
+            draft.windows.update(windows)
+        count = end - start
+        self.record.runs.append(Run(*partition.id, draft.next, count))
+        draft.next += sum(deltas) + count
+        return True
+
+    def _windows_after(
         self,
         draft: _Draft,
         producer_ids: Sequence[int],
         epochs: Sequence[int],
         sequences: Sequence[int],
         deltas: Sequence[int],
-    ) -> list[int] | None:
-        """Producers' numbers of batches that all follow their producer's last; ``None`` if one does not."""
+    ) -> dict[int, Window] | None:
+        """Windows after batches that all follow their producer's last; ``None`` if one does not."""
         windows: dict[int, Window] = {}
-        found: list[int] = []
-        numbers, offset, now_ms = self._numbers, draft.next, self.record.committed_ms
-        drafted, known = draft.windows, draft.partition.producers
-        for producer_id, epoch, sequence, delta in zip(producer_ids, epochs, sequences, deltas, strict=True):
-            window = windows.get(producer_id) or drafted.get(producer_id) or known.get(producer_id)
-            if producer_id < 0 or window is None:
+        lookup = draft.window if draft.windows else draft.partition.producers.get
+        repeated = len(set(producer_ids)) != len(producer_ids)
+        now_ms = self.record.committed_ms
+        last_sequences = map(and_, map(add, sequences, deltas), repeat(_SEQUENCE_MASK))
+        offsets = accumulate(map(add, deltas, repeat(1)), initial=draft.next)
+        added = zip(zip(sequences, last_sequences, offsets, repeat(-1)))
+        for producer_id, epoch, sequence, entry in zip(producer_ids, epochs, sequences, added, strict=False):
+            window = (repeated and windows.get(producer_id)) or lookup(producer_id)
+            if not window:
                 return None
             known_epoch, _, entries = window
-            if known_epoch != epoch or sequence != (entries[-1][1] + 1) % SEQUENCE_MODULUS:
+            if known_epoch != epoch or sequence != entries[-1][1] + 1 & _SEQUENCE_MASK:
                 return None
-            entry = (sequence, (sequence + delta) % SEQUENCE_MODULUS, offset, -1)
-            kept = (*entries[1:], entry) if len(entries) == WINDOW_BATCHES else (*entries, entry)
-            windows[producer_id] = (epoch, now_ms, kept)
-            key = (producer_id, epoch)
-            number = numbers.get(key)
-            if number is None:
-                number = numbers[key] = len(numbers) + 1
-            found.append(number)
-            offset += delta + 1
-        drafted.update(windows)
-        return found
+            windows[producer_id] = (epoch, now_ms, entries[1 - WINDOW_BATCHES :] + entry)
+        return windows
 
-    def _one_by_one(self, draft: _Draft, batches: Sequence[BatchToCommit], start: int) -> int:
-        """Accept or refuse each batch; how many were accepted."""
+    def _take(self, columns: _Columns, start: int, end: int) -> None:
+        """Add accepted batches to the record's columns."""
+        if start == end:
+            return
+        record, numbers = self.record, self._numbers
+        (_, _, _, byte_offsets, sizes, deltas, _, timestamps, types, producer_ids, epochs, sequences, _,
+         _) = (column[start:end] for column in columns)  # fmt: skip
+        record.offset_deltas += deltas
+        record.flags += types
+        record.byte_offsets += byte_offsets
+        record.sizes_bytes += sizes
+        record.max_timestamps_ms += timestamps
+        if max(producer_ids) < 0:
+            record.producer_indexes += repeat(NO_PRODUCER, end - start)
+            record.base_sequences += repeat(-1, end - start)
+            return
+        producers = tuple(zip(producer_ids, epochs, strict=True))
+        for producer in dict.fromkeys(producers):
+            if producer[0] >= 0:
+                numbers.setdefault(producer, len(numbers) + 1)
+        record.producer_indexes += map(numbers.get, producers, repeat(NO_PRODUCER))
+        record.base_sequences += sequences
+
+    def _one_by_one(self, batches: Sequence[BatchToCommit], start: int) -> None:
+        """Accept or refuse each batch of a stretch."""
         record, count = self.record, 0
+        partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
+        if partition is None:
+            code = ErrorCode.unknown_topic_or_partition
+            record.rejected.extend(Rejected(start + at, code) for at in range(len(batches)))
+            return
+        draft = self._draft(partition)
+        base_offset = draft.next
         for position, batch in enumerate(batches, start):
             sound = (
                 0 <= batch.last_offset_delta <= MAX_OFFSET_DELTA
@@ -239,7 +252,8 @@ class CommitDecision:
             record.base_sequences.append(sequence)
             draft.next += batch.last_offset_delta + 1
             count += 1
-        return count
+        if count:
+            record.runs.append(Run(*partition.id, base_offset, count))
 
     def _judge(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
         """Check a producer's batch against its window; when accepted, move the draft's window on."""
@@ -259,22 +273,49 @@ class CommitDecision:
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
 
 
+def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
+    """Begin and end of the batches that stand together and belong to one partition."""
+    start = 0
+    for _, run in groupby(zip(columns[0], columns[1], strict=True)):
+        end = start + len(list(run))
+        yield start, end
+        start = end
+
+
+def _is_plain(columns: _Columns, file_bytes: int) -> bool:
+    """Whether there is nothing to be said of any of these batches, but for their producers."""
+    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, transactional = columns
+    return not (
+        min(deltas) < 0
+        or min(sizes) <= 0
+        or min(byte_offsets) < 0
+        or any(transactional)
+        or any(types)
+        or max(map(add, byte_offsets, sizes)) > file_bytes
+        or list(map(sub, counts, deltas)).count(1) != len(sizes)
+    )
+
+
 def result_of(
     receipt: Receipt | FileCommitted, committed_ms: int, partitions: PartitionTable
 ) -> CommitFileResult:
     """The answer that the receipt stands for, with the log starts of now."""
     found: list[CommittedBatch] = []
     deltas, flags = receipt.offset_deltas, receipt.flags
-    none, position = ErrorCode.none, 0
-    new, kind = tuple.__new__, CommittedBatch
+    appended = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
+    none, new, kind = repeat(ErrorCode.none), tuple.__new__, repeat(CommittedBatch)
+    message, is_duplicate = repeat(None), repeat(False)
+    position = 0
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
-        log_start = -1 if partition is None else partition.log_start
-        for at in range(position, position + count):
-            append_ms = committed_ms if flags[at] & FLAG_LOG_APPEND_TIME else -1
-            found.append(new(kind, (none, offset, append_ms, log_start, None, False)))
-            offset += deltas[at] + 1
-        position += count
+        log_starts = repeat(-1 if partition is None else partition.log_start)
+        end = position + count
+        spans = map(add, islice(deltas, position, end), repeat(1))
+        offsets = accumulate(spans, initial=offset)
+        times = repeat(-1, count) if appended is None else islice(appended, position, end)
+        rows = zip(none, offsets, times, log_starts, message, is_duplicate, strict=False)
+        found += map(new, kind, rows)
+        position = end
     # In ascending order of position, so that each insertion finds its place.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))

@@ -4,6 +4,8 @@ import contextlib
 import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -12,11 +14,12 @@ import apsw
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.extents import Extent, trim
 from moldau.coordinators.diskless.partitions import PartitionState
-from moldau.coordinators.diskless.producers import Window
+from moldau.coordinators.diskless.producers import WINDOW_BATCHES, Window
 from moldau.coordinators.diskless.schema import TABLES, VERSION, SqliteOpener, prepare
 from moldau.runtime import Disk
 
 END_OF_LOG: Final = 1 << 62
+_WINDOWS: Final = tuple(Struct(f"={2 + 4 * count}q") for count in range(WINDOW_BATCHES + 1))
 
 
 class Applied(NamedTuple):
@@ -73,10 +76,8 @@ def decode_owners(text: str) -> tuple[int, ...]:
 
 def pack_window(window: Window) -> bytes:
     """epoch, time, then four numbers a batch."""
-    values = [window[0], window[1]]
-    for entry in window[2]:
-        values.extend(entry)
-    return array("q", values).tobytes()
+    epoch, time_ms, entries = window
+    return _WINDOWS[len(entries)].pack(epoch, time_ms, *chain.from_iterable(entries))
 
 
 def unpack_window(packed: bytes) -> Window:

@@ -5,6 +5,8 @@ again, so it holds nothing else. At 500 batches over 50 partitions the two take 
 (KIP-1164's form: 67).
 """
 
+from itertools import chain
+from operator import add, sub
 from typing import NamedTuple
 from uuid import UUID
 
@@ -99,13 +101,9 @@ def decode_receipt(content: bytes) -> Receipt:
 def encode_locations(record: FileCommitted) -> bytes:
     """Gaps between batches, sizes, timestamps, producers, sequences, markers."""
     out = bytearray()
-    sizes = record.sizes_bytes
-    gaps = []
-    end = 0
-    for byte_offset, size_bytes in zip(record.byte_offsets, sizes, strict=True):
-        gaps.append(byte_offset - end)
-        end = byte_offset + size_bytes
-    put_column(out, gaps)
+    sizes, byte_offsets = record.sizes_bytes, record.byte_offsets
+    ends = map(add, byte_offsets, sizes)
+    put_column(out, list(map(sub, byte_offsets, chain((0,), ends))))
     put_column(out, sizes)
     put_column(out, record.max_timestamps_ms)
     put_varint(out, len(record.producers))

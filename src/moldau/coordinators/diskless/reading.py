@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
@@ -122,6 +123,12 @@ class StoreReader:
                 )  # fmt: skip
         return batches
 
+    def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
+        """Bytes and batches of a partition, as far as they are in SQLite; (0, 0) when it is not there."""
+        partition = self.partition(topic_id, partition_index)
+        written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
+        return (0, 0) if written is None else (written.size_bytes, written.batches)
+
     # -- timestamps -----------------------------------------------------------------------------
 
     def first_at_or_after(
@@ -181,8 +188,8 @@ class StoreReader:
         Bounded: at most ``RETENTION_EXTENTS`` extents are looked at; the next pass goes on.
         """
         partition = self.partition(policy.topic_id, policy.partition_index)
-        if partition is None:
-            return None
+        if partition is None or partition.log_start < partition.wal_start:
+            return None  # the part in remote storage is older, and goes first
         written = self._store.materialiser.partitions.get(partition.number)
         excess = 0
         # While freed batches are still being counted off, the size says too much.

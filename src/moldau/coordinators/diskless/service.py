@@ -171,11 +171,12 @@ class DisklessCoordinator:
         return deleted
 
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
-        """Move ``wal_start`` on: the compare-and-set of consolidation."""
+        """Move ``wal_start`` on, the compare-and-set of consolidation; or only fence older epochs."""
         pruned: calls.PrunedPartition = await self._runtime.write(
             coordinator_id, lambda shard, _, token: shard.prune(call, token)
         )
-        return pruned
+        size_bytes, batches = self._reader(coordinator_id).wal_size(call.topic_id, call.partition_index)
+        return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
     # -- reads ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless import commit
 from moldau.coordinators.diskless.calls import (
+    FENCE_ONLY,
     MAX_FILE_BATCHES,
     ClosedFile,
     CommitFileCall,
@@ -143,14 +144,22 @@ class DisklessShard:
             index,
             log_start_offset=partition.log_start,
             wal_start_offset=partition.wal_start,
+            remote_metadata_position=partition.remote_position,
         )
         error = _prune_error(partition, call)
         if error is not None:
             return answer(token, here._replace(error=error[0], message=error[1]))
+        if from_offset == to_offset == FENCE_ONLY:
+            if epoch == partition.prune_epoch:
+                return answer(token, here)
+            here_offset = partition.wal_start
+            fence = Pruned(topic_id, index, here_offset, here_offset, epoch, partition.remote_position)
+            return answer(token, here, [fence])
         if (from_offset, to_offset) == partition.last_prune:
             return answer(token, here)
         record = Pruned(topic_id, index, from_offset, to_offset, epoch, position)
-        return answer(token, here._replace(wal_start_offset=to_offset), [record])
+        moved = here._replace(wal_start_offset=to_offset, remote_metadata_position=position)
+        return answer(token, moved, [record])
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -257,7 +266,7 @@ def _unknown_partition() -> tuple[ErrorCode, str]:
 def _prune_error(partition: PartitionState, call: PruneCall) -> tuple[ErrorCode, str] | None:
     if call.epoch < partition.prune_epoch:
         return ErrorCode.fenced_leader_epoch, f"Epoch {partition.prune_epoch} has pruned already."
-    if (call.from_offset, call.to_offset) == partition.last_prune:
+    if (call.from_offset, call.to_offset) in (partition.last_prune, (FENCE_ONLY, FENCE_ONLY)):
         return None
     if call.from_offset != partition.wal_start:
         return (

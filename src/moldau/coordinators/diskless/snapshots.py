@@ -14,8 +14,8 @@ class Snapshotter:
     """One store's snapshots, one at a time.
 
     The rows are read in slices on the event loop, from a read transaction on a connection of its own. A
-    worker thread would hold the interpreter's lock for as long as it reads, in turns of 5 ms, which commits
-    felt (p99 of 120 ms instead of 30).
+    worker thread would hold the interpreter's lock for as long as it reads, in turns of 5 ms: with four
+    commits in flight and a million batches, p99 was 25 ms with a thread and 16 in slices (15 without).
     """
 
     def __init__(self, store: DisklessStore) -> None:

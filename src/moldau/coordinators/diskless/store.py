@@ -32,8 +32,9 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 logger = logging.getLogger(__name__)
 
 FLUSH_DELAY_S: Final = 0.02
-FLUSH_RECORDS: Final = 8
-"""Records a transaction takes; the loop gets a turn after each."""
+FLUSH_RECORDS: Final = 12
+"""Records a transaction takes at most; the loop gets a turn after each. The more, the more often a producer's
+window is written once instead of twice; the fewer, the shorter what a commit may wait for."""
 MAX_UNWRITTEN_RECORDS: Final = 256
 """Beyond it, records are written as they are handed over."""
 

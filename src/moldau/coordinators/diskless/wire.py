@@ -396,6 +396,9 @@ async def _prune(service: DisklessCoordinator, request: prune.DisklessPruneReque
                         error_message=found.message,
                         log_start_offset=found.log_start_offset,
                         wal_start_offset=found.wal_start_offset,
+                        remote_metadata_position=found.remote_metadata_position,
+                        wal_size_bytes=found.wal_size_bytes,
+                        wal_batches=found.wal_batches,
                     )
                     for found in partitions
                 ],

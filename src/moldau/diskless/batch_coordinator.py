@@ -13,6 +13,8 @@ from moldau.coordinators.diskless.calls import (
     FoundPartition,
     ListedOffset,
     OffsetToDelete,
+    PruneCall,
+    PrunedPartition,
     TimestampToList,
 )
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -48,6 +50,10 @@ class BatchCoordinator(Protocol):
     async def list_offsets(self, partitions: Sequence[TimestampToList]) -> Sequence[ListedOffset]: ...
 
     async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
+
+    async def prune(self, call: PruneCall) -> PrunedPartition:
+        """Let a partition's WAL begin later, compare-and-set; or only fence older epochs."""
+        ...
 
 
 BatchCoordinatorMaker: TypeAlias = Callable[[Mapping[str, str], Machine], BatchCoordinator]

@@ -16,6 +16,8 @@ from moldau.coordinators.diskless.calls import (
     ListedOffset,
     OffsetToDelete,
     PartitionToFind,
+    PruneCall,
+    PrunedPartition,
     TimestampToList,
 )
 from moldau.runtime import ErrorCode, KafkaError
@@ -37,6 +39,8 @@ class CoordinatorCalls(Protocol):
     async def delete_records(
         self, coordinator_id: int, offsets: Sequence[OffsetToDelete]
     ) -> Sequence[DeletedRecords]: ...
+
+    async def prune(self, coordinator_id: int, call: PruneCall) -> PrunedPartition: ...
 
 
 Asked = TypeVar("Asked", PartitionToFind, TimestampToList, OffsetToDelete)
@@ -83,6 +87,10 @@ class RoutingBatchCoordinator:
         return await self._split(
             offsets, lambda owner, some: self._calls_of(owner).delete_records(owner, some), DeletedRecords
         )
+
+    async def prune(self, call: PruneCall) -> PrunedPartition:
+        owner = self._owner_of(call.topic_id, call.partition_index)
+        return await self._calls_of(owner).prune(owner, call)
 
     async def _find(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         return await self._split(

@@ -11,6 +11,7 @@ from moldau.runtime import ErrorCode
 class DisklessPrunePartition(Message):
     partition_index: int = wire("int32")
     from_offset: int = wire("int64")
+    """With -1 for both offsets, only the epoch is noted: no older one's prune is accepted any more."""
     to_offset: int = wire("int64")
     epoch: int = wire("int32")
     remote_metadata_position: int = wire("int64", default=-1)
@@ -29,6 +30,10 @@ class DisklessPrunePartitionResult(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     log_start_offset: int = wire("int64", default=-1)
     wal_start_offset: int = wire("int64", default=-1)
+    remote_metadata_position: int = wire("int64", default=-1)
+    """Of the prune done last."""
+    wal_size_bytes: int = wire("int64", default=-1)
+    wal_batches: int = wire("int32", default=-1)
 
 
 @message

@@ -1,0 +1,93 @@
+"""Builds the segments of a unit: reads ranges of WAL objects side by side, scatters them, finishes them.
+
+Knows an object store, a storage manager and where to run what takes time; nothing of leaders, coordinators
+or engines. A broker and the tasks of an outside engine run the same code.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from moldau.objects.storage import ObjectStorage
+from moldau.runtime import Workers
+from moldau.tiered.builder import BuiltSegment, finish_segment
+from moldau.tiered.consolidation.plan import ObjectRange, PlannedSegment, plan_ranges
+from moldau.tiered.storage_manager import LogSegmentData, RemoteStorageManager
+
+__all__ = ["READS_IN_FLIGHT", "build_segments", "copy_segment"]
+
+READS_IN_FLIGHT: Final = 8
+
+
+async def build_segments(
+    segments: Sequence[PlannedSegment],
+    storage: ObjectStorage,
+    workers: Workers,
+    *,
+    into: bytearray | None = None,
+    reads_in_flight: int = READS_IN_FLIGHT,
+) -> list[BuiltSegment]:
+    """The segments, in order, from the objects in ``storage``.
+
+    ``into`` is memory to build them in, if it is large enough for all of them; memory that was used before
+    is much faster than new memory. The segments live in it: it must not be used again before they are copied.
+
+    Raises ``StorageError`` (``ObjectNotFoundError`` when batches have left the WAL meanwhile: plan anew) and
+    :class:`CorruptRecordError` when the objects do not hold what was committed.
+    """
+    size_bytes = sum(segment.size_bytes for segment in segments)
+    memory = memoryview(into if into is not None and len(into) >= size_bytes else bytearray(size_bytes))
+    buffers: list[memoryview] = []
+    position = 0
+    for segment in segments:
+        buffers.append(memory[position : position + segment.size_bytes])
+        position += segment.size_bytes
+    await _read(plan_ranges(segments), buffers, storage, reads_in_flight)
+    return [
+        await workers.run(
+            finish_segment,
+            buffer,
+            [run.as_batches for run in segment.runs],
+            index_interval_bytes=segment.index_interval_bytes,
+        )
+        for segment, buffer in zip(segments, buffers, strict=True)
+    ]
+
+
+async def _read(
+    ranges: Sequence[ObjectRange], buffers: Sequence[memoryview], storage: ObjectStorage, in_flight: int
+) -> None:
+    waiting = iter(ranges)
+
+    async def reader() -> None:
+        for wanted in waiting:
+            view = await storage.fetch(wanted.object_key, wanted.start, wanted.size_bytes)
+            for number, position, start, size_bytes in wanted.pieces:
+                buffers[number][position : position + size_bytes] = view[start : start + size_bytes]
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(in_flight, len(ranges))):
+                group.create_task(reader())
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+
+
+async def copy_segment(
+    segment: PlannedSegment, built: BuiltSegment, manager: RemoteStorageManager
+) -> bytes | None:
+    """Store a built segment; what the storage manager wants to have in the segment's metadata.
+
+    Raises ``RemoteStorageError``.
+    """
+    return await manager.copy_log_segment_data(
+        segment.metadata,
+        LogSegmentData(
+            log_segment=built.log,
+            offset_index=built.offset_index,
+            time_index=built.time_index,
+            transaction_index=built.transaction_index or None,
+            producer_snapshot=built.producer_snapshot,
+            leader_epochs=built.leader_epoch_checkpoint,
+        ),
+    )

@@ -1,0 +1,108 @@
+"""The plans of one leader that are being carried out: who does it, until when, and what came of it. Pure."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from moldau.tiered.consolidation.plan import PlannedSegment
+from moldau.tiered.segments import TopicIdPartition
+
+__all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
+
+
+@dataclass(slots=True)
+class Lease:
+    """An engine's word to be at work; without it, or when it is over, others may plan the same."""
+
+    id: UUID
+    engine: str
+    until_ms: int
+
+
+@dataclass(slots=True)
+class OpenSegment:
+    """A planned segment, and the copy that its engine told of."""
+
+    planned: PlannedSegment
+    is_copied: bool = False
+    custom_metadata: bytes | None = None
+
+
+@dataclass(slots=True)
+class OpenPlan:
+    """The next segments of one partition, in the order of their offsets; each leaves when it is published."""
+
+    partition: TopicIdPartition
+    lease: Lease
+    epoch: int
+    wal_start: int
+    """Where the WAL began when it was last asked for."""
+    segments: list[OpenSegment] = field(default_factory=list)
+
+    def find(self, segment_id: UUID) -> OpenSegment | None:
+        """One of its segments."""
+        return next((one for one in self.segments if one.planned.segment_id == segment_id), None)
+
+
+class OpenPlans:
+    """At most one plan a partition."""
+
+    def __init__(self) -> None:
+        self._leases: dict[UUID, Lease] = {}
+        self._plans: dict[TopicIdPartition, OpenPlan] = {}
+
+    def __iter__(self) -> Iterator[OpenPlan]:
+        return iter(list(self._plans.values()))
+
+    def of(self, partition: TopicIdPartition) -> OpenPlan | None:
+        """The partition's plan, whoever carries it out."""
+        return self._plans.get(partition)
+
+    def own(self, partition: TopicIdPartition) -> set[UUID]:
+        """The segments of a partition that are being built."""
+        plan = self._plans.get(partition)
+        return set() if plan is None else {one.planned.segment_id for one in plan.segments}
+
+    def lease(self, id: UUID, engine: str, until_ms: int) -> Lease:
+        """Begin a lease."""
+        self._leases[id] = Lease(id, engine, until_ms)
+        return self._leases[id]
+
+    def renew(self, id: UUID, until_ms: int) -> bool:
+        """Make a lease last longer, never shorter; False when it is over."""
+        lease = self._leases.get(id)
+        if lease is None:
+            return False
+        lease.until_ms = max(lease.until_ms, until_ms)
+        return True
+
+    def add(self, plan: OpenPlan) -> None:
+        """Begin to carry out a plan of a partition that has none."""
+        assert plan.partition not in self._plans
+        self._plans[plan.partition] = plan
+
+    def drop(self, plan: OpenPlan) -> None:
+        """Give a plan up, or note that it is done; a lease without plans is over."""
+        if self._plans.get(plan.partition) is plan:
+            del self._plans[plan.partition]
+        if not any(one.lease is plan.lease for one in self._plans.values()):
+            self._leases.pop(plan.lease.id, None)
+
+    def give_up(self, id: UUID, partitions: Iterable[TopicIdPartition] | None = None) -> list[OpenPlan]:
+        """End a lease's plans, or those of some partitions; returns them."""
+        wanted = None if partitions is None else set(partitions)
+        ended = [
+            plan for plan in self if plan.lease.id == id and (wanted is None or plan.partition in wanted)
+        ]
+        for plan in ended:
+            self.drop(plan)
+        return ended
+
+    def expire(self, now_ms: int) -> list[OpenPlan]:
+        """End the plans of leases that are over; returns them."""
+        ended = [plan for plan in self if plan.lease.until_ms < now_ms]
+        for plan in ended:
+            self.drop(plan)
+        for lease in [lease for lease in self._leases.values() if lease.until_ms < now_ms]:
+            del self._leases[lease.id]
+        return ended

@@ -1,0 +1,318 @@
+"""Which batches make the next segments of a partition, and which segments are best built together. Pure.
+
+The plan of a segment tells where its bytes lie and nothing of what is in them, so that it can be sent to
+whoever builds it.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
+from moldau.records.batch import NO_TIMESTAMP
+from moldau.tiered.builder import LEADER_EPOCH, BatchRun
+from moldau.tiered.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+
+__all__ = [
+    "GatheredSegment",
+    "ObjectRange",
+    "PlannedSegment",
+    "SegmentGathering",
+    "SegmentRules",
+    "Unit",
+    "WalRun",
+    "lay_out_units",
+    "plan_ranges",
+]
+
+DEFAULT_UNIT_BYTES: Final = 256 * 1024**2
+DEFAULT_GAP_BYTES: Final = 8 * 1024**2
+"""As large as an object usually is: a request costs more than the bytes that are read for nothing."""
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+class WalRun(NamedTuple):
+    """Batches of one partition that lie one behind the other in a WAL object, dense in offsets."""
+
+    object_key: str
+    byte_offset: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    append_time_ms: int = NO_TIMESTAMP
+    """The timestamp of all their records where they have LogAppendTime; else -1."""
+
+    @property
+    def as_batches(self) -> BatchRun:
+        """What the builder needs to know of it."""
+        return BatchRun(self.base_offset, self.last_offset, self.size_bytes, self.append_time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRules:
+    """When the batches that a partition has in the WAL make a segment."""
+
+    segment_bytes: int = 64 * 1024**2
+    """As soon as there are so many; a segment is larger only when a single batch is."""
+    max_age_ms: int = 3_600_000
+    """Or, however few there are, when the oldest of them was committed so long ago."""
+
+
+class GatheredSegment(NamedTuple):
+    """Batches that make one segment."""
+
+    runs: tuple[WalRun, ...]
+    batches: int
+    size_bytes: int
+    max_timestamp_ms: int
+    oldest_commit_ms: int
+
+    @property
+    def base_offset(self) -> int:
+        """Of the first batch; the WAL may begin inside of it."""
+        return self.runs[0].base_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Of the last record (inclusive)."""
+        return self.runs[-1].last_offset
+
+
+class SegmentGathering:
+    """Takes a partition's batches in the order of their offsets and gives the segments that they make."""
+
+    def __init__(self, rules: SegmentRules) -> None:
+        self._rules = rules
+        self._begin()
+
+    def _begin(self) -> None:
+        self._runs: list[WalRun] = []
+        self._batches = self._size_bytes = 0
+        self._max_timestamp_ms = NO_TIMESTAMP
+        self._oldest_commit_ms = -1
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the batches that make no segment yet."""
+        return self._size_bytes
+
+    def add(self, batches: Iterable[BatchCoordinate]) -> list[GatheredSegment]:
+        """The segments that are complete now. ``ValueError`` for a batch that does not follow the last."""
+        complete: list[GatheredSegment] = []
+        for batch in batches:
+            runs = self._runs
+            if runs and batch.base_offset != runs[-1].last_offset + 1:
+                raise ValueError(f"offset {batch.base_offset} came after {runs[-1].last_offset}")
+            if runs and self._is_full_with(batch):
+                complete.append(self._take())
+            self._append(batch)
+            if self._size_bytes >= self._rules.segment_bytes:
+                complete.append(self._take())
+        return complete
+
+    def rest(self, now_ms: int) -> GatheredSegment | None:
+        """What is left, if it is old enough to be a segment by itself."""
+        if not self._runs or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
+            return None
+        return self._take()
+
+    def _is_full_with(self, batch: BatchCoordinate) -> bool:
+        too_many = batch.last_offset - self._runs[0].base_offset > _MAX_RELATIVE_OFFSET
+        return too_many or self._size_bytes + batch.size_bytes > self._rules.segment_bytes
+
+    def _append(self, batch: BatchCoordinate) -> None:
+        append_time_ms = batch.log_append_time_ms if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
+        last = self._runs[-1] if self._runs else None
+        if (
+            last is not None
+            and last.object_key == batch.object_key
+            and last.byte_offset + last.size_bytes == batch.byte_offset
+            and last.append_time_ms == append_time_ms
+        ):
+            self._runs[-1] = last._replace(
+                size_bytes=last.size_bytes + batch.size_bytes, last_offset=batch.last_offset
+            )
+        else:
+            self._runs.append(
+                WalRun(
+                    batch.object_key,
+                    batch.byte_offset,
+                    batch.size_bytes,
+                    batch.base_offset,
+                    batch.last_offset,
+                    append_time_ms,
+                )
+            )
+        if self._oldest_commit_ms < 0 or batch.log_append_time_ms < self._oldest_commit_ms:
+            self._oldest_commit_ms = batch.log_append_time_ms
+        self._batches += 1
+        self._size_bytes += batch.size_bytes
+        self._max_timestamp_ms = max(self._max_timestamp_ms, batch.max_timestamp_ms)
+
+    def _take(self) -> GatheredSegment:
+        taken = GatheredSegment(
+            tuple(self._runs),
+            self._batches,
+            self._size_bytes,
+            self._max_timestamp_ms,
+            self._oldest_commit_ms,
+        )
+        self._begin()
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSegment:
+    """A segment to be built and copied: all that its builder needs, and what names its plan."""
+
+    metadata: RemoteLogSegmentMetadata
+    """As recorded, in COPY_SEGMENT_STARTED: what the storage manager is given with the copy."""
+    runs: tuple[WalRun, ...]
+    index_interval_bytes: int = 4096
+    """The topic's ``index.interval.bytes``."""
+
+    @staticmethod
+    def of(
+        gathered: GatheredSegment,
+        partition: TopicIdPartition,
+        segment_id: UUID,
+        *,
+        broker_id: int,
+        now_ms: int,
+        index_interval_bytes: int = 4096,
+    ) -> "PlannedSegment":
+        """``segment_id`` is new: it is used for no other plan."""
+        metadata = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId.of(partition, segment_id),
+            start_offset=gathered.base_offset,
+            end_offset=gathered.end_offset,
+            max_timestamp_ms=gathered.max_timestamp_ms,
+            broker_id=broker_id,
+            event_timestamp_ms=now_ms,
+            segment_size_bytes=gathered.size_bytes,
+            leader_epochs=(EpochStart(LEADER_EPOCH, gathered.base_offset),),
+            # Transactional batches are refused in diskless topics, so nothing in it was aborted.
+            txn_index_empty=True,
+        )
+        return PlannedSegment(metadata, gathered.runs, index_interval_bytes)
+
+    @property
+    def partition(self) -> TopicIdPartition:
+        """The partition that the segment belongs to."""
+        return self.metadata.topic_id_partition
+
+    @property
+    def segment_id(self) -> UUID:
+        """Names the segment in remote storage."""
+        return self.metadata.id.id
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the segment's log."""
+        return self.metadata.segment_size_bytes
+
+
+# -- units of work -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Segments that one task builds, because their batches lie side by side in the same objects."""
+
+    segments: tuple[PlannedSegment, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its segments: what building it takes in memory."""
+        return sum(segment.size_bytes for segment in self.segments)
+
+
+def lay_out_units(segments: Iterable[PlannedSegment], max_bytes: int = DEFAULT_UNIT_BYTES) -> list[Unit]:
+    """Segments as units of at most ``max_bytes`` (or one segment each), in the order to be built.
+
+    WAL objects hold partitions in the order of (topic id, index), so a unit is made of neighbours in that
+    order whose segments begin at about the same time: the first segment of each partition, then the second
+    of each, and so on. Which leaders and coordinators they belong to does not matter. The segments of a
+    partition come in the order of their offsets, and units that are earlier in the list hold the earlier
+    ones.
+    """
+    by_partition: dict[tuple[int, int], list[PlannedSegment]] = {}
+    for segment in segments:
+        partition = segment.partition
+        by_partition.setdefault((partition.topic_id.int, partition.partition), []).append(segment)
+    for some in by_partition.values():
+        some.sort(key=lambda segment: segment.metadata.start_offset)
+    units: list[Unit] = []
+    for rank in range(max(map(len, by_partition.values()), default=0)):
+        chosen: list[PlannedSegment] = []
+        size_bytes = 0
+        for key in sorted(by_partition):
+            if rank >= len(by_partition[key]):
+                continue
+            segment = by_partition[key][rank]
+            if chosen and size_bytes + segment.size_bytes > max_bytes:
+                units.append(Unit(tuple(chosen)))
+                chosen, size_bytes = [], 0
+            chosen.append(segment)
+            size_bytes += segment.size_bytes
+        if chosen:
+            units.append(Unit(tuple(chosen)))
+    return units
+
+
+class Piece(NamedTuple):
+    """A run within a range that is read: where it goes."""
+
+    segment: int
+    """Number of the segment in its unit."""
+    position: int
+    """Of the run in the segment."""
+    start: int
+    """Of the run in the range."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRange:
+    """One ranged request and the runs in it."""
+
+    object_key: str
+    start: int
+    size_bytes: int
+    pieces: tuple[Piece, ...]
+
+
+def plan_ranges(
+    segments: Sequence[PlannedSegment], max_gap_bytes: int = DEFAULT_GAP_BYTES
+) -> list[ObjectRange]:
+    """The requests that read all runs of ``segments``, in the order in which objects are first needed.
+
+    One request an object, unless more than ``max_gap_bytes`` lie between two runs.
+    """
+    by_object: dict[str, list[tuple[int, Piece]]] = {}
+    for number, segment in enumerate(segments):
+        position = 0
+        for run in segment.runs:
+            piece = Piece(number, position, run.byte_offset, run.size_bytes)
+            by_object.setdefault(run.object_key, []).append((run.byte_offset, piece))
+            position += run.size_bytes
+    ranges: list[ObjectRange] = []
+    for object_key, found in by_object.items():
+        found.sort()
+        start = end = found[0][0]
+        pieces: list[Piece] = []
+        for at, piece in found:
+            if at - end > max_gap_bytes:
+                ranges.append(ObjectRange(object_key, start, end - start, tuple(pieces)))
+                pieces, start = [], at
+            pieces.append(piece._replace(start=at - start))
+            end = max(end, at + piece.size_bytes)
+        ranges.append(ObjectRange(object_key, start, end - start, tuple(pieces)))
+    return ranges

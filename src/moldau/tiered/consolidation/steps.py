@@ -1,0 +1,86 @@
+"""What a leader does about the segments of a diskless partition that are already recorded. Pure.
+
+The rules keep every record readable at any moment, though several leaders may believe to be the one:
+
+1. A leader *fences* at the coordinator before it acts: with its epoch there, no older leader's prune is
+   accepted any more. What it then reads of the metadata (up to the position that the coordinator names)
+   holds every segment on which a prune was ever based.
+2. ``wal_start`` moves only onto the end of a finished segment that holds it.
+3. A segment whose copy has not finished is discarded only if it was seen before the fence (so no newer
+   leader can have begun it) *and* is unfinished after it (so no prune was, or will be, based on it).
+4. A finished segment is deleted only when it lies wholly below ``log_start``, or when one other finished
+   segment holds all that it holds. Both stay true for ever, whoever looks.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.segments import RemoteLogSegmentMetadata
+
+__all__ = ["Steps", "decide"]
+
+_State: Final = RemoteLogSegmentState
+_DISCARDED_A_ROUND: Final = 100
+
+
+class Steps(NamedTuple):
+    """What is to be done, in this order."""
+
+    adopt: RemoteLogSegmentMetadata | None
+    """Finished and holding ``wal_start``: prune behind it, and decide again."""
+    discard: tuple[RemoteLogSegmentMetadata, ...]
+    """Record that they are deleted, delete their objects, record that it is done."""
+
+
+def decide(
+    segments: Sequence[RemoteLogSegmentMetadata],
+    *,
+    log_start: int,
+    wal_start: int,
+    seen_before_fence: Collection[UUID],
+    own: Collection[UUID],
+) -> Steps:
+    """What to do about ``segments``, as they are after the fence.
+
+    ``own`` are those that are being built under plans of this leader.
+    """
+    finished = [one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED]
+    adopt = max(
+        (one for one in finished if one.start_offset <= wal_start <= one.end_offset),
+        key=lambda one: one.end_offset,
+        default=None,
+    )
+    needless = {one.id.id for one in _covered(finished)}
+    discard = [
+        one
+        for one in segments
+        if _is_rest(one, seen_before_fence, own)
+        or (one.state is _State.COPY_SEGMENT_FINISHED and one.end_offset < log_start)
+        or one.id.id in needless
+    ]
+    return Steps(adopt, tuple(discard[:_DISCARDED_A_ROUND]))
+
+
+def _is_rest(
+    segment: RemoteLogSegmentMetadata, seen_before_fence: Collection[UUID], own: Collection[UUID]
+) -> bool:
+    """Whether somebody began to copy or to delete it and is not there any more."""
+    if segment.state is _State.DELETE_SEGMENT_STARTED:
+        return True
+    unfinished = segment.state is _State.COPY_SEGMENT_STARTED
+    return unfinished and segment.id.id in seen_before_fence and segment.id.id not in own
+
+
+def _covered(finished: Iterable[RemoteLogSegmentMetadata]) -> list[RemoteLogSegmentMetadata]:
+    """Segments of which one other segment has all records; of equal ones all but one."""
+    # In this order a segment can be covered only by one before it: by the one that reaches farthest.
+    ordered = sorted(finished, key=lambda one: (one.start_offset, -one.end_offset, one.id.id))
+    covered: list[RemoteLogSegmentMetadata] = []
+    farthest = -1
+    for one in ordered:
+        if one.end_offset <= farthest:
+            covered.append(one)
+        farthest = max(farthest, one.end_offset)
+    return covered

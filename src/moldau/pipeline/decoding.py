@@ -4,7 +4,8 @@ A Python loop costs about 0.2 µs a step, so it only finds where each record sta
 as vectorised varints, and keys, values and headers are gathered by one Arrow kernel each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -13,22 +14,26 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from moldau.pipeline.planning import OffsetRange
+from moldau.pipeline.record_walk import find_records
 from moldau.pipeline.varints import PADDING_BYTES, Bytes, Longs, read_varints
 from moldau.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL_BIT,
     HEADER_SIZE_BYTES,
+    TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Buffer,
     TimestampType,
     check_batch,
     iter_headers,
 )
-from moldau.records.compression import Compression
-from moldau.records.errors import InvalidRecordError
+from moldau.records.errors import CorruptRecordError, InvalidRecordError
 from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong
 
-CHUNK_BYTES: Final = 16 * 1024 * 1024
-"""Decompressed bytes that are decoded at once: enough to make the cost of a call small."""
+CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""Decompressed bytes that are decoded at once: enough to make a call's cost small, and little enough for
+what is computed on the way to stay in the processor's caches."""
 VECTOR_HEADERS_MAX: Final = 32
 """A record with more headers is read alone, so that it does not cost a pass over all others for each."""
 MICROSECONDS_IN_MS: Final = 1000
@@ -51,17 +56,49 @@ SCHEMA: Final = pa.schema(
 Indices: TypeAlias = npt.NDArray[np.bool_]
 
 
+class FoundBatch(NamedTuple):
+    """A batch as it was fetched, and what the coordinator decided about it where it is still to be said."""
+
+    data: Buffer
+    partition: int
+    base_offset: int | None = None
+    """``None``: the one that the batch has."""
+    append_time_ms: int | None = None
+    """``None``: timestamps are those of the batch."""
+
+
 class Opened(NamedTuple):
     """A batch and its records' bytes, decompressed."""
 
     header: BatchHeader
     data: bytes | memoryview
+    partition: int = 0
 
 
-def _open(batch: Buffer, header: BatchHeader) -> Opened:
-    if header.compression is Compression.NONE:  # joining a chunk is the only copy that is needed
-        return Opened(header, memoryview(batch)[HEADER_SIZE_BYTES : header.size_bytes])
-    return Opened(*open_batch(batch))
+def _open(found: FoundBatch) -> Opened | None:
+    """The batch with its final header; ``None`` for a control batch."""
+    data, partition, base_offset, append_time_ms = found
+    try:
+        header = check_batch(data)
+    except CorruptRecordError as error:
+        if base_offset is None:
+            raise
+        raise CorruptRecordError(f"partition {partition}, offset {base_offset}: {error}") from error
+    if header.attributes & CONTROL_BIT:
+        return None
+    if header.records_count < 0:
+        raise InvalidRecordError(f"the batch says it holds {header.records_count} records")
+    content: bytes | memoryview
+    if header.attributes & COMPRESSION_MASK:
+        _, content = open_batch(data)
+    else:  # joining a chunk is the only copy that is needed
+        content = memoryview(data)[HEADER_SIZE_BYTES : header.size_bytes]
+    if base_offset is not None:
+        header = header._replace(base_offset=base_offset)
+    if append_time_ms is not None:
+        attributes = header.attributes | TIMESTAMP_TYPE_BIT
+        header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
+    return Opened(header, content, partition)
 
 
 def decode(
@@ -69,26 +106,44 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """The records of one partition's batches that lie in the range, in order, as :data:`SCHEMA` says.
 
-    Control batches are skipped. Each element of ``batches`` starts at a batch. Raises
+    Each element of ``batches`` starts at a batch. Raises as :func:`decode_found`.
+    """
+    found = (FoundBatch(batch, wanted.partition) for batch in batches)
+    return decode_found(found, [wanted], chunk_bytes=chunk_bytes)
+
+
+def decode_found(
+    batches: Iterable[FoundBatch],
+    wanted: Sequence[OffsetRange],
+    columns: Collection[str] | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """The records that lie in the ranges, those of a partition in order, with the named columns or all.
+
+    A partition has one range at most. Control batches are skipped. Raises
     :class:`moldau.records.errors.CorruptRecordError` for a wrong CRC and :class:`InvalidRecordError` for
     records that do not fit their batch, or a timestamp beyond what microseconds can hold.
     """
-    pending: list[Opened] = []
-    size = 0
-    for batch in batches:
-        header = check_batch(batch)
-        if header.is_control or header.last_offset < wanted.start or header.base_offset >= wanted.end:
-            continue
-        if header.records_count < 0:
-            raise InvalidRecordError(f"the batch says it holds {header.records_count} records")
-        opened = _open(batch, header)
-        pending.append(opened)
-        size += len(opened.data)
-        if size >= chunk_bytes:
-            yield from _non_empty(decode_opened(pending, wanted))
-            pending, size = [], 0
-    if pending:
-        yield from _non_empty(decode_opened(pending, wanted))
+    ranges = {one.partition: one for one in wanted}
+    schema = SCHEMA if columns is None else pa.schema([field for field in SCHEMA if field.name in columns])
+    with _scratch() as scratch:
+        pending: list[Opened] = []
+        size = 0
+        for found in batches:
+            opened = _open(found)
+            if opened is None:
+                continue
+            header, data, partition = opened
+            within = ranges[partition]
+            if header.last_offset < within.start or header.base_offset >= within.end:
+                continue
+            pending.append(opened)
+            size += len(data)
+            if size >= chunk_bytes:
+                yield from _non_empty(_decode_opened(pending, ranges, schema, scratch))
+                pending, size = [], 0
+        if pending:
+            yield from _non_empty(_decode_opened(pending, ranges, schema, scratch))
 
 
 def batches_in(buffer: Buffer) -> Iterator[memoryview]:
@@ -103,66 +158,93 @@ def _non_empty(decoded: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield decoded
 
 
-def decode_opened(batches: Sequence[Opened], wanted: OffsetRange) -> pa.RecordBatch:
-    """The wanted records of some opened batches of a partition; errors as :func:`decode`."""
+def _decode_opened(
+    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], schema: Any, scratch: "_Scratch"
+) -> pa.RecordBatch:
+    """The wanted records of some opened batches."""
+    names = frozenset(schema.names)
     counts = np.array([batch.header.records_count for batch in batches], np.int64)
-    padded = b"".join([*(batch.data for batch in batches), bytes(PADDING_BYTES)])
-    fields = _read_fields(np.frombuffer(padded, np.uint8), *_bounds(batches, padded))
+    padded = scratch.join([batch.data for batch in batches])
+    fields = _read_fields(
+        np.frombuffer(padded, np.uint8),
+        *find_records(padded, [len(batch.data) for batch in batches], counts),
+    )
     source = pa.py_buffer(padded)
     base_offsets = np.array([batch.header.base_offset for batch in batches], np.int64)
     offsets = fields.offset_deltas + np.repeat(base_offsets, counts)
-    columns = {
-        "key": _gather(source, fields.keys),
-        "value": _gather(source, fields.values),
-        "headers": _headers(source, fields),
-        "partition": pa.array(np.full(len(offsets), wanted.partition, np.int32)),
-        "offset": pa.array(offsets),
-        "timestamp": _timestamps(batches, counts, fields.timestamp_deltas, offsets),
-        "timestampType": pa.array(
-            np.repeat(np.array([batch.header.timestamp_type for batch in batches], np.int32), counts)
-        ),
-    }
-    decoded = pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
-    inside: Indices = (offsets >= wanted.start) & (offsets < wanted.end)
-    return decoded if inside.all() else decoded.filter(pa.array(inside))
+    columns: dict[str, pa.Array] = {"offset": pa.array(offsets)}
+    if "key" in names:
+        columns["key"] = _gather(source, fields.keys)
+    if "value" in names:
+        columns["value"] = _gather(source, fields.values)
+    if "headers" in names:
+        columns["headers"] = _headers(source, fields)
+    if "partition" in names:
+        columns["partition"] = _repeated([batch.partition for batch in batches], counts)
+    if "timestamp" in names:
+        columns["timestamp"] = _timestamps(batches, counts, fields.timestamp_deltas, offsets)
+    if "timestampType" in names:
+        columns["timestampType"] = _repeated([batch.header.timestamp_type for batch in batches], counts)
+    arrays = [columns[name] for name in schema.names]
+    if not arrays:  # a count needs rows without columns
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(offsets), pa.struct([])))
+    decoded = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    outside = _outside(batches, ranges, counts, offsets)
+    return decoded if outside is None else decoded.filter(pa.array(~outside))
 
 
-def _bounds(batches: Sequence[Opened], padded: bytes) -> tuple[Longs, Longs]:
-    """Where the records' fields start (behind their lengths) and end."""
-    positions: list[int] = []
-    position = 0
+def _repeated(values: Sequence[int], counts: Longs) -> pa.Array:
+    return pa.array(np.repeat(np.array(values, np.int32), counts))
+
+
+def _outside(
+    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
+) -> Indices | None:
+    """Which records are not wanted; ``None`` where all are, as in most chunks."""
+    limits = [ranges[batch.partition] for batch in batches]
+    if len(set(limits)) == 1:
+        start, end = limits[0].start, limits[0].end
+        if offsets.size == 0 or (offsets.min() >= start and offsets.max() < end):
+            return None
+    starts = np.repeat(np.array([limit.start for limit in limits], np.int64), counts)
+    ends = np.repeat(np.array([limit.end for limit in limits], np.int64), counts)
+    outside: Indices = (offsets < starts) | (offsets >= ends)
+    return outside if outside.any() else None
+
+
+class _Scratch:
+    """Memory in which the records of a chunk are joined: pages that are used again cost nothing."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray(CHUNK_BYTES)
+
+    def join(self, parts: Sequence[bytes | memoryview]) -> memoryview:
+        """The parts behind each other and :data:`PADDING_BYTES` zeros; valid until the next call."""
+        needed = sum(map(len, parts)) + PADDING_BYTES
+        if len(self._buffer) < needed:
+            self._buffer = bytearray(needed + needed // 4)
+        view = memoryview(self._buffer)
+        position = 0
+        for part in parts:
+            end = position + len(part)
+            view[position:end] = part
+            position = end
+        view[position:needed] = bytes(PADDING_BYTES)
+        return view[:needed]
+
+
+_IDLE_SCRATCHES: Final[list[_Scratch]] = []
+"""Of this process: Spark runs many tasks in it, one at a time."""
+
+
+@contextmanager
+def _scratch() -> Iterator[_Scratch]:
+    scratch = _IDLE_SCRATCHES.pop() if _IDLE_SCRATCHES else _Scratch()
     try:
-        for header, data in batches:
-            limit = position + len(data)
-            position = _walk(padded, position, header.records_count, positions)
-            if position != limit:
-                raise InvalidRecordError(f"the records end {position - limit:+d} bytes off their batch's end")
-    except IndexError:
-        raise InvalidRecordError("the records end before the batch's count is reached") from None
-    sizes, starts = read_varints(np.frombuffer(padded, np.uint8), np.array(positions, np.int64), 32)
-    # The attributes and five varints take a byte each at the least.
-    if np.any(sizes < 6):
-        raise InvalidRecordError("a record is shorter than its own fields")
-    return starts, starts + sizes
-
-
-def _walk(data: bytes, position: int, count: int, positions: list[int]) -> int:
-    """Add where ``count`` records start, and return where they end; their lengths are checked later.
-
-    This is the one loop over records in Python, so lengths of one or two bytes are read in place.
-    """
-    append = positions.append
-    for _ in range(count):
-        append(position)
-        raw = data[position]
-        if raw < 0x80:
-            position += 1 + (raw >> 1)
-        elif (more := data[position + 1]) < 0x80:
-            position += 2 + ((raw & 0x7F | more << 7) >> 1)
-        else:
-            size, position = read_varlong(data, position, 32)
-            position += max(size, 0)
-    return position
+        yield scratch
+    finally:
+        if not _IDLE_SCRATCHES:
+            _IDLE_SCRATCHES.append(scratch)
 
 
 class Spans(NamedTuple):

@@ -300,6 +300,31 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
     run(story, settings=CacherSettings(tail_max_wait_ms=600_000))
 
 
+def test_who_reads_where_an_object_is_lost_is_told_and_others_go_on() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        keys = [key(1, index) for index in range(2)]
+        for one in keys:
+            broker.coordinator.create(one)
+        partition, other = (broker.open(one) for one in keys)
+        await asyncio.sleep(1)
+        broker.storage.weather.get_latency = Latency(100, 100)
+        lost = await broker.commit((keys[0], [b"lost"]))
+        content = await broker.memory.fetch(lost, 0, broker.coordinator.partitions[keys[0]].batches[0][6])
+        await broker.memory.delete([lost])
+        waiter = broker.arrivals.wait([keys[0]], 10)
+        assert await waiter.future
+        assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
+        await broker.commit((keys[0], [b"later"]), (keys[1], [b"other"]))
+        assert await consume(other, 0, 1) == {0: b"other"}
+        assert values_of(await read(partition, 1), 1) == [(1, b"later")]
+        # A store that shows it again (it was moved, or restored) is all that it takes.
+        await broker.memory.upload(lost, content, len(content))
+        await broker.until_cached(partition, 2)
+        assert await consume(partition, 0, 2) == {0: b"lost", 1: b"later"}
+
+    run(story)
+
+
 def test_a_moved_partition_start_is_no_hole_and_not_out_of_range() -> None:
     async def story(broker: ReadingBroker) -> None:
         for number in range(4):
@@ -380,6 +405,7 @@ def test_corrupt_bytes_are_never_served() -> None:
         await asyncio.sleep(3)
         assert values_of(await read(partition, 0), 0) == [(0, b"good")]
         assert partition.cache.local_end_offset == 1
+        assert (await read(partition, 1)).error is ErrorCode.corrupt_message
         partition.cache.restart_at(2)
         assert (await read(partition, 1)).error is ErrorCode.corrupt_message
 

@@ -224,6 +224,7 @@ class Cacher:
         except CorruptRecordError as error:
             self._tail_meters.corrupt_batches.value += 1
             logger.error("a batch of %s-%d cannot be cached: %s", cache.topic, cache.key.partition, error)
+            self.got_stuck(cache)
             return False
         except KafkaError as error:
             logger.error("%s-%d has no cache any more: %s", cache.topic, cache.key.partition, error)
@@ -238,6 +239,10 @@ class Cacher:
                 self._removals.add(task)
                 task.add_done_callback(self._removals.discard)
         return True
+
+    def got_stuck(self, cache: PartitionCache) -> None:
+        cache.is_stuck = True
+        self._arrivals.notify(cache.key)
 
     def round_over(self, cache: PartitionCache) -> None:
         if cache.is_closed or not cache.is_known:

@@ -49,6 +49,10 @@ class Follower(Protocol):
         """Append batches and wake readers; false when they cannot be taken."""
         ...
 
+    def got_stuck(self, cache: PartitionCache) -> None:
+        """The batch at the cache's end cannot be had: its object is gone."""
+        ...
+
     def round_over(self, cache: PartitionCache) -> None:
         """All of a partition's batches of a round were taken."""
         ...
@@ -276,8 +280,10 @@ class FollowLane:
 
     def _read_failed(self, member: Member, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            # Its batches have moved to the tier or were deleted since; the coordinator will say so.
+            # Its batches have moved to the tier or were deleted since, and the coordinator will say so; or
+            # the store has lost it, and readers are told.
             self._meters.lost_objects.value += 1
+            self._follower.got_stuck(member.cache)
         logger.warning(
             "cannot read batches of %s-%d: %s", member.cache.topic, member.cache.key.partition, error
         )

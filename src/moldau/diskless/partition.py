@@ -234,7 +234,7 @@ class DisklessPartition:
         local_end = cache.local_end_offset
         if cache.is_usable and cache.local_start_offset <= offset < local_end:
             return self._read_local(request, local_end)
-        if offset == cache.high_watermark or (offset == local_end and cache.is_usable):
+        if offset == cache.high_watermark or (offset == local_end and cache.is_usable and not cache.is_stuck):
             return self._known()
         return asyncio.ensure_future(self._read_cold(request))
 

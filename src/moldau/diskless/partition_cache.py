@@ -44,6 +44,9 @@ class PartitionCache:
         self.wal_start_offset = UNKNOWN
         self.high_watermark = UNKNOWN
         self.is_closed = False
+        self.is_stuck = False
+        """The batch at the local end cannot be cached: its object is gone, or its bytes are not what was
+        committed. Who reads there is not to wait for it but to be told."""
         self._on_known: list[Callable[[], None]] = []
 
     @property
@@ -138,11 +141,13 @@ class PartitionCache:
         if end:
             log.append_as_follower(buffer[:end])
             log.high_watermark = log.log_end_offset
+            self.is_stuck = False
         if error is not None:
             raise error
 
     def restart_at(self, offset: int) -> None:
         """Drop what is cached; the next batch to cache begins at ``offset``."""
+        self.is_stuck = False
         if self.is_usable:
             self.log.truncate_fully_and_start_at(offset)
             self.log.high_watermark = offset

@@ -1,25 +1,8 @@
 """Which partition a record goes to: the Java client's rule, so that all producers agree about a key."""
 
-from typing import Final
+from moldau.records.hashing import murmur2
 
-_SEED: Final = 0x9747B28C
-_MULTIPLIER: Final = 0x5BD1E995
-_MASK: Final = 0xFFFFFFFF
-
-
-def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash with Kafka's seed, as an unsigned number."""
-    size = len(data)
-    state = (_SEED ^ size) & _MASK
-    whole = size & ~3
-    for position in range(0, whole, 4):
-        word = int.from_bytes(data[position : position + 4], "little") * _MULTIPLIER & _MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
-        state = state * _MULTIPLIER & _MASK ^ word
-    if size > whole:
-        state = (state ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    state = (state ^ state >> 13) * _MULTIPLIER & _MASK
-    return state ^ state >> 15
+__all__ = ["murmur2", "partition_of_key"]
 
 
 def partition_of_key(key: bytes, partition_count: int) -> int:

@@ -1,0 +1,323 @@
+"""The local cache of the topic-based metadata manager: what the events came to, in a SQLite database.
+
+It holds every partition whose events this broker has followed, and for each metadata partition the offset up
+to which its events are in, written in the same transaction; so a restart goes on from there, and a partition
+that is newly assigned here is read from the database rather than from the whole topic. It is a cache: what
+does not fit the topic (another topic id, an offset or a leader epoch that the log does not have) or cannot be
+read is dropped and built again from the topic.
+
+All calls block and are made one at a time, on worker threads.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import apsw
+
+from moldau.protocol.errors import ProtocolError
+from moldau.runtime import Machine
+from moldau.tiered.lifecycle import (
+    IllegalTransitionError,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    check_partition_delete_move,
+    check_segment_move,
+)
+from moldau.tiered.records import decode_snapshot, encode_snapshot
+from moldau.tiered.segment_cache import epoch_ranges
+from moldau.tiered.segments import (
+    RemoteLogMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.storage_manager import RemoteResourceNotFoundError
+
+__all__ = ["NOTHING_APPLIED", "Applied", "MetadataStore", "Outcome", "StoredPartition"]
+
+logger = logging.getLogger(__name__)
+
+VERSION: Final = 1
+
+_TABLES: Final = """
+create table meta (one integer primary key check (one = 1), version integer not null, topic_id blob not null);
+create table applied (metadata_partition integer primary key, next_offset integer not null,
+    epoch integer not null);
+create table partitions (number integer primary key, topic_id blob not null, partition integer not null,
+    topic text not null, metadata_partition integer not null, delete_state integer,
+    delete_timestamp_ms integer, delete_broker_id integer, unique (topic_id, partition));
+create index deletions on partitions (metadata_partition) where delete_state < 2;
+create table segments (number integer not null, id blob not null, content blob not null,
+    primary key (number, id)) without rowid;
+create table epochs (number integer not null, epoch integer not null, highest_offset integer not null,
+    primary key (number, epoch)) without rowid;
+"""
+
+
+class Applied(NamedTuple):
+    """Up to where a metadata partition's events are in: the next offset, and the epoch of the one before."""
+
+    next_offset: int
+    epoch: int
+
+
+NOTHING_APPLIED: Final = Applied(0, -1)
+
+
+class Outcome(NamedTuple):
+    """What an event came to: a segment or a deletion as it is now, or why it was dropped."""
+
+    offset: int
+    changed: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata | None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class StoredPartition:
+    """All that is stored of one partition."""
+
+    segments: Sequence[RemoteLogSegmentMetadata] = ()
+    highest_offsets: Mapping[int, int] = field(default_factory=dict)
+
+
+class MetadataStore:
+    """One open database."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def open(cls, machine: Machine, path: str, topic_id: UUID) -> "MetadataStore":
+        """What is at ``path`` (absolute), or an empty database in its place."""
+        disk = machine.disk
+        if disk.exists(path):
+            problem = "it is not of this topic"
+            connection = None
+            try:
+                connection = _connect(machine, path)
+                row = next(iter(connection.execute("select version, topic_id from meta")), None)
+                if row == (VERSION, topic_id.bytes):
+                    verdict = connection.pragma("quick_check")
+                    if verdict == "ok":
+                        return cls(connection)
+                    problem = str(verdict)
+            except apsw.Error as error:
+                problem = str(error)
+            if connection is not None:
+                with contextlib.suppress(apsw.Error):
+                    connection.close(True)
+            logger.warning("rebuilding %s from the topic: %s", path, problem)
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            disk.remove(path + suffix)
+        connection = _connect(machine, path)
+        connection.execute(_TABLES)
+        connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
+        return cls(connection)
+
+    def close(self) -> None:
+        """Release the file; a full disk does not stop that."""
+        with contextlib.suppress(apsw.Error):
+            self._connection.close(True)
+
+    # Reads --------------------------------------------------------------------------------------
+
+    def applied(self, metadata_partition: int) -> Applied:
+        """Up to where a metadata partition is in."""
+        row = self._one(
+            "select next_offset, epoch from applied where metadata_partition = ?", metadata_partition
+        )
+        return NOTHING_APPLIED if row is None else Applied(*row)
+
+    def load(self, partition: TopicIdPartition) -> StoredPartition:
+        """All that is known of a partition."""
+        number = self._number(partition)
+        if number is None:
+            return StoredPartition()
+        contents = self._connection.execute("select content from segments where number = ?", (number,))
+        epochs = self._connection.execute(
+            "select epoch, highest_offset from epochs where number = ?", (number,)
+        )
+        try:
+            segments = [decode_snapshot(partition, content) for (content,) in contents]
+        except ProtocolError as error:
+            raise apsw.CorruptError(f"a segment of {partition}: {error}") from error
+        return StoredPartition(segments, dict(epochs))
+
+    def deletions(self, metadata_partition: int) -> list[RemotePartitionDeleteMetadata]:
+        """The removals of a metadata partition that are not finished."""
+        rows = self._connection.execute(
+            "select topic_id, topic, partition, delete_state, delete_timestamp_ms, delete_broker_id"
+            " from partitions where metadata_partition = ? and delete_state < 2",
+            (metadata_partition,),
+        )
+        return [
+            RemotePartitionDeleteMetadata(
+                TopicIdPartition(UUID(bytes=topic_id), topic, index),
+                RemotePartitionDeleteState(state),
+                timestamp_ms,
+                broker_id,
+            )
+            for topic_id, topic, index, state, timestamp_ms, broker_id in rows
+        ]
+
+    # Writes -------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        metadata_partition: int,
+        events: Sequence[tuple[int, RemoteLogMetadata]],
+        applied: Applied,
+    ) -> list[Outcome]:
+        """Apply events in order, all or none; what a table of moves forbids is dropped and said."""
+        outcomes = []
+        with self._transaction():
+            for offset, event in events:
+                try:
+                    outcomes.append(Outcome(offset, self._apply(metadata_partition, event)))
+                except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
+                    outcomes.append(Outcome(offset, None, error))
+            self._connection.execute(
+                "insert or replace into applied values (?, ?, ?)", (metadata_partition, *applied)
+            )
+        return outcomes
+
+    def reset(self, metadata_partition: int) -> None:
+        """Forget all of a metadata partition: it is read again from its start."""
+        mine = "(select number from partitions where metadata_partition = ?)"
+        with self._transaction():
+            for sql in (
+                f"delete from segments where number in {mine}",
+                f"delete from epochs where number in {mine}",
+                "delete from partitions where metadata_partition = ?",
+                "delete from applied where metadata_partition = ?",
+            ):
+                self._connection.execute(sql, (metadata_partition,))
+
+    def _apply(
+        self, metadata_partition: int, event: RemoteLogMetadata
+    ) -> RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata:
+        match event:
+            case RemoteLogSegmentMetadata():
+                return self._add(metadata_partition, event)
+            case RemoteLogSegmentMetadataUpdate():
+                return self._update(event)
+            case RemotePartitionDeleteMetadata():
+                return self._delete_partition(metadata_partition, event)
+
+    def _add(self, metadata_partition: int, event: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        number = self._number_or_new(metadata_partition, event.topic_id_partition)
+        known = self._segment(number, event.id)
+        check_segment_move(None if known is None else known.state, event.state)
+        if known is None and self._delete_state(number) is not None:
+            raise IllegalTransitionError(f"{event.id}: nothing is copied of a partition that is deleted")
+        self._put(number, event)
+        return event
+
+    def _update(self, event: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+        number = self._number(event.topic_id_partition)
+        known = None if number is None else self._segment(number, event.id)
+        if number is None or known is None:
+            raise RemoteResourceNotFoundError(f"{event.id} is not known: it was deleted, or never begun")
+        changed = known.with_update(event)
+        if changed.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            self._connection.execute(
+                "delete from segments where number = ? and id = ?", (number, event.id.id.bytes)
+            )
+        else:
+            self._put(number, changed)
+        return changed
+
+    def _put(self, number: int, metadata: RemoteLogSegmentMetadata) -> None:
+        self._connection.execute(
+            "insert or replace into segments values (?, ?, ?)",
+            (number, metadata.id.id.bytes, encode_snapshot(metadata)),
+        )
+        if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            self._connection.executemany(
+                "insert into epochs values (?, ?, ?) on conflict do update"
+                " set highest_offset = max(highest_offset, excluded.highest_offset)",
+                [(number, epoch, end) for epoch, _, end in epoch_ranges(metadata)],
+            )
+
+    def _delete_partition(
+        self, metadata_partition: int, event: RemotePartitionDeleteMetadata
+    ) -> RemotePartitionDeleteMetadata:
+        known = self._number(event.partition)
+        check_partition_delete_move(None if known is None else self._delete_state(known), event.state)
+        number = self._number_or_new(metadata_partition, event.partition)
+        # The row stays when all is gone, so that nothing of a copy that was late brings the partition back.
+        self._connection.execute(
+            "update partitions set delete_state = ?, delete_timestamp_ms = ?, delete_broker_id = ?"
+            " where number = ?",
+            (event.state, event.event_timestamp_ms, event.broker_id, number),
+        )
+        if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self._connection.execute("delete from segments where number = ?", (number,))
+            self._connection.execute("delete from epochs where number = ?", (number,))
+        return event
+
+    # Rows ---------------------------------------------------------------------------------------
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return next(iter(self._connection.execute(sql, values)), None)
+
+    def _number(self, partition: TopicIdPartition) -> int | None:
+        row = self._one(
+            "select number from partitions where topic_id = ? and partition = ?",
+            partition.topic_id.bytes,
+            partition.partition,
+        )
+        return None if row is None else row[0]
+
+    def _number_or_new(self, metadata_partition: int, partition: TopicIdPartition) -> int:
+        found = self._number(partition)
+        if found is not None:
+            return found
+        self._connection.execute(
+            "insert into partitions (topic_id, partition, topic, metadata_partition) values (?, ?, ?, ?)",
+            (partition.topic_id.bytes, partition.partition, partition.topic, metadata_partition),
+        )
+        return self._connection.last_insert_rowid()
+
+    def _delete_state(self, number: int) -> RemotePartitionDeleteState | None:
+        (state,) = self._one("select delete_state from partitions where number = ?", number)
+        return None if state is None else RemotePartitionDeleteState(state)
+
+    def _segment(self, number: int, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        row = self._one("select content from segments where number = ? and id = ?", number, id.id.bytes)
+        if row is None:
+            return None
+        try:
+            return decode_snapshot(id.topic_id_partition, row[0])
+        except ProtocolError as error:
+            raise apsw.CorruptError(f"{id}: {error}") from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("rollback")
+            raise
+        self._connection.execute("commit")
+
+
+def _connect(machine: Machine, path: str) -> apsw.Connection:
+    """A cache with one owner: consistent after a crash of the machine, at worst a little behind."""
+    connection = machine.open_sqlite(path)
+    try:
+        connection.pragma("locking_mode", "exclusive")
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "normal")
+        connection.pragma("temp_store", "memory")
+    except apsw.Error:
+        connection.close(True)
+        raise
+    return connection

@@ -21,13 +21,15 @@ from moldau.replication.partition import (
     FoundOffset,
     PartitionKey,
     PartitionState,
+    ReadAnswer,
     ReadOutcome,
     ReadRequest,
 )
+from moldau.replication.remote import RemotePart
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
-from moldau.storage.append_info import AppendInfo, AppendOrigin
+from moldau.storage.append_info import AppendInfo, AppendOrigin, TimestampOffset
 from moldau.storage.log import PartitionLog
 
 ACKS_ALL: Final = -1
@@ -63,6 +65,8 @@ class ClassicPartition:
         self._all_meters = meters.all
         self._topic_meters = meters.topic(topic)
         self._unacknowledged: list[tuple[int, asyncio.Future[AppendOutcome], AppendOutcome]] = []
+        self.remote: RemotePart | None = None
+        """What lies before the log's first local segment; set by whoever hosts tiered partitions."""
         self.on_high_watermark: Callable[[int], None] | None = None
         """Told of each move; a coordinator that stands on this partition listens here."""
 
@@ -237,7 +241,7 @@ class ClassicPartition:
             return ErrorCode.fenced_leader_epoch
         return ErrorCode.unknown_leader_epoch
 
-    def read(self, request: ReadRequest) -> ReadOutcome:
+    def read(self, request: ReadRequest) -> ReadAnswer:
         error = self._check_epoch(request.current_leader_epoch)
         if error is not ErrorCode.none:
             return ReadOutcome(error=error)
@@ -266,6 +270,8 @@ class ClassicPartition:
                 min_one_batch=request.min_one_batch,
             )
         except KafkaError as failure:
+            if failure.code is ErrorCode.offset_moved_to_tiered_storage:
+                return self._read_remote(request, known, from_follower=from_follower)
             return known._replace(error=failure.code)
         aborted = None
         if request.read_committed:
@@ -285,6 +291,20 @@ class ClassicPartition:
             aborted=aborted,
         )
 
+    def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
+        """A follower takes the remote part from the remote tier itself (KIP-405)."""
+        if from_follower or self.remote is None:
+            return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)
+        answer = self.remote.read(request, known)
+        answer.add_done_callback(self._count_remote_read)
+        return answer
+
+    def _count_remote_read(self, answer: "asyncio.Future[ReadOutcome]") -> None:
+        if not answer.cancelled():
+            size_bytes = answer.result().size_bytes
+            self._topic_meters.bytes_out.value += size_bytes
+            self._all_meters.bytes_out.value += size_bytes
+
     def _follower_fetched(self, replica_id: int, fetch_offset: int) -> None:
         if self._leadership is not None and self._leadership.follower_fetched(
             replica_id, fetch_offset, self._machine.clock.now_ms()
@@ -303,21 +323,39 @@ class ClassicPartition:
         if timestamp_ms == LATEST_TIMESTAMP:
             return FoundOffset(end, -1, self._leader_epoch)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
-            start = log.log_start_offset
+            is_local = timestamp_ms == EARLIEST_LOCAL_TIMESTAMP
+            start = log.local_log_start_offset if is_local else log.log_start_offset
             return FoundOffset(start, -1, log.epoch_for_offset(start))
         if timestamp_ms == LATEST_TIERED_TIMESTAMP:
-            return FoundOffset()
+            copied = -1 if self.remote is None else await self.remote.highest_offset()
+            return FoundOffset() if copied < 0 else FoundOffset(copied, -1, log.epoch_for_offset(copied))
         if timestamp_ms == MAX_TIMESTAMP:
-            found = log.max_timestamp_offset(end)
-        elif timestamp_ms < 0:
+            return await self._find_max_timestamp(end)
+        if timestamp_ms < 0:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
-        else:
-            found = log.offset_for_timestamp(timestamp_ms, end)
+        return await self._find_timestamp(timestamp_ms, end)
+
+    async def _find_timestamp(self, timestamp_ms: int, end_offset: int) -> FoundOffset:
+        log = self.log
+        if self.remote is not None and log.log_start_offset < log.local_log_start_offset:
+            remote = await self.remote.find_timestamp(timestamp_ms, end_offset)
+            if remote is not None:
+                return remote
+        return self._as_found(log.offset_for_timestamp(timestamp_ms, end_offset))
+
+    async def _find_max_timestamp(self, end_offset: int) -> FoundOffset:
+        log = self.log
+        local = self._as_found(log.max_timestamp_offset(end_offset))
+        if self.remote is None or log.log_start_offset >= log.local_log_start_offset:
+            return local
+        return await self.remote.find_max_timestamp(local.timestamp_ms - 1, end_offset) or local
+
+    def _as_found(self, found: TimestampOffset | None) -> FoundOffset:
         if found is None:
             return FoundOffset()
-        return FoundOffset(found.offset, found.timestamp, log.epoch_for_offset(found.offset))
+        return FoundOffset(found.offset, found.timestamp, self.log.epoch_for_offset(found.offset))
 
     async def delete_records(self, before_offset: int) -> int:
         if self._leadership is None:

@@ -1,0 +1,34 @@
+"""What a classic partition asks of the remote tier (KIP-405), for the part of its log that is only there."""
+
+import asyncio
+from typing import Protocol
+
+from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+
+__all__ = ["RemotePart"]
+
+
+class RemotePart(Protocol):
+    """The remote part of one partition."""
+
+    def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
+        """Complete ``known`` with batches from ``request.offset`` on, which lies in the remote part."""
+        ...
+
+    async def highest_offset(self) -> int:
+        """The last offset that has been copied; -1 when none has."""
+        ...
+
+    async def find_timestamp(self, timestamp_ms: int, before_offset: int) -> FoundOffset | None:
+        """The first record at or after a time, in the remote part and before an offset.
+
+        Raises ``KafkaError``.
+        """
+        ...
+
+    async def find_max_timestamp(self, above_ms: int, before_offset: int) -> FoundOffset | None:
+        """The first record with the largest timestamp of the remote part, if that is above ``above_ms``.
+
+        Raises ``KafkaError``.
+        """
+        ...

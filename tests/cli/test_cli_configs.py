@@ -54,3 +54,26 @@ def test_what_cannot_be_set_is_one_line(run):
         assert err.count("\n") == 1
     assert run("configs", "describe", "topic", "absent").code == 1
     assert run("configs", "describe", "broker", "77").code == 1
+
+
+def test_loggers_groups_and_client_metrics(run):
+    assert "\nmoldau.network" in run("configs", "describe", "broker-logger", "1").out
+    assert run("configs", "alter", "broker-logger", "1", "-s", "moldau.server=FATAL").code == 0
+    shown = run("configs", "describe", "broker-logger", "1").out.splitlines()
+    assert ["moldau.server", "FATAL", "broker-logger"] in [line.split() for line in shown]
+    assert run("configs", "alter", "broker-logger", "1", "--unset", "moldau.server").code == 0
+    assert "OFF" in run("configs", "alter", "broker-logger", "1", "-s", "root=OFF").err
+    assert run("configs", "alter", "group", "readers", "-s", "share.isolation.level=read_committed").code == 0
+    assert run("configs", "describe", "group", "readers").out.splitlines()[1].split() == [
+        "share.isolation.level",
+        "read_committed",
+        "group",
+    ]
+    assert run("configs", "alter", "client-metrics", "all", "-s", "metrics=*").code == 0
+    assert run("configs", "list", "client-metrics").out.splitlines() == [
+        "KIND            NAME",
+        "client-metrics  all",
+    ]
+    listed = json.loads(run("configs", "list", "--json").out)
+    assert {"kind": "group", "name": "readers"} in listed
+    assert {"kind": "broker", "name": "1"} in listed

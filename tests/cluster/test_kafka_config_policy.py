@@ -13,19 +13,21 @@ POLICY = KafkaConfigPolicy(
 
 
 @pytest.mark.parametrize(
-    ("resource_type", "name", "key", "value"),
+    ("resource_type", "name", "key", "value", "code"),
     [
-        (ResourceType.TOPIC, "t", "no.such.key", "1"),
-        (ResourceType.TOPIC, "t", "retention.ms", "soon"),
-        (ResourceType.TOPIC, "t", "diskless.enable", "true"),
-        (ResourceType.BROKER, "1", "log.dirs", "/x"),
-        (ResourceType.BROKER, "1", "no.such.key", "/x"),
+        (ResourceType.TOPIC, "t", "no.such.key", "1", ErrorCode.invalid_config),
+        (ResourceType.TOPIC, "t", "retention.ms", "soon", ErrorCode.invalid_config),
+        (ResourceType.TOPIC, "t", "diskless.enable", "true", ErrorCode.invalid_config),
+        (ResourceType.BROKER, "1", "log.dirs", "/x", ErrorCode.invalid_request),
+        (ResourceType.BROKER, "1", "no.such.key", "/x", ErrorCode.invalid_request),
     ],
 )
-def test_bad_configs_are_named(resource_type: ResourceType, name: str, key: str, value: str) -> None:
+def test_bad_configs_are_named(
+    resource_type: ResourceType, name: str, key: str, value: str, code: ErrorCode
+) -> None:
     with pytest.raises(KafkaError) as caught:
         POLICY.validate(resource_type, name, {key: value})
-    assert caught.value.code is ErrorCode.invalid_config
+    assert caught.value.code is code
     assert key in str(caught.value) or "iskless" in str(caught.value)
 
 

@@ -8,11 +8,14 @@ import typer
 from moldau.cli.app import new_app
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, key_values
 from moldau.cli.output import print_json, print_table
-from moldau.cli.resource_configs import SOURCE_DEFAULT, SOURCES, describe_configs, set_configs
+from moldau.cli.resource_configs import SOURCE_DEFAULT, SOURCES, describe_configs, list_resources, set_configs
 from moldau.client.cluster import Client, with_client
 from moldau.protocol.messages.describe_configs import DescribeConfigsResourceResult
 
-app = new_app(help="See and change the configuration of topics and brokers.", no_args_is_help=True)
+app = new_app(
+    help="See and change the configuration of topics, brokers, their loggers, groups and client metrics.",
+    no_args_is_help=True,
+)
 
 
 class Kind(enum.StrEnum):
@@ -20,6 +23,8 @@ class Kind(enum.StrEnum):
 
     TOPIC = "topic"
     BROKER = "broker"
+    BROKER_LOGGER = "broker-logger"
+    CLIENT_METRICS = "client-metrics"
     GROUP = "group"
 
 
@@ -27,7 +32,8 @@ KindArgument = Annotated[Kind, typer.Argument(help="What has the configs.")]
 NameArgument = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="The topic, the group, the broker's id, or 'default' for all brokers."
+        metavar="NAME",
+        help="The topic, group or subscription, the broker's id, or 'default' for all brokers.",
     ),
 ]
 DEFAULT_BROKER = "default"
@@ -35,6 +41,30 @@ DEFAULT_BROKER = "default"
 
 def _resource_name(kind: Kind, name: str) -> str:
     return "" if kind is Kind.BROKER and name == DEFAULT_BROKER else name
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[Kind | None, typer.Argument(help="Only resources of this kind.")] = None,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """List what can be described; of groups and client metrics, those with configs of their own.
+
+    \b
+    Example:
+      moldau configs list client-metrics
+    """
+
+    async def work(client: Client) -> list[tuple[str, str]]:
+        return await list_resources(client, kind)
+
+    found = with_client(bootstrap, timeout_s, work)
+    if as_json:
+        print_json([{"kind": each, "name": name} for each, name in found])
+        return
+    print_table(["Kind", "Name"], [list(row) for row in found])
 
 
 @app.command("describe")
@@ -51,11 +81,12 @@ def describe(
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Show the configs of a topic, a broker or a group, and where their values are from.
+    """Show the configs of one thing that has them, and where their values are from.
 
     \b
     Example:
       moldau configs describe topic orders --all
+      moldau configs describe broker-logger 1
     """
     resource = _resource_name(kind, name)
 
@@ -127,9 +158,12 @@ def alter(
 ) -> None:
     """Change configs; those that are not named stay as they are.
 
+    A logger's level lasts until the broker stops; the levels are FATAL, ERROR, WARN, INFO, DEBUG and TRACE.
+
     \b
     Example:
       moldau configs alter topic orders --set retention.ms=3600000 --unset cleanup.policy
+      moldau configs alter broker-logger 1 --set moldau.network=DEBUG
     """
     if not (changes or unset or append or subtract):
         raise typer.BadParameter("nothing to change: give --set, --unset, --append or --subtract")

@@ -14,6 +14,7 @@ from moldau.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from moldau.protocol.messages.list_config_resources import ListConfigResourcesRequest
 
 RESOURCE_TYPES: Final = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 TYPE_NAMES: Final = {number: name for name, number in RESOURCE_TYPES.items()}
@@ -39,6 +40,17 @@ SUBTRACT: Final = 3
 def _asked(client: Client, kind: str, name: str) -> int | None:
     """A broker's own configs are known to that broker alone."""
     return int(name) if kind.startswith("broker") and name.isdigit() else None
+
+
+async def list_resources(client: Client, kind: str | None) -> list[tuple[str, str]]:
+    """``(kind, name)`` of what has configs, sorted; of one kind or of all."""
+    kinds = [RESOURCE_TYPES[kind]] if kind is not None else []
+    response = await client.ask(ListConfigResourcesRequest(resource_types=kinds))
+    check(response.error_code, None, "configs")
+    return sorted(
+        (TYPE_NAMES.get(row.resource_type, str(row.resource_type)), row.resource_name)
+        for row in response.config_resources
+    )
 
 
 async def describe_configs(

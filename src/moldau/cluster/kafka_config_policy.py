@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from moldau.cluster.decisions.view import DescribedConfig
 from moldau.cluster.image import ResourceType
-from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigType, TopicConfig
+from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigType, TopicConfig, client_metrics
+from moldau.config.group import GroupConfig
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -24,11 +25,22 @@ class KafkaConfigPolicy:
             elif resource_type is ResourceType.BROKER:
                 for key, value in values.items():
                     BrokerConfig.check_dynamic(key, value, per_broker=bool(name))
+            elif resource_type is ResourceType.GROUP:
+                GroupConfig.validate(values, self._broker())
+            elif resource_type is ResourceType.CLIENT_METRICS:
+                client_metrics.validate(values)
+        except client_metrics.SubscriptionError as error:
+            raise KafkaError(ErrorCode.invalid_request, str(error)) from None
         except ConfigError as error:
-            raise KafkaError(ErrorCode.invalid_config, str(error)) from None
+            # What a running broker refuses is, for Kafka, a bad request.
+            is_broker = resource_type is ResourceType.BROKER
+            code = ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config
+            raise KafkaError(code, str(error)) from None
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        definition = (TOPIC if resource_type is ResourceType.TOPIC else BROKER).get(key)
+        # Kafka's controller knows no types of the others' keys, and appends to none of them.
+        definitions = {ResourceType.TOPIC: TOPIC, ResourceType.BROKER: BROKER}
+        definition = definitions[resource_type].get(key) if resource_type in definitions else None
         return definition is not None and definition.type is ConfigType.LIST
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:

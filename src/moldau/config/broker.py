@@ -11,7 +11,7 @@ from types import MappingProxyType
 from moldau.config.combinations import validate
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
-from moldau.config.keys import log, node, serving, tiers
+from moldau.config.keys import groups, log, node, serving, tiers
 from moldau.config.node_settings import NodeSettings
 from moldau.config.synonyms import BROKER_SYNONYMS
 
@@ -24,7 +24,7 @@ BROKER = ConfigDef(
         *log.CLEANER,
         *serving.REPLICATION,
         *serving.FETCHING,
-        *serving.GROUPS,
+        *groups.GROUPS,
         *serving.OFFSETS,
         *serving.TRANSACTIONS,
         *serving.OPERATIONS,

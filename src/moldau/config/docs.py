@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from moldau.config.client_metrics import KEYS as CLIENT_METRICS
 from moldau.config.definition import ConfigKey
-from moldau.config.keys import log, node, serving, tiers, topic
+from moldau.config.keys import groups, log, node, serving, tiers, topic
 from moldau.config.synonyms import TOPIC_SYNONYMS
 
 _SECTIONS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
@@ -14,7 +15,7 @@ _SECTIONS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
     ("Compaction", log.CLEANER),
     ("Replication", serving.REPLICATION),
     ("Fetching", serving.FETCHING),
-    ("Groups", serving.GROUPS),
+    ("Groups", groups.GROUPS),
     ("Committed offsets", serving.OFFSETS),
     ("Producers and transactions", serving.TRANSACTIONS),
     ("Quotas, metrics, security", serving.OPERATIONS),
@@ -44,13 +45,32 @@ first that is set counts.
 """
 
 
+_GROUPS = """
+## Groups
+
+For single groups of the consumer, share and streams protocols (`moldau configs alter group NAME`). A group
+that does not set a key has the broker config of the same name behind `group.`, where there is one; `min` and
+`max` there bound what a group may set.
+
+"""
+
+_CLIENT_METRICS = """
+## Client metrics
+
+Subscriptions of KIP-714, by name (`moldau configs alter client-metrics NAME`). They are kept and listed;
+clients are not told of them, for telemetry is not received.
+
+"""
+
+
 def configuration_page() -> str:
     """The whole page, in Markdown."""
     parts = [_INTRODUCTION, "## Nodes\n"]
     for title, keys in _SECTIONS:
         parts.append(f"### {title}\n\n" + _broker_table(keys))
     parts.append(_TOPICS + _topic_table(topic.TOPIC))
-    return "\n".join(parts)
+    page = "\n".join(parts)
+    return page + _GROUPS + _plain_table(groups.GROUP) + _CLIENT_METRICS + _plain_table(CLIENT_METRICS)
 
 
 def _broker_table(keys: Iterable[ConfigKey]) -> str:
@@ -74,6 +94,16 @@ def _topic_table(keys: Iterable[ConfigKey]) -> str:
             f"| `{key.name}` | {key.type.name.lower()} | {_default(key)} | {_cell(key.valid)} "
             f"| {_cell(key.doc)} | {synonyms} |"
         )
+    return "\n".join(rows) + "\n"
+
+
+def _plain_table(keys: Iterable[ConfigKey]) -> str:
+    rows = ["| key | type | default | valid | what it does |", "|---|---|---|---|---|"]
+    rows += [
+        f"| `{key.name}` | {key.type.name.lower()} | {_default(key)} "
+        f"| {_cell(key.valid)} | {_cell(key.doc)} |"
+        for key in keys
+    ]
     return "\n".join(rows) + "\n"
 
 

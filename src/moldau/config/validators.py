@@ -1,5 +1,6 @@
 """Bounds of values. Each returns the reason for which a value is refused, or ``None``."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from moldau.config.definition import Value
@@ -54,6 +55,25 @@ def list_of(*choices: str, may_be_empty: bool = True) -> Check:
         return None
 
     return Check(test, f"[{listed}]")
+
+
+_DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.IGNORECASE)
+
+
+def offset_reset(key: str) -> Check:
+    """Where a share group begins; a duration is ISO 8601's, of days at most (KIP-1106)."""
+
+    def test(value: Value) -> str | None:
+        text = str(value)
+        kind, _, duration = text.partition(":")
+        if text in ("earliest", "latest") or (kind == "by_duration" and _DURATION.fullmatch(duration)):
+            return None
+        return (
+            f"Invalid value `{text}` for configuration {key}. The value must be either 'earliest', 'latest' "
+            "or of the format 'by_duration:<PnDTnHnMn.nS>'."
+        )
+
+    return Check(test, "[latest, earliest, by_duration:PnDTnHnMn.nS]")
 
 
 def gzip_level() -> Check:

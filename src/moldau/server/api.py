@@ -24,6 +24,7 @@ from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC, ClusterView
 from moldau.server.diskless_node import DisklessNode
 from moldau.server.dispatch import Handler, HandlerTable, routes
 from moldau.server.fetch_sessions import FetchSessions
+from moldau.server.handlers.config_changes import ConfigChangeHandlers
 from moldau.server.handlers.configs import ConfigHandlers
 from moldau.server.handlers.coordinators import GROUP, CoordinatorHandlers, CoordinatorKind
 from moldau.server.handlers.diskless import (
@@ -49,8 +50,6 @@ from moldau.server.topic_creation import InternalTopic, TopicCreator
 from moldau.storage.log_manager import LogManager
 
 FORWARDED: Final = (
-    ApiKey.ALTER_CONFIGS,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS,
     ApiKey.ELECT_LEADERS,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS,
     ApiKey.LIST_PARTITION_REASSIGNMENTS,
@@ -137,6 +136,7 @@ class BrokerApi:
             self._diskless_handlers(),
             GroupHandlers(parts.groups, parts.authorizer).table(),
             ConfigHandlers(view, parts.configs).table(),
+            ConfigChangeHandlers(view.local_id, parts.channel, parts.authorizer).table(),
         )
 
     def _partition_count(self, topic: str) -> int:

@@ -94,6 +94,8 @@ def _alter(
 
 def _check_resource(view: View, kind: int, name: str) -> ResourceType:
     if kind == ResourceType.TOPIC:
+        if not name:
+            raise KafkaError(ErrorCode.invalid_request, "Default topic resources are not allowed.")
         if view.image.topics.get(name) is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition, f"Topic '{name}' does not exist.")
     elif kind == ResourceType.BROKER:
@@ -103,7 +105,8 @@ def _check_resource(view: View, kind: int, name: str) -> ResourceType:
             raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker {name} is not registered.")
     elif kind in (ResourceType.CLIENT_METRICS, ResourceType.GROUP):
         if not name:
-            raise KafkaError(ErrorCode.invalid_request, "The resource needs a name.")
+            what = "group" if kind == ResourceType.GROUP else "client metrics"
+            raise KafkaError(ErrorCode.invalid_request, f"Default {what} resources are not allowed.")
     else:
         raise KafkaError(
             ErrorCode.invalid_request, f"Configs of resource type {kind} are not kept by the controller."

@@ -5,7 +5,6 @@ from moldau.config.keys.rows import (
     DAY_MS,
     HIGH,
     HOUR_MS,
-    INT_MAX,
     KIB,
     LOW,
     MIB,
@@ -19,7 +18,7 @@ from moldau.config.keys.rows import (
     password,
     string,
 )
-from moldau.config.validators import at_least, between, list_of, one_of
+from moldau.config.validators import at_least, between
 
 _ONE_WAITING_ROOM = "Accepted for Kafka's sake: what waits is removed when it ends."
 
@@ -146,117 +145,6 @@ FETCHING = (
         update=CLUSTER_WIDE,
     ),
     int32("remote.max.partition.fetch.bytes", MIB, "Accepted for Kafka's sake.", has_effect=False),
-)
-
-GROUPS = (
-    int32("group.min.session.timeout.ms", 6000, "The shortest session time-out that a member may ask for."),
-    int32(
-        "group.max.session.timeout.ms",
-        30 * MINUTE_MS,
-        "The longest session time-out that a member may ask for.",
-    ),
-    int32(
-        "group.initial.rebalance.delay.ms",
-        3000,
-        "How long an empty group waits for more members before its first rebalance.",
-    ),
-    int32("group.max.size", INT_MAX, "Members of one group.", check=at_least(1)),
-    list_(
-        "group.coordinator.rebalance.protocols",
-        ("classic", "consumer", "streams"),
-        "The group protocols that are offered.",
-        check=list_of("classic", "consumer", "share", "streams"),
-    ),
-    int32(
-        "group.coordinator.threads",
-        4,
-        "Accepted for Kafka's sake: one event loop serves all groups.",
-        HIGH,
-        check=at_least(1),
-        has_effect=False,
-    ),
-    int32(
-        "group.coordinator.append.linger.ms",
-        5,
-        "How long the coordinator gathers records before it writes them; -1 adapts.",
-        check=at_least(-1),
-    ),
-    int32(
-        "group.consumer.session.timeout.ms",
-        45_000,
-        "The session time-out of consumer groups.",
-        check=at_least(1),
-    ),
-    int32(
-        "group.consumer.min.session.timeout.ms",
-        45_000,
-        "The shortest session time-out that a group config may set.",
-        check=at_least(1),
-    ),
-    int32(
-        "group.consumer.max.session.timeout.ms",
-        60_000,
-        "The longest session time-out that a group config may set.",
-        check=at_least(1),
-    ),
-    int32(
-        "group.consumer.heartbeat.interval.ms",
-        5000,
-        "The heartbeat interval that members of consumer groups are given.",
-        check=at_least(1),
-    ),
-    int32(
-        "group.consumer.min.heartbeat.interval.ms",
-        5000,
-        "The shortest heartbeat interval that a group config may set.",
-        check=at_least(1),
-    ),
-    int32(
-        "group.consumer.max.heartbeat.interval.ms",
-        15_000,
-        "The longest heartbeat interval that a group config may set.",
-        check=at_least(1),
-    ),
-    int32("group.consumer.max.size", INT_MAX, "Members of one consumer group.", check=at_least(1)),
-    list_(
-        "group.consumer.assignors",
-        ("uniform", "range"),
-        "The assignors on the broker's side; the first is the default.",
-    ),
-    string(
-        "group.consumer.migration.policy",
-        "bidirectional",
-        "Which groups may change their protocol while they live.",
-        check=one_of("bidirectional", "upgrade", "downgrade", "disabled"),
-    ),
-    int32(
-        "group.consumer.regex.refresh.interval.ms",
-        10 * MINUTE_MS,
-        "How often subscriptions by pattern are looked at again.",
-        check=at_least(10_000),
-    ),
-    int32(
-        "group.share.session.timeout.ms", 45_000, "The session time-out of share groups.", check=at_least(1)
-    ),
-    int32(
-        "group.share.heartbeat.interval.ms",
-        5000,
-        "The heartbeat interval that members of share groups are given.",
-        check=at_least(1),
-    ),
-    int32("group.share.max.size", 200, "Members of one share group.", check=between(1, 1000)),
-    int32(
-        "group.share.delivery.count.limit",
-        5,
-        "How often a record of a share group is delivered.",
-        check=between(2, 10),
-    ),
-    int32(
-        "group.share.record.lock.duration.ms",
-        30_000,
-        "How long a member of a share group holds a record.",
-        check=between(1000, HOUR_MS),
-    ),
 )
 
 OFFSETS = (

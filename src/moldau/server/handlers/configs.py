@@ -1,11 +1,16 @@
 """DescribeConfigs and ListConfigResources: effective values with their sources."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
+from moldau.cluster.decisions.topic_names import check_name
 from moldau.cluster.image import ResourceType
-from moldau.config.broker import BROKER
+from moldau.config import client_metrics
+from moldau.config.broker import BROKER, BrokerConfig
+from moldau.config.definition import ConfigSource
 from moldau.config.entry import ConfigEntry
+from moldau.config.group import GroupConfig
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_configs import (
@@ -22,6 +27,7 @@ from moldau.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server import loggers
 from moldau.server.cluster_view import ClusterView
 from moldau.server.dispatch import Handler
 from moldau.server.topic_configs import EffectiveConfigs
@@ -79,7 +85,7 @@ class ConfigHandlers:
         self, resource: DescribeConfigsResource, request: DescribeConfigsRequest
     ) -> DescribeConfigsResult:
         try:
-            entries = list(self._entries(resource.resource_type, resource.resource_name))
+            rows = self._rows(resource.resource_type, resource.resource_name, request)
         except KafkaError as error:
             return DescribeConfigsResult(
                 error_code=error.code,
@@ -92,37 +98,77 @@ class ConfigHandlers:
             error_message=None,
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
-            configs=[_row(entry, request) for entry in entries if not wanted or entry.name in wanted],
+            configs=[row for row in rows if not wanted or row.name in wanted],
         )
 
-    def _entries(self, resource_type: int, name: str) -> Iterable[ConfigEntry]:
+    def _rows(
+        self, resource_type: int, name: str, request: DescribeConfigsRequest
+    ) -> list[DescribeConfigsResourceResult]:
+        if resource_type == ResourceType.BROKER_LOGGER:
+            return self._loggers(name)
         lookups: dict[int, Callable[[str], Iterable[ConfigEntry]]] = {
             ResourceType.TOPIC: self._topic,
             ResourceType.BROKER: self._broker,
+            ResourceType.CLIENT_METRICS: self._client_metrics,
+            ResourceType.GROUP: self._group,
         }
         lookup = lookups.get(resource_type)
         if lookup is None:
-            raise KafkaError(
-                ErrorCode.invalid_request, f"Configs of resource type {resource_type} are not supported"
-            )
-        return lookup(name)
+            raise KafkaError(ErrorCode.invalid_request, f"Unexpected resource type {resource_type}")
+        return [_row(entry, request) for entry in lookup(name)]
 
     def _topic(self, name: str) -> Iterable[ConfigEntry]:
+        check_name(name)
         if self._view.image.topics.get(name) is None:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         return self._configs.topic(name).describe()
 
     def _broker(self, name: str) -> Iterable[ConfigEntry]:
         if name == "":
-            defaults = self._view.image.config(ResourceType.BROKER, "")
-            dynamic = self._configs.broker
-            return [dynamic.entry(key) for key in sorted(defaults) if key in BROKER]
-        if name != str(self._view.local_id):
-            raise KafkaError(
-                ErrorCode.invalid_request,
-                f"Unexpected broker id, expected {self._view.local_id}, but received {name}",
-            )
+            return self._broker_defaults()
+        self._check_is_local(name, f"{self._view.local_id} or empty string,")
         return self._configs.broker.describe()
+
+    def _broker_defaults(self) -> Iterable[ConfigEntry]:
+        """What is set for all brokers, whatever this one makes of it."""
+        defaults = self._view.image.config(ResourceType.BROKER, "")
+        config = BrokerConfig({}, {key: defaults[key] for key in sorted(defaults) if key in BROKER})
+        for key in config.cluster_defaults:
+            entry = config.entry(key)
+            set_for_all = [
+                synonym for synonym in entry.synonyms if synonym.source is ConfigSource.DYNAMIC_DEFAULT_BROKER
+            ]
+            yield replace(entry, synonyms=tuple(set_for_all))
+
+    def _loggers(self, name: str) -> list[DescribeConfigsResourceResult]:
+        if name == "":
+            raise KafkaError(ErrorCode.invalid_request, "Broker id must not be empty")
+        self._check_is_local(name, f"{self._view.local_id}")
+        return [
+            DescribeConfigsResourceResult(
+                name=logger, value=level, config_source=int(ConfigSource.DYNAMIC_BROKER_LOGGER)
+            )
+            for logger, level in loggers.levels().items()
+        ]
+
+    def _check_is_local(self, name: str, expected: str) -> None:
+        if not name.removeprefix("-").isdecimal():
+            raise KafkaError(ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}")
+        if int(name) != self._view.local_id:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Unexpected broker id, expected {expected} but received {name}"
+            )
+
+    def _client_metrics(self, name: str) -> Iterable[ConfigEntry]:
+        if name == "":
+            raise KafkaError(ErrorCode.invalid_request, "Client metrics subscription name must not be empty")
+        return client_metrics.describe(self._view.image.config(ResourceType.CLIENT_METRICS, name))
+
+    def _group(self, name: str) -> Iterable[ConfigEntry]:
+        if name == "":
+            raise KafkaError(ErrorCode.invalid_request, "Group name must not be empty")
+        overrides = self._view.image.config(ResourceType.GROUP, name)
+        return GroupConfig(self._configs.broker, overrides).describe()
 
 
 def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

@@ -1,0 +1,74 @@
+"""Subscriptions to the metrics of clients (KIP-714), by name: kept, validated and listed as Kafka does.
+
+No client is told of them: a broker without a receiver of telemetry does not offer to take any.
+"""
+
+import re
+from collections.abc import Mapping
+
+from moldau.config.definition import ConfigDef, ConfigError, ConfigSource
+from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.keys.rows import MINUTE_MS, int32, list_
+
+KEYS = (
+    list_("metrics", (), "Prefixes of the metrics that clients are to push; `*` is all of them."),
+    int32("interval.ms", 5 * MINUTE_MS, "How often they push, between 100 and 3600000."),
+    list_("match", (), "Which clients: `selector=pattern,…`; all of them when it is empty."),
+)
+CLIENT_METRICS = ConfigDef(KEYS)
+
+_INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
+_SELECTORS = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
+
+
+class SubscriptionError(ValueError):
+    """A subscription that makes no sense, as opposed to a value that does not parse."""
+
+
+def validate(overrides: Mapping[str, str]) -> None:
+    """Raises :class:`SubscriptionError` and :class:`ConfigError` where Kafka has two error codes."""
+    for name in overrides:
+        if name not in CLIENT_METRICS:
+            raise SubscriptionError(f"Unknown client metrics configuration: {name}")
+    values = CLIENT_METRICS.parse(overrides)
+    interval_ms = values.get("interval.ms")
+    if isinstance(interval_ms, int) and not _INTERVAL_MS_MIN <= interval_ms <= _INTERVAL_MS_MAX:
+        raise SubscriptionError(
+            f"Invalid value {interval_ms} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
+        )
+    for pattern in values.get("match", ()):  # type: ignore[union-attr]
+        _check_pattern(str(pattern))
+
+
+def _check_pattern(pattern: str) -> None:
+    selector, _, expression = pattern.partition("=")
+    try:
+        re.compile(expression)
+    except re.error:
+        expression = ""
+    if selector.strip() not in _SELECTORS or not expression or "=" in expression:
+        raise ConfigError("match", f"Illegal client matching pattern: {pattern}")
+
+
+def describe(overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every key with value and source, by name."""
+    values = CLIENT_METRICS.parse(overrides)
+    entries = []
+    for key in sorted(CLIENT_METRICS, key=lambda key: key.name):
+        value = values.get(key.name, key.default)
+        if key.name in overrides:
+            source = ConfigSource.DYNAMIC_CLIENT_METRICS
+            synonyms: tuple[ConfigSynonym, ...] = (ConfigSynonym(key.name, key.format(value), source),)
+        else:
+            source, synonyms = ConfigSource.DEFAULT, ()
+        entries.append(ConfigEntry(key, value, source, synonyms, False))
+    return entries

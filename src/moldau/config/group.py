@@ -1,0 +1,62 @@
+"""The configuration of a group: its own values over what the broker says, within the broker's bounds.
+
+They are for groups of the consumer, share and streams protocols; a classic group's members bring theirs.
+"""
+
+from collections.abc import Mapping
+
+from moldau.config.broker import BROKER, BrokerConfig
+from moldau.config.definition import ConfigDef, ConfigError, ConfigSource
+from moldau.config.entry import ConfigEntry, ConfigSynonym
+from moldau.config.keys.groups import GROUP as _KEYS
+from moldau.config.settings import Settings
+
+GROUP = ConfigDef(_KEYS)
+
+_KINDS = ("consumer", "share", "streams")
+
+
+class GroupConfig(Settings):
+    """The values in effect for one group; immutable."""
+
+    def __init__(self, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+        self.overrides = dict(overrides)
+        inherited = {
+            key.name: broker[f"group.{key.name}"] if f"group.{key.name}" in BROKER else key.default
+            for key in GROUP
+        }
+        super().__init__({**inherited, **GROUP.parse(overrides)})
+
+    @staticmethod
+    def validate(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
+        """Check what a group is to have; raises :class:`ConfigError`."""
+        for name in overrides:
+            if name not in GROUP:
+                raise ConfigError(name, f"Unknown group config name: {name}")
+        config = GroupConfig(broker, overrides)
+        for key in GROUP:
+            _check_bounds(config, broker, key.name)
+        for kind in _KINDS:
+            session, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
+            if config.integer(session) <= config.integer(heartbeat):
+                raise ConfigError(session, f"{session} must be greater than {heartbeat}")
+
+    def describe(self) -> list[ConfigEntry]:
+        """Every key with value and source, by name."""
+        return [self._entry(key.name) for key in sorted(GROUP, key=lambda key: key.name)]
+
+    def _entry(self, name: str) -> ConfigEntry:
+        # As Kafka: what comes from the broker's own config is shown as the default, not by its source.
+        source = ConfigSource.DYNAMIC_GROUP if name in self.overrides else ConfigSource.DEFAULT
+        key = GROUP[name]
+        synonym = ConfigSynonym(name, key.format(self[name]), source)
+        return ConfigEntry(key, self[name], source, (synonym,), False)
+
+
+def _check_bounds(config: GroupConfig, broker: BrokerConfig, name: str) -> None:
+    kind, _, rest = name.partition(".")
+    for word, is_outside in (("min", int.__lt__), ("max", int.__gt__)):
+        bound = f"group.{kind}.{word}.{rest.removeprefix('num.')}"
+        if bound in BROKER and is_outside(config.integer(name), broker.integer(bound)):
+            relation = "greater" if word == "min" else "less"
+            raise ConfigError(name, f"{name} must be {relation} than or equal to {bound}")

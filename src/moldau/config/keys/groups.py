@@ -1,0 +1,219 @@
+"""Groups: what the coordinator obeys, and what single groups may be given."""
+
+from moldau.config.definition import ConfigKey
+from moldau.config.keys.rows import HIGH, HOUR_MS, INT_MAX, MINUTE_MS, int32, list_, string
+from moldau.config.validators import at_least, between, list_of, offset_reset, one_of
+
+
+def _bounds(kind: str, key: str, what: str, low: int, high: int) -> tuple[ConfigKey, ConfigKey]:
+    return (
+        int32(
+            f"group.{kind}.min.{key}",
+            low,
+            f"The shortest {what} that a group config may set.",
+            check=at_least(1),
+        ),
+        int32(
+            f"group.{kind}.max.{key}",
+            high,
+            f"The longest {what} that a group config may set.",
+            check=at_least(1),
+        ),
+    )
+
+
+GROUPS = (
+    int32("group.min.session.timeout.ms", 6000, "The shortest session time-out that a member may ask for."),
+    int32(
+        "group.max.session.timeout.ms",
+        30 * MINUTE_MS,
+        "The longest session time-out that a member may ask for.",
+    ),
+    int32(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "How long an empty group waits for more members before its first rebalance.",
+    ),
+    int32("group.max.size", INT_MAX, "Members of one group.", check=at_least(1)),
+    list_(
+        "group.coordinator.rebalance.protocols",
+        ("classic", "consumer", "streams"),
+        "The group protocols that are offered.",
+        check=list_of("classic", "consumer", "share", "streams"),
+    ),
+    int32(
+        "group.coordinator.threads",
+        4,
+        "Accepted for Kafka's sake: one event loop serves all groups.",
+        HIGH,
+        check=at_least(1),
+        has_effect=False,
+    ),
+    int32(
+        "group.coordinator.append.linger.ms",
+        5,
+        "How long the coordinator gathers records before it writes them; -1 adapts.",
+        check=at_least(-1),
+    ),
+    int32(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "The session time-out of consumer groups.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.min.session.timeout.ms",
+        45_000,
+        "The shortest session time-out that a group config may set.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.max.session.timeout.ms",
+        60_000,
+        "The longest session time-out that a group config may set.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that members of consumer groups are given.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.min.heartbeat.interval.ms",
+        5000,
+        "The shortest heartbeat interval that a group config may set.",
+        check=at_least(1),
+    ),
+    int32(
+        "group.consumer.max.heartbeat.interval.ms",
+        15_000,
+        "The longest heartbeat interval that a group config may set.",
+        check=at_least(1),
+    ),
+    int32("group.consumer.max.size", INT_MAX, "Members of one consumer group.", check=at_least(1)),
+    list_(
+        "group.consumer.assignors",
+        ("uniform", "range"),
+        "The assignors on the broker's side; the first is the default.",
+    ),
+    string(
+        "group.consumer.migration.policy",
+        "bidirectional",
+        "Which groups may change their protocol while they live.",
+        check=one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+    ),
+    int32(
+        "group.consumer.regex.refresh.interval.ms",
+        10 * MINUTE_MS,
+        "How often subscriptions by pattern are looked at again.",
+        check=at_least(10_000),
+    ),
+    int32(
+        "group.share.session.timeout.ms", 45_000, "The session time-out of share groups.", check=at_least(1)
+    ),
+    int32(
+        "group.share.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that members of share groups are given.",
+        check=at_least(1),
+    ),
+    *_bounds("share", "session.timeout.ms", "session time-out", 45_000, 60_000),
+    *_bounds("share", "heartbeat.interval.ms", "heartbeat interval", 5000, 15_000),
+    *_bounds("share", "record.lock.duration.ms", "hold of a record", 15_000, 60_000),
+    int32("group.share.max.size", 200, "Members of one share group.", check=between(1, 1000)),
+    int32(
+        "group.share.delivery.count.limit",
+        5,
+        "How often a record of a share group is delivered.",
+        check=between(2, 10),
+    ),
+    int32(
+        "group.share.record.lock.duration.ms",
+        30_000,
+        "How long a member of a share group holds a record.",
+        check=between(1000, HOUR_MS),
+    ),
+    int32(
+        "group.streams.session.timeout.ms",
+        45_000,
+        "The session time-out of streams groups.",
+        check=at_least(1),
+    ),
+    *_bounds("streams", "session.timeout.ms", "session time-out", 45_000, 60_000),
+    int32(
+        "group.streams.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that members of streams groups are given.",
+        check=at_least(1),
+    ),
+    *_bounds("streams", "heartbeat.interval.ms", "heartbeat interval", 5000, 15_000),
+    int32("group.streams.max.size", INT_MAX, "Members of one streams group.", check=at_least(1)),
+    int32(
+        "group.streams.num.standby.replicas", 0, "Standby replicas of each streams task.", check=at_least(0)
+    ),
+    int32(
+        "group.streams.max.standby.replicas",
+        2,
+        "The most standby replicas that a group config may set.",
+        check=at_least(0),
+    ),
+    int32(
+        "group.streams.initial.rebalance.delay.ms",
+        3000,
+        "How long an empty streams group waits for more members before its first rebalance.",
+        check=at_least(0),
+    ),
+)
+
+GROUP = (
+    int32(
+        "consumer.session.timeout.ms",
+        45_000,
+        "The session time-out of the consumer group.",
+        check=at_least(1),
+    ),
+    int32(
+        "consumer.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that its members are given.",
+        check=at_least(1),
+    ),
+    int32("share.session.timeout.ms", 45_000, "The session time-out of the share group.", check=at_least(1)),
+    int32(
+        "share.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that its members are given.",
+        check=at_least(1),
+    ),
+    int32("share.record.lock.duration.ms", 30_000, "How long a member holds a record.", check=at_least(1000)),
+    string(
+        "share.auto.offset.reset",
+        "latest",
+        "Where a share group begins: `earliest`, `latest` or `by_duration:PnDTnHnMn.nS` ago.",
+        check=offset_reset("share.auto.offset.reset"),
+    ),
+    string(
+        "share.isolation.level",
+        "read_uncommitted",
+        "Whether a share group is given the records of open and aborted transactions.",
+        check=one_of("read_committed", "read_uncommitted"),
+    ),
+    int32(
+        "streams.session.timeout.ms", 45_000, "The session time-out of the streams group.", check=at_least(1)
+    ),
+    int32(
+        "streams.heartbeat.interval.ms",
+        5000,
+        "The heartbeat interval that its members are given.",
+        check=at_least(1),
+    ),
+    int32("streams.num.standby.replicas", 0, "Standby replicas of each task.", check=at_least(0)),
+    int32(
+        "streams.initial.rebalance.delay.ms",
+        3000,
+        "How long the empty group waits for more members before its first rebalance.",
+        check=at_least(0),
+    ),
+)
+"""The configs of one group (resource type GROUP)."""

@@ -69,12 +69,7 @@ def _known_version(cls: type[Message], version: int) -> type[Message]:
 
 def request_decoder(api_key: int, version: int) -> RequestDecoder:
     """The function behind ``decode_request``, for callers that keep it."""
-    if api_key == ApiKey.PRODUCE:
-        from moldau.protocol import produce
-
-        found: RequestDecoder = produce.request_decoder(version)
-    else:
-        found = functools.partial(decode_leading, _known_version(_load(api_key)[0], version), version)
+    found = functools.partial(decode_leading, _known_version(_load(api_key)[0], version), version)
     _request_decoders[api_key, version] = found
     return found
 
@@ -88,11 +83,7 @@ def request_encoder(api_key: int, version: int) -> Encoder:
 
 def response_encoder(api_key: int, version: int) -> Encoder:
     """The function behind ``encode_response``, for handlers that keep it."""
-    if api_key == ApiKey.PRODUCE:
-        from moldau.protocol import produce
-
-        found = produce.response_encoder(version)
-    elif api_key == ApiKey.FETCH:
+    if api_key == ApiKey.FETCH:
         from moldau.protocol import fetch
 
         found = fetch.response_encoder(version)

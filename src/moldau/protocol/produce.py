@@ -1,253 +1,102 @@
-"""Produce by hand: the one request that carries nearly all bytes, and its answer.
+"""A Produce request for one partition, and its answer, without messages between them and the bytes.
 
-Requests are read by offsets into the buffer: with one partition, two ``struct`` calls read everything before
-the records, which stay a view of the input. Whatever does not have the expected shape (tagged fields,
-long lengths, malformed bytes) is read by the compiled decoder, which also finds the error to raise.
-With one partition this halves the time to read (compiled: 2.1 µs) and takes a third off the answer (0.9 µs).
+Nearly every Produce request is of this *lone* shape: no transaction, one topic, one partition, no tagged
+fields. It is read by offsets into the buffer, records stay a view of it, and the answer to an append is
+packed by one ``struct`` call. Together they take 0.8 µs, where the compiled decoder alone takes 2.1 µs.
+Whatever has another shape is not judged here: the compiled decoder reads it, or finds the error to raise.
 """
 
-import functools
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import TypeAlias
 
-from moldau.protocol.decoding import decode_leading
-from moldau.protocol.encoding import Encoder, encoder
-from moldau.protocol.errors import ProtocolError
-from moldau.protocol.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
-from moldau.protocol.primitives import UUIDS
-from moldau.protocol.schema import ZERO_UUID, Buffer, parse_versions
-from moldau.runtime.errors import ErrorCode
-
-RequestDecoder = Callable[[Buffer], ProduceRequest]
-
-FLEXIBLE_VERSION = 9
+FIRST_LONE_VERSION = 9
+"""The shape is that of flexible versions (KIP-482); older clients take the general way."""
 TOPIC_ID_VERSION = 13
 
-_new = object.__new__
-_NO_LEADER = PartitionProduceResponse().current_leader
-# Null transactional id, acks, timeout, number of topics plus one, length of the first name plus one.
-_unpack_start = Struct(">BhiBB").unpack_from
-# ..., number of topics plus one, first topic's id, number of its partitions plus one, index, records' length.
-_unpack_id = Struct(">BhiB16sBiBBBB").unpack_from
-_unpack_legacy_start = Struct(">hhiih").unpack_from
+LoneRequest: TypeAlias = tuple[int, int, bytes, int, memoryview]
+"""Acks, time-out in ms, the topic (its name in UTF-8, or the 16 bytes of its id), partition, records."""
+LoneReader: TypeAlias = Callable[[memoryview], LoneRequest | None]
+LonePacker: TypeAlias = Callable[[bytes, int, int, int, int], bytes]
+"""Topic and partition as in the request, base offset, append time in ms or -1, log start offset."""
+
+_NO_TAGS = b"\0\0\0"
+"""The tagged fields of partition, topic and request, all empty, which end a lone request."""
 
 
-class _NameUnpackers(dict[int, Callable[..., tuple[Any, ...]]]):
-    """Unpackers of a name and what follows it, by the name's size in bytes (at most 250 of them)."""
+class _BySize(dict[int, Struct]):
+    """Structs with a name in the middle, by its size plus one, as it stands before the name."""
 
-    def __init__(self, following: str) -> None:
-        self._following = following
+    def __init__(self, before: str, after: str) -> None:
+        self._before, self._after = before, after
 
-    def __missing__(self, size: int) -> Callable[..., tuple[Any, ...]]:
-        unpack = self[size] = Struct(f">{size}s{self._following}").unpack_from
-        return unpack
-
-
-# Name, number of partitions plus one, index, the first bytes of the records' length plus one.
-_unpack_name = _NameUnpackers("BiBBBB")
-_unpack_legacy_name = _NameUnpackers("iii")
+    def __missing__(self, size_plus_one: int) -> Struct:
+        if not 0 < size_plus_one < 128:
+            raise IndexError("a null name, or one whose size takes two bytes")
+        found = self[size_plus_one] = Struct(f"{self._before}{size_plus_one - 1}s{self._after}")
+        return found
 
 
-def decode_request(version: int, body: Buffer) -> ProduceRequest:
-    """Decode a Produce request of version 3 to 13; ``records`` is a view of ``body``."""
-    return request_decoder(version)(body)
+# Null transactional id, acks, time-out, topics plus one, name, partitions plus one, index, records' size.
+_REQUEST_BY_NAME = _BySize(">BhiBx", "BiBBB")
+_REQUEST_BY_ID = Struct(">BhiB16sBiBBB")
+# Topics plus one, name, partitions plus one, index, no error, base offset, append time, log start, no
+# record errors, no message and tags, no throttling and tags.
+_ANSWER_BY_NAME = _BySize(">BB", "BixxqqqB8x")
+_ANSWER_BY_ID = Struct(">B16sBixxqqqB8x")
 
 
-@functools.cache
-def request_decoder(version: int) -> RequestDecoder:
-    """The function behind ``decode_request``."""
-    if version not in parse_versions(ProduceRequest.VERSIONS):
-        raise ProtocolError(f"ProduceRequest has no version {version} (it has {ProduceRequest.VERSIONS})")
-    compiled = functools.partial(decode_leading, ProduceRequest, version)
+def lone_reader(version: int) -> LoneReader:
+    """Reads a request's body of this version, 9 or later; None from it says that the shape is another."""
     if version >= TOPIC_ID_VERSION:
-        return _reader_by_id(compiled)
-    return _reader(compiled) if version >= FLEXIBLE_VERSION else _legacy_reader(compiled)
+        return _reader(lambda _: _REQUEST_BY_ID)
+    return _reader(lambda body: _REQUEST_BY_NAME[body[8]])
 
 
-def _reader(compiled: RequestDecoder) -> RequestDecoder:
-    """Versions 9 to 12."""
-
-    def read(body: Buffer) -> ProduceRequest:
-        view = body if isinstance(body, memoryview) else memoryview(body)
+def _reader(struct_of: Callable[[memoryview], Struct]) -> LoneReader:
+    def read(body: memoryview) -> LoneRequest | None:
         try:
-            transactional, acks, timeout_ms, topics, name_size = _unpack_start(view)
-            if transactional or topics != 2 or not 0 < name_size < 128:
-                return compiled(view)
-            name, partitions, index, a, b, c, d = _unpack_name[name_size - 1](view, 9)
-            # The records' length plus one is a varint of two to four bytes.
-            if partitions != 2 or a < 128:
-                return compiled(view)
-            start = name_size + 15
-            if b < 128:
-                stop = start + (a & 127 | b << 7) - 1
-            elif c < 128:
-                start += 1
-                stop = start + (a & 127 | (b & 127) << 7 | c << 14) - 1
-            elif d < 128:
-                start += 2
-                stop = start + (a & 127 | (b & 127) << 7 | (c & 127) << 14 | d << 21) - 1
-            else:
-                return compiled(view)
-            # Three empty sections of tagged fields must follow, and nothing else.
-            if stop + 3 != len(view) or view[stop] or view[stop + 1] or view[stop + 2]:
-                return compiled(view)
-            return _request(acks, timeout_ms, ZERO_UUID, name.decode(), index, view[start:stop])
-        except (StructError, IndexError, ValueError):
-            return compiled(view)
-
-    return read
-
-
-def _reader_by_id(compiled: RequestDecoder) -> RequestDecoder:
-    """Version 13."""
-
-    def read(body: Buffer) -> ProduceRequest:
-        view = body if isinstance(body, memoryview) else memoryview(body)
-        try:
-            transactional, acks, timeout_ms, topics, topic_id, partitions, index, a, b, c, d = _unpack_id(
-                view
+            found = struct_of(body)
+            transactional, acks, timeout_ms, topics, topic, partitions, index, a, b, c = found.unpack_from(
+                body
             )
-            if transactional or topics != 2 or partitions != 2 or a < 128:
-                return compiled(view)
-            if b < 128:
-                start = 31
-                stop = 30 + (a & 127 | b << 7)
-            elif c < 128:
-                start = 32
-                stop = 31 + (a & 127 | (b & 127) << 7 | c << 14)
-            elif d < 128:
-                start = 33
-                stop = 32 + (a & 127 | (b & 127) << 7 | (c & 127) << 14 | d << 21)
-            else:
-                return compiled(view)
-            if stop + 3 != len(view) or view[stop] or view[stop + 1] or view[stop + 2]:
-                return compiled(view)
-            return _request(acks, timeout_ms, UUIDS[topic_id], "", index, view[start:stop])
         except (StructError, IndexError):
-            return compiled(view)
+            return None
+        # The records' size plus one is a varint, of two or three bytes from a batch's header to 2 MiB.
+        if transactional or topics != 2 or partitions != 2 or a < 128:
+            return None
+        start = found.size - 1
+        size = (a & 127 | b << 7) - 1
+        if b >= 128:
+            if c >= 128:
+                return None
+            start += 1
+            size = (a & 127 | (b & 127) << 7 | c << 14) - 1
+        stop = start + size
+        if stop < start or body[stop:] != _NO_TAGS:
+            return None
+        return acks, timeout_ms, topic, index, body[start:stop]
 
     return read
 
 
-def _legacy_reader(compiled: RequestDecoder) -> RequestDecoder:
-    """Versions 3 to 8."""
+def lone_packer(version: int) -> LonePacker:
+    """Packs the body of the answer to a lone request whose batch was appended."""
+    pack_by_id = _ANSWER_BY_ID.pack
+    by_name = _ANSWER_BY_NAME
 
-    def read(body: Buffer) -> ProduceRequest:
-        view = body if isinstance(body, memoryview) else memoryview(body)
-        try:
-            transactional, acks, timeout_ms, topics, name_size = _unpack_legacy_start(view)
-            if transactional != -1 or topics != 1 or not 0 <= name_size < 250:
-                return compiled(view)
-            name, partitions, index, size = _unpack_legacy_name[name_size](view, 14)
-            start = name_size + 26
-            if partitions != 1 or size < 0 or start + size != len(view):
-                return compiled(view)
-            return _request(acks, timeout_ms, ZERO_UUID, name.decode(), index, view[start:])
-        except (StructError, IndexError, ValueError):
-            return compiled(view)
+    def answer_by_id(
+        topic: bytes, index: int, base_offset: int, log_append_time_ms: int, log_start_offset: int
+    ) -> bytes:
+        return pack_by_id(2, topic, 2, index, base_offset, log_append_time_ms, log_start_offset, 1)
 
-    return read
+    def answer_by_name(
+        topic: bytes, index: int, base_offset: int, log_append_time_ms: int, log_start_offset: int
+    ) -> bytes:
+        size = len(topic) + 1
+        return by_name[size].pack(
+            2, size, topic, 2, index, base_offset, log_append_time_ms, log_start_offset, 1
+        )
 
-
-def _request(
-    acks: int, timeout_ms: int, topic_id: Any, name: str, index: int, records: memoryview
-) -> ProduceRequest:
-    # Set field by field: a third of the time of calling three classes with keywords.
-    partition: Any = _new(PartitionProduceData)
-    partition.index = index
-    partition.records = records
-    topic: Any = _new(TopicProduceData)
-    topic.topic_id = topic_id
-    topic.name = name
-    topic.partition_data = (partition,)
-    request: Any = _new(ProduceRequest)
-    request.transactional_id = None
-    request.acks = acks
-    request.timeout_ms = timeout_ms
-    request.topic_data = (topic,)
-    return request  # type: ignore[no-any-return]
-
-
-def appended_response(
-    name: str, topic_id: Any, index: int, base_offset: int, log_append_time_ms: int, log_start_offset: int
-) -> ProduceResponse:
-    """The response to a request whose one partition was appended to; quicker than three constructors."""
-    row: Any = _new(PartitionProduceResponse)
-    row.index = index
-    row.error_code = ErrorCode.none
-    row.base_offset = base_offset
-    row.log_append_time_ms = log_append_time_ms
-    row.log_start_offset = log_start_offset
-    row.record_errors = ()
-    row.error_message = None
-    row.current_leader = _NO_LEADER
-    topic: Any = _new(TopicProduceResponse)
-    topic.topic_id = topic_id
-    topic.name = name
-    topic.partition_responses = (row,)
-    response: Any = _new(ProduceResponse)
-    response.responses = (topic,)
-    response.throttle_time_ms = 0
-    response.node_endpoints = ()
-    return response  # type: ignore[no-any-return]
-
-
-def encode_response(version: int, response: ProduceResponse) -> list[Buffer]:
-    """Encode a Produce response of version 3 to 13."""
-    return response_encoder(version)(response)
-
-
-@functools.cache
-def response_encoder(version: int) -> Encoder:
-    """The function behind ``encode_response``: by hand for one partition without an error's details."""
-    if version not in parse_versions(ProduceResponse.VERSIONS):
-        raise ProtocolError(f"ProduceResponse has no version {version} (it has {ProduceResponse.VERSIONS})")
-    compiled = encoder(ProduceResponse, version)
-    if version < FLEXIBLE_VERSION:
-        return compiled
-    by_id = version >= TOPIC_ID_VERSION
-    pack_by_id = Struct(">B16sBihqqqBxxxix").pack
-    packers: dict[int, Callable[..., bytes]] = {}
-
-    def encode_produce(response: ProduceResponse) -> list[Buffer]:
-        topics = response.responses
-        if len(topics) != 1 or response.node_endpoints:
-            return compiled(response)
-        topic = topics[0]
-        partitions = topic.partition_responses
-        if len(partitions) != 1:
-            return compiled(response)
-        one = partitions[0]
-        if one.error_message is not None or one.record_errors or one.current_leader is not _NO_LEADER:
-            return compiled(response)
-        if by_id:
-            return [
-                pack_by_id(
-                    *(2, topic.topic_id.bytes, 2, one.index, one.error_code, one.base_offset),
-                    *(one.log_append_time_ms, one.log_start_offset, 1, response.throttle_time_ms),
-                )
-            ]
-        name = topic.name.encode()
-        size = len(name)
-        pack = packers.get(size)
-        if pack is None:
-            if size > 126:
-                return compiled(response)
-            pack = packers[size] = Struct(f">BB{size}sBihqqqBxxxix").pack
-        return [
-            pack(
-                *(2, size + 1, name, 2, one.index, one.error_code, one.base_offset),
-                *(one.log_append_time_ms, one.log_start_offset, 1, response.throttle_time_ms),
-            )
-        ]
-
-    return encode_produce
+    return answer_by_id if version >= TOPIC_ID_VERSION else answer_by_name

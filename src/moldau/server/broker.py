@@ -89,7 +89,9 @@ class Broker:
         self._diskless = self._new_diskless() if diskless_settings.is_enabled(config) else None
         self._hosting = self._new_hosting(logs)
         self._api = BrokerApi(self._parts())
-        self._dispatcher = Dispatcher(self._api.table(), Scope.BROKER, self._meters.requests)
+        self._dispatcher = Dispatcher(
+            self._api.table(), Scope.BROKER, self._meters.requests, self._api.direct()
+        )
         self._server = SocketServer(
             self._dispatcher, settings.broker_listeners(config), settings.network_limits(config)
         )

@@ -8,6 +8,7 @@ record bytes in the message are views of the receive buffer, valid until the han
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
@@ -26,6 +27,12 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
 HandlerTable: TypeAlias = Mapping[int, Handler]
+DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
+"""From a request's body to that of its answer, for the common shape of a request that comes very often.
+
+``None``: the shape is another, nothing was done, and the API's handler takes the request."""
+DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
+"""By API key, what gives the direct handler of a version, if there is one."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,13 +47,21 @@ class _Route(NamedTuple):
     decode: Callable[[memoryview], Any]
     handler: Handler
     encode: Callable[[Any], Buffers]
+    direct: DirectHandler | None
 
 
 class Dispatcher:
     """The dispatcher of one kind of listener: what is not in its table is not served there."""
 
-    def __init__(self, handlers: HandlerTable, scope: Scope, observer: RequestObserver | None = None) -> None:
+    def __init__(
+        self,
+        handlers: HandlerTable,
+        scope: Scope,
+        observer: RequestObserver | None = None,
+        direct: DirectTable = MappingProxyType({}),
+    ) -> None:
         self._handlers = handlers
+        self._direct = direct
         self._scope = scope
         self._observer = observer
         self._routes: dict[int, _Route] = {}
@@ -57,7 +72,15 @@ class Dispatcher:
         route = self._routes.get(context.api_key << 16 | context.api_version) or self._route(context)
         if route is None:
             return self._unsupported(context)
-        decode, handler, encode = route
+        decode, handler, encode, direct = route
+        if direct is not None:
+            answer = direct(context, body)
+            if isinstance(answer, list):
+                self._observe(context)
+                return answer
+            if answer is not None:
+                answer.add_done_callback(lambda _: self._observe(context))
+                return answer
         request = decode(body)
         try:
             outcome = handler(context, request)
@@ -80,7 +103,9 @@ class Dispatcher:
         if not supports(context.api_key, context.api_version):
             return None
         key, version = context.api_key, context.api_version
-        route = _Route(request_decoder(key, version), handler, response_encoder(key, version))
+        direct_of = self._direct.get(key)
+        direct = None if direct_of is None else direct_of(version)
+        route = _Route(request_decoder(key, version), handler, response_encoder(key, version), direct)
         self._routes[key << 16 | version] = route
         return route
 

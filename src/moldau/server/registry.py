@@ -16,6 +16,9 @@ class PartitionRegistry:
         self._image = image
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
+        # As they stand in requests: by the bytes of the name, and of the id.
+        self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
+        self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(tuple(self._by_key.values()))
@@ -26,11 +29,15 @@ class PartitionRegistry:
     def add(self, partition: Partition) -> None:
         self._by_name[partition.topic, partition.key.partition] = partition
         self._by_key[partition.key] = partition
+        self._by_raw_name[partition.topic.encode(), partition.key.partition] = partition
+        self._by_raw_id[partition.key.topic_id.bytes, partition.key.partition] = partition
 
     def remove(self, key: PartitionKey) -> Partition | None:
         partition = self._by_key.pop(key, None)
+        self._by_raw_id.pop((key.topic_id.bytes, key.partition), None)
         if partition is not None and self._by_name.get((partition.topic, key.partition)) is partition:
             del self._by_name[partition.topic, key.partition]
+            del self._by_raw_name[partition.topic.encode(), key.partition]
         return partition
 
     def get(self, topic: str, index: int) -> Partition | None:
@@ -38,6 +45,14 @@ class PartitionRegistry:
 
     def get_by_id(self, topic_id: UUID, index: int) -> Partition | None:
         return self._by_key.get((topic_id, index))
+
+    def raw(self, *, by_id: bool) -> Callable[[tuple[bytes, int]], Partition | None]:
+        """A lookup by partition number and topic as its bytes stand in a request, name or id."""
+        return self._by_raw_id.get if by_id else self._by_raw_name.get
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of a topic of the cluster, on this broker or not."""
+        return self._image().topic_name(topic_id)
 
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
         """The partition that a request names, by id where it has one.

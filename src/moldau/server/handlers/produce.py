@@ -16,12 +16,13 @@ from moldau.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from moldau.protocol.produce import appended_response
-from moldau.replication.partition import AppendAnswer, AppendOutcome
+from moldau.protocol.produce import TOPIC_ID_VERSION
+from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
 from moldau.server.cluster_view import INTERNAL_TOPICS
-from moldau.server.dispatch import Handler, Outcome
+from moldau.server.dispatch import DirectHandler, Handler, Outcome
+from moldau.server.handlers.lone_produce import lone_produce
 from moldau.server.registry import PartitionRegistry
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
@@ -47,22 +48,20 @@ class ProduceHandlers:
     def table(self) -> dict[int, Handler]:
         return {ApiKey.PRODUCE: self.produce}
 
+    def direct(self, version: int) -> DirectHandler | None:
+        """The quick way for requests of one partition."""
+        return lone_produce(version, self._partitions, self._may_write, row_of, self._slow_down)
+
     def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
         if request.acks not in VALID_ACKS:
             return self._refuse_all(request, ErrorCode.invalid_required_acks)
-        topics = request.topic_data
-        if len(topics) == 1 and len(topics[0].partition_data) == 1 and request.acks:
-            return self._produce_one(context, request, topics[0])
         waiting = 0
         answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]] = []
-        for topic in topics:
+        for topic in request.topic_data:
             rows: list[tuple[int, AppendAnswer]] = []
-            allowed = self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, topic.name)
+            refusal = self._refusal(context, topic)
             for data in topic.partition_data:
-                if allowed:
-                    answer = self._append(context, topic.name, topic.topic_id, data, request)
-                else:
-                    answer = AppendOutcome(ErrorCode.topic_authorization_failed)
+                answer = refusal or self._append(topic, data, request)
                 waiting += type(answer) is not AppendOutcome
                 rows.append((data.index, answer))
             answers.append((topic.name, topic.topic_id, rows))
@@ -71,50 +70,33 @@ class ProduceHandlers:
             return self._answer_later(context, request.acks, answers)
         return self._answer(context, request.acks, answers)
 
-    def _produce_one(
-        self, context: RequestContext, request: ProduceRequest, topic: TopicProduceData
-    ) -> Outcome:
-        """One partition, as librdkafka sends it: without the lists that several of them need."""
-        name, topic_id, data = topic.name, topic.topic_id, topic.partition_data[0]
-        answer: AppendAnswer
-        if self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
-            answer = self._append(context, name, topic_id, data, request)
-        else:
-            answer = AppendOutcome(ErrorCode.topic_authorization_failed)
-        if type(answer) is not AppendOutcome:
-            self._slow_down(context)
-            return self._answer_later(context, request.acks, [(name, topic_id, [(data.index, answer)])])
-        if answer.error is ErrorCode.none:
-            return appended_response(
-                name,
-                topic_id,
-                data.index,
-                answer.base_offset,
-                answer.log_append_time_ms,
-                answer.log_start_offset,
-            )
-        row = self._row(name, topic_id, data.index, answer)
-        return ProduceResponse(
-            responses=(TopicProduceResponse(topic_id=topic_id, name=name, partition_responses=(row,)),)
+    def _may_write(self, context: RequestContext, partition: Partition) -> bool:
+        topic = partition.topic
+        return self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, topic) and (
+            topic not in INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
         )
 
+    def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
+        """Why nothing may be written to a topic, if so. What a principal may do hangs on the topic's name."""
+        by_id = context.api_version >= TOPIC_ID_VERSION
+        name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
+        if name is None:
+            return AppendOutcome(ErrorCode.unknown_topic_id)
+        if not self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
+            return AppendOutcome(ErrorCode.topic_authorization_failed)
+        if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+            return AppendOutcome(
+                ErrorCode.invalid_topic_exception, message=f"{name} is written by the cluster itself"
+            )
+        return None
+
     def _append(
-        self,
-        context: RequestContext,
-        name: str,
-        topic_id: UUID,
-        data: PartitionProduceData,
-        request: ProduceRequest,
+        self, topic: TopicProduceData, data: PartitionProduceData, request: ProduceRequest
     ) -> AppendAnswer:
         try:
-            partition = self._partitions.find(name, topic_id, data.index)
+            partition = self._partitions.find(topic.name, topic.topic_id, data.index)
         except KafkaError as error:
             return AppendOutcome(error.code, message=error.message)
-        if partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
-            return AppendOutcome(
-                ErrorCode.invalid_topic_exception,
-                message=f"{partition.topic} is written by the cluster itself",
-            )
         records = data.records
         if records is None:
             return AppendOutcome(ErrorCode.invalid_record, message="the partition has no records")
@@ -153,32 +135,14 @@ class ProduceHandlers:
                 TopicProduceResponse(
                     topic_id=topic_id,
                     name=name,
-                    partition_responses=[self._row(name, topic_id, index, answer) for index, answer in rows],
+                    partition_responses=[
+                        row_of(index, outcome)
+                        for index, outcome in rows
+                        if isinstance(outcome, AppendOutcome)
+                    ],
                 )
                 for name, topic_id, rows in answers
             ]
-        )
-
-    def _row(self, name: str, topic_id: UUID, index: int, answer: AppendAnswer) -> PartitionProduceResponse:
-        assert isinstance(answer, AppendOutcome)
-        error, base_offset, log_append_time_ms, log_start_offset, message, record_errors = answer
-        if error is ErrorCode.none:
-            return PartitionProduceResponse(
-                index=index,
-                base_offset=base_offset,
-                log_append_time_ms=log_append_time_ms,
-                log_start_offset=log_start_offset,
-            )
-        return PartitionProduceResponse(
-            index=index,
-            error_code=error,
-            base_offset=-1,
-            log_start_offset=log_start_offset,
-            error_message=message,
-            record_errors=[
-                BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.message)
-                for bad in record_errors
-            ],
         )
 
     @staticmethod
@@ -209,6 +173,29 @@ class ProduceHandlers:
                 for topic in request.topic_data
             ]
         )
+
+
+def row_of(index: int, outcome: AppendOutcome) -> PartitionProduceResponse:
+    """How the answer says what became of one partition's records."""
+    error, base_offset, log_append_time_ms, log_start_offset, message, record_errors = outcome
+    if error is ErrorCode.none:
+        return PartitionProduceResponse(
+            index=index,
+            base_offset=base_offset,
+            log_append_time_ms=log_append_time_ms,
+            log_start_offset=log_start_offset,
+        )
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error,
+        base_offset=-1,
+        log_start_offset=log_start_offset,
+        error_message=message,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.message)
+            for bad in record_errors
+        ],
+    )
 
 
 def _parts(

@@ -1,0 +1,146 @@
+"""What a request costs inside a node: its own code and the page cache, without sockets or a client.
+
+``python -m bench.inside`` runs a node in this process, hands one of its connections the bytes that a
+producer would send, and takes the CPU time of this thread. Other processes disturb it little, so that two
+versions of the code can be compared on a busy machine. ``--profile`` prints where the time goes (calls weigh
+too much in it).
+"""
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import tempfile
+import time
+from typing import Any
+
+from bench import canned
+from moldau.network.connection import ServerConnection
+from moldau.network.server import SocketServer
+from moldau.runtime.machine import Machine
+from moldau.server.node import Node
+from moldau.server.settings import development_config
+
+TOPIC = "inside"
+
+
+class Wire(asyncio.Transport):
+    """Counts what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__(extra={"peername": ("127.0.0.1", 1), "sockname": ("127.0.0.1", 2)})
+        self.size_bytes = 0
+        self.paused = False
+        self.protocol: ServerConnection | None = None
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def write(self, data: Any) -> None:
+        self.size_bytes += len(data)
+
+    def writelines(self, parts: Any) -> None:
+        self.size_bytes += sum(map(len, parts))
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    async def reading(self) -> None:
+        """Return when the connection wants to read on: some turns of the loop at most."""
+        while self.paused:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def abort(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        protocol, self.protocol = self.protocol, None
+        if protocol is not None:
+            protocol.connection_lost(None)
+
+
+def connect(server: SocketServer) -> tuple[ServerConnection, Wire]:
+    """A connection of the node's server that no socket stands behind."""
+    connection, wire = ServerConnection(server, "PLAINTEXT", "PLAINTEXT"), Wire()
+    wire.protocol = connection
+    connection.connection_made(wire)
+    return connection, wire
+
+
+async def feed(connection: ServerConnection, wire: Wire, data: memoryview) -> None:
+    """Hand over bytes as a loop would: as many at a time as there is room, never while paused."""
+    while data:
+        await wire.reading()
+        room = connection.get_buffer(-1)
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        connection.buffer_updated(size)
+        data = data[size:]
+
+
+async def create_topic(address: Any) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": str(address)})
+    made = admin.create_topics([NewTopic(TOPIC, num_partitions=1, replication_factor=1)])[TOPIC]
+    await asyncio.to_thread(made.result, 30)
+
+
+async def produce(server: SocketServer, options: argparse.Namespace) -> None:
+    connection, wire = connect(server)
+    request = canned.produce_frame(TOPIC, 0, options.size)
+    burst = memoryview(request * options.burst)
+    await feed(connection, wire, burst)
+    answer_bytes = wire.size_bytes // options.burst
+    profile = cProfile.Profile() if options.profile else None
+    for _ in range(options.rounds):
+        wire.size_bytes = 0
+        start = time.thread_time()
+        if profile is not None:
+            profile.enable()
+        for _ in range(options.requests // options.burst):
+            await feed(connection, wire, burst)
+        await wire.reading()
+        if profile is not None:
+            profile.disable()
+        spent_s = time.thread_time() - start
+        count = options.requests // options.burst * options.burst
+        assert wire.size_bytes == count * answer_bytes
+        print(f"{spent_s / count * 1e6:6.2f} us CPU a request")
+    wire.close()
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+
+
+async def run(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(prefix="moldau-inside-", dir=options.data) as folder:
+        config = development_config(folder, 0, {}, diskless=False)
+        node = Node(config, Machine.real(), format_new=True)
+        address = await node.start()
+        try:
+            await create_topic(address)
+            assert node._running is not None
+            await produce(node._running._server, options)
+        finally:
+            await node.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.inside", description=__doc__)
+    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--size", type=int, default=1024, help="bytes of the one record of a request")
+    parser.add_argument("--burst", type=int, default=256, help="requests that arrive together")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data", help="where the logs are kept meanwhile")
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Produce to one partition, straight from the request's bytes to those of the answer.
+
+It does what the general handler does, in the same order, without messages: ``protocol.produce`` says which
+requests have the lone shape. Whatever would be refused before the append, and every other shape, is left to
+the general handler, which knows how to say why; nothing has happened by then.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+from moldau.network.context import Answer, Buffers, RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.codec import response_encoder
+from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
+from moldau.replication.partition import AppendOutcome, Partition
+from moldau.runtime.errors import ErrorCode
+from moldau.server.dispatch import DirectHandler
+from moldau.server.registry import PartitionRegistry
+
+MayWrite = Callable[[RequestContext, Partition], bool]
+"""Whether the general handler would append what this request brings for a partition."""
+RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
+"""A partition's row of the general answer."""
+
+
+def lone_produce(
+    version: int,
+    partitions: PartitionRegistry,
+    may_write: MayWrite,
+    row_of: RowOf,
+    slow_down: Callable[[RequestContext], None],
+) -> DirectHandler | None:
+    """The direct handler of a version of Produce; ``None`` for those that have none."""
+    if version < FIRST_LONE_VERSION:
+        return None
+    by_id = version >= TOPIC_ID_VERSION
+    read, pack, find = lone_reader(version), lone_packer(version), partitions.raw(by_id=by_id)
+    encode = response_encoder(ApiKey.PRODUCE, version)
+    appended = ErrorCode.none
+
+    def answer(topic: bytes, index: int, outcome: AppendOutcome) -> Buffers:
+        if outcome[0] is appended:
+            return [pack(topic, index, outcome[1], outcome[2], outcome[3])]
+        named = {"topic_id": UUID(bytes=topic)} if by_id else {"name": topic.decode()}
+        refused = TopicProduceResponse(**named, partition_responses=[row_of(index, outcome)])
+        return encode(ProduceResponse(responses=[refused]))
+
+    def produce(context: RequestContext, body: memoryview) -> Answer:
+        request = read(body)
+        if request is None:
+            return None
+        acks, timeout_ms, topic, index, records = request
+        partition = find((topic, index))
+        if partition is None or (acks != -1 and acks != 1) or not may_write(context, partition):
+            return None
+        outcome = partition.append(records, required_acks=acks, timeout_ms=timeout_ms)
+        if type(outcome) is AppendOutcome:
+            return answer(topic, index, outcome)
+        assert isinstance(outcome, asyncio.Future)
+        slow_down(context)
+        return _later(outcome, partial(answer, topic, index))
+
+    return produce
+
+
+def _later(
+    outcome: "asyncio.Future[AppendOutcome]", answer: Callable[[AppendOutcome], Buffers]
+) -> "asyncio.Future[Buffers]":
+    """The answer to an append that waits: for replicas, or for its upload."""
+    body: asyncio.Future[Buffers] = outcome.get_loop().create_future()
+
+    def finish(done: "asyncio.Future[AppendOutcome]") -> None:
+        if body.done():
+            return
+        if done.cancelled():
+            body.cancel()
+        elif (error := done.exception()) is not None:
+            body.set_exception(error)
+        else:
+            body.set_result(answer(done.result()))
+
+    outcome.add_done_callback(finish)
+    return body

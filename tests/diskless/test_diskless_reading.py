@@ -55,6 +55,24 @@ def test_a_reader_at_the_end_is_woken_by_a_commit_of_another_broker() -> None:
     run(story)
 
 
+def test_the_high_watermark_that_a_consumer_sees_can_be_read_up_to() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a"]))
+        partition = broker.open(K)
+        await broker.until_cached(partition, 1)
+        broker.storage.weather.get_latency = Latency(1_000, 1_000)
+        await broker.commit((K, [b"b"]))
+        await asyncio.sleep(0.1)
+        assert partition.cache.high_watermark == 2
+        for offset in (0, 1):
+            outcome = await read(partition, offset)
+            assert (outcome.high_watermark, outcome.last_stable_offset) == (1, 1)
+        await broker.until_cached(partition, 2)
+        assert (await read(partition, 2)).high_watermark == 2
+
+    run(story)
+
+
 def test_what_this_broker_wrote_costs_no_request() -> None:
     async def story(broker: ReadingBroker) -> None:
         broker.coordinator.create(K)

@@ -252,10 +252,12 @@ class Cacher:
         if cache.is_caught_up:
             self._lagging.pop(cache.key, None)
             if catch_up.remove(cache):
+                cache.is_at_tail = True
                 tail.add(cache)
             return
         rounds = self._lagging[cache.key] = self._lagging.get(cache.key, 0) + 1
         if rounds > _LAGGING_ROUNDS and tail.remove(cache):
+            cache.is_at_tail = False
             catch_up.add(cache)
 
 

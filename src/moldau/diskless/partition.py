@@ -235,7 +235,7 @@ class DisklessPartition:
         if cache.is_usable and cache.local_start_offset <= offset < local_end:
             return self._read_local(request, local_end)
         if offset == cache.high_watermark or (offset == local_end and cache.is_usable and not cache.is_stuck):
-            return self._known()
+            return self._known(readable_end=local_end)
         return asyncio.ensure_future(self._read_cold(request))
 
     def _known(
@@ -245,14 +245,20 @@ class DisklessPartition:
         views: Sequence[memoryview] = (),
         size_bytes: int = 0,
         read_committed: bool = False,
+        readable_end: int | None = None,
     ) -> ReadOutcome:
+        """``readable_end``: where the cache ends, for reads that it answers. At the tail, what is committed
+        beyond comes in a moment, and a consumer is not shown a high watermark that it cannot read up to."""
         cache = self.cache
+        high_watermark = cache.high_watermark
+        if readable_end is not None and cache.is_at_tail:
+            high_watermark = min(high_watermark, readable_end)
         return ReadOutcome(
             error=error,
             views=views,
             size_bytes=size_bytes,
-            high_watermark=cache.high_watermark,
-            last_stable_offset=cache.high_watermark,
+            high_watermark=high_watermark,
+            last_stable_offset=high_watermark,
             log_start_offset=cache.log_start_offset,
             aborted=() if read_committed and error is ErrorCode.none else None,
         )
@@ -272,7 +278,10 @@ class DisklessPartition:
         self._meters.cache_hit_bytes.value += result.size_bytes
         self._traffic.read(result.size_bytes)
         return self._known(
-            views=result.views, size_bytes=result.size_bytes, read_committed=request.read_committed
+            views=result.views,
+            size_bytes=result.size_bytes,
+            read_committed=request.read_committed,
+            readable_end=local_end,
         )
 
     async def _read_when_known(self, request: ReadRequest) -> ReadOutcome:

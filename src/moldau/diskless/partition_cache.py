@@ -44,6 +44,8 @@ class PartitionCache:
         self.wal_start_offset = UNKNOWN
         self.high_watermark = UNKNOWN
         self.is_closed = False
+        self.is_at_tail = False
+        """Batches are cached as they are committed; else this cache is catching up."""
         self.is_stuck = False
         """The batch at the local end cannot be cached: its object is gone, or its bytes are not what was
         committed. Who reads there is not to wait for it but to be told."""

@@ -1,7 +1,7 @@
 """What is taken of a fetched range."""
 
 from moldau.client.cluster import Client, Endpoint
-from moldau.pipeline.fetching import _RangeReader
+from moldau.pipeline.broker_reading import BrokerReader
 from moldau.pipeline.planning import OffsetRange, Source
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
 from moldau.records.batch import parse_header
@@ -46,7 +46,7 @@ def taken(committed_only: bool, end: int = 100) -> list[int]:
         aborted_transactions=[AbortedTransaction(producer_id=ABORTED, first_offset=0)],
     )
     source = Source("localhost:1", "t", "id", committed_only=committed_only)
-    reader = _RangeReader(Client([Endpoint("localhost", 1)], 1.0), source, OffsetRange(0, 0, end))
+    reader = BrokerReader(Client([Endpoint("localhost", 1)], 1.0), source, OffsetRange(0, 0, end))
     return [parse_header(batch).base_offset for batch in reader._take(data)]
 
 

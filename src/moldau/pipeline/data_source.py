@@ -1,24 +1,26 @@
-"""``spark.read.format("moldau")``: topics as DataFrames, in batch queries.
+"""``format("moldau")``: topics as DataFrames, in batch and in streaming queries.
 
-Columns are those of Spark's Kafka connector. Where the topic ends is found out once, by ``load()``: every
-action on a DataFrame sees the same records. Tasks read their ranges themselves; only coordinates are planned.
+Columns are those of Spark's Kafka connector. Where the topics end is found out once, by ``load()``: every
+action on a batch DataFrame sees the same records. Tasks read their ranges themselves, from the objects of
+diskless topics and else through brokers; only coordinates are planned.
 """
 
-from collections.abc import Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from moldau.client.errors import ToolError
-from moldau.pipeline.fetching import find_bounds
-from moldau.pipeline.planning import Bounds, OffsetRange, Source, split, unit_size
-from moldau.pipeline.source_options import LATEST, SourceOptions, TopicOffsets, parse_options
-from moldau.pipeline.units import read
+from moldau.client.cluster import Client, connected
+from moldau.pipeline import filters
+from moldau.pipeline.columns import Columns
+from moldau.pipeline.filters import Narrowing
+from moldau.pipeline.planning import OffsetRange, Source, group, unit_size
+from moldau.pipeline.snapshot import TopicRanges, offsets_at, pin
+from moldau.pipeline.source_options import LATEST, SourceOptions, check_batch, parse_options
 
 FORMAT: Final = "moldau"
 COLUMNS: Final = (
@@ -26,25 +28,21 @@ COLUMNS: Final = (
     " timestamp TIMESTAMP, timestampType INT"
 )
 HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-UNIT_RECORDS_MAX: Final = 1_000_000
-ROWS_BYTES: Final = 1024 * 1024
-"""Decoded bytes that are handed to Spark at once: what it takes fastest."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicRanges:
-    """What a DataFrame holds of one topic."""
-
-    source: Source
-    ranges: tuple[OffsetRange, ...]
+UNIT_RECORDS_MAX: Final = 500_000
+UNIT_RECORDS_MIN: Final = 50_000
+"""Smaller units are made only when ``minPartitions`` asks for them."""
+UNITS: Final = 8
+"""So many units are made where there is work for them: the planner does not know how many cores there are."""
+TIMEOUT_S: Final = 30.0
 
 
 @dataclass
 class UnitPartition(InputPartition):
-    """A range that one task reads."""
+    """Ranges of a topic that one task reads."""
 
-    source: Source
-    unit: OffsetRange
+    topic: int
+    """Which of the reader's topics."""
+    unit: tuple[OffsetRange, ...]
 
 
 class MoldauDataSource(DataSource):
@@ -52,7 +50,9 @@ class MoldauDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.parsed = parse_options(dict(options))
-        self.topics = [pin(self.parsed, topic) for topic in self.parsed.topics]
+        # Only a streaming query may begin at the end, and a sink reads nothing.
+        reads = self.parsed.reads and self.parsed.starting != LATEST
+        self.topics = _asked(self.parsed, lambda client: pin(client, self.parsed)) if reads else []
 
     @classmethod
     def name(cls) -> str:
@@ -62,6 +62,7 @@ class MoldauDataSource(DataSource):
         return f"{COLUMNS}, {HEADERS_COLUMN}" if self.parsed.include_headers else COLUMNS
 
     def reader(self, schema: StructType) -> "MoldauReader":
+        check_batch(self.parsed)
         return MoldauReader(schema, self.topics, self.parsed.min_partitions)
 
 
@@ -69,87 +70,96 @@ class MoldauReader(DataSourceReader):
     """Plans units, and reads them in the tasks."""
 
     def __init__(self, schema: StructType, topics: list[TopicRanges], min_partitions: int) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._columns = Columns(schema)
         self._topics = topics
         self._min_partitions = min_partitions
+        self._narrowing = Narrowing()
+        self.pushFilters = _Pushing(self)  # type: ignore[method-assign, assignment]
+
+    def narrow(self, pushed: Sequence[Filter]) -> Iterator[Filter]:
+        """Read less; the filters that Spark still has to apply."""
+        self._narrowing, left = filters.push(pushed)
+        return left
 
     def partitions(self) -> list[UnitPartition]:
-        everything = [one for topic in self._topics for one in topic.ranges]
-        size = unit_size(everything, self._min_partitions, UNIT_RECORDS_MAX)
-        return [
-            UnitPartition(topic.source, unit) for topic in self._topics for unit in split(topic.ranges, size)
+        topics = [TopicRanges(topic.source, tuple(self._narrowed(topic))) for topic in self._topics]
+        units = plan(topics, self._min_partitions)
+        return [UnitPartition(topic, unit) for topic, unit in units]
+
+    def _narrowed(self, topic: TopicRanges) -> list[OffsetRange]:
+        narrowing = self._narrowing
+        cut = [
+            narrowing.cut(one) for one in topic.ranges if narrowing.takes(topic.source.topic, one.partition)
         ]
+        cut = [one for one in cut if one.end > one.start]
+        earliest_ms = narrowing.earliest_ms
+        if earliest_ms is None or not cut:
+            return cut
+        source = topic.source
+        firsts = _run(source.bootstrap, lambda client: _first_at(client, source, cut, earliest_ms))
+        return [replace_start(one, firsts[one.partition]) for one in cut]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark turns an empty list of partitions into one that is no partition.
         if not isinstance(partition, UnitPartition):
-            return
-        for table in read(partition.source, partition.unit):
-            shaped = shape(table, partition.source.topic, self._schema)
-            rows = max(1, shaped.num_rows * ROWS_BYTES // max(1, shaped.nbytes))
-            for start in range(0, shaped.num_rows, rows):
-                yield shaped.slice(start, rows)
+            return iter(())
+        source = self._topics[partition.topic].source
+        return self._columns.read(source, partition.unit, self._narrowing.timestamp_us)
 
 
-def shape(table: Any, topic: str, schema: Any) -> Any:
-    """The DataFrame's columns, in its order. Raises :class:`ToolError` for one that is not there."""
-    columns = []
-    for field in schema:
-        if field.name == "topic":
-            column = pa.DictionaryArray.from_arrays(
-                pa.array([0] * table.num_rows, pa.int32()), pa.array([topic])
-            ).dictionary_decode()
-        elif field.name in table.schema.names:
-            column = table.column(field.name)
-        else:
-            raise ToolError(f"a topic has no column {field.name!r}")
-        columns.append(column.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+class _Pushing:
+    """The reader's ``pushFilters``, for sessions with and without filter pushdown.
+
+    Spark refuses readers that have one where ``spark.sql.python.filterPushdown.enabled`` is off, which it is
+    by default; it looks at the method's function. Without pushdown Spark applies every filter itself, so
+    nothing is lost but speed.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: MoldauReader) -> None:
+        self._reader = reader
+
+    def __call__(self, pushed: list[Filter]) -> Iterator[Filter]:
+        return self._reader.narrow(pushed)
 
 
-def pin(options: SourceOptions, topic: str) -> TopicRanges:
-    """The ranges of a topic now. Raises :class:`ToolError` for partitions or offsets that are not there."""
-    bounds = find_bounds(options.bootstrap, topic, committed_only=options.committed_only)
-    chosen = options.topics[topic]
-    partitions = sorted(bounds.ends) if chosen is None else chosen
-    for partition in partitions:
-        if partition not in bounds.ends:
-            raise ToolError(f"topic {topic} has no partition {partition}")
-    source = Source(
-        bootstrap=options.bootstrap,
-        topic=topic,
-        topic_id=bounds.topic_id,
-        committed_only=options.committed_only,
-        may_lose=not options.fail_on_data_loss,
-    )
-    ranges = [_range(options, topic, partition, bounds) for partition in partitions]
-    return TopicRanges(source, tuple(one for one in ranges if one.end > one.start))
+def plan(topics: Sequence[TopicRanges], units_min: int) -> list[tuple[int, tuple[OffsetRange, ...]]]:
+    """Units of all topics, each with its topic's index."""
+    everything = [one for topic in topics for one in topic.ranges]
+    total = sum(one.end - one.start for one in everything)
+    usual = min(UNIT_RECORDS_MAX, max(UNIT_RECORDS_MIN, -(-total // UNITS)))
+    size = unit_size(everything, units_min, usual)
+    return [
+        (index, unit)
+        for index, topic in enumerate(topics)
+        for unit in group(topic.ranges, topic.source.wal.coordinators if topic.source.wal else {}, size)
+    ]
 
 
-def _range(options: SourceOptions, topic: str, partition: int, bounds: Bounds) -> OffsetRange:
-    first, behind = bounds.starts[partition], bounds.ends[partition]
-    start = _offset(options.starting, topic, partition, first)
-    end = _offset(options.ending, topic, partition, behind)
-    where = f"{topic}-{partition}"
-    if start < first or end > behind:
-        if options.fail_on_data_loss:
-            raise ToolError(
-                f"{where} has offsets {first} to {behind}, not {start} to {end}"
-                " (option failOnDataLoss=false reads what is there)"
-            )
-        start, end = max(start, first), min(end, behind)
-    return OffsetRange(partition, start, end)
+def replace_start(wanted: OffsetRange, first: int | None) -> OffsetRange:
+    """The range from ``first`` on; empty where there is no such record."""
+    start = wanted.end if first is None else min(max(wanted.start, first), wanted.end)
+    return wanted._replace(start=start)
 
 
-def _offset(wanted: TopicOffsets | int, topic: str, partition: int, default: int) -> int:
-    """An explicit offset, or where the partition itself begins or ends."""
-    if isinstance(wanted, int):
-        return default
-    try:
-        offset = wanted[topic][partition]
-    except KeyError:
-        raise ToolError(f"the given offsets leave out {topic}-{partition}") from None
-    return default if offset <= LATEST else offset
+async def _first_at(
+    client: Client, source: Source, ranges: Sequence[OffsetRange], time_ms: int
+) -> Mapping[int, int | None]:
+    topic = await client.topic(source.topic)
+    return await offsets_at(client, topic, dict.fromkeys([one.partition for one in ranges], time_ms))
+
+
+def _asked(options: SourceOptions, look: Callable[[Client], Any]) -> Any:
+    return _run(options.bootstrap, look)
+
+
+def _run(bootstrap: str, look: Callable[[Client], Any]) -> Any:
+    async def run() -> Any:
+        async with connected(bootstrap, TIMEOUT_S) as client:
+            return await look(client)
+
+    return asyncio.run(run())
 
 
 def register(session: SparkSession) -> None:

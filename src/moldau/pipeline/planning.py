@@ -1,11 +1,12 @@
 """What is read by whom: ranges of offsets cut into units. Coordinates only; no bytes pass through here."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.wal_access import WalAccess
 
 
 class OffsetRange(NamedTuple):
@@ -28,6 +29,8 @@ class Source:
     """Go on behind records that were deleted before they were read, instead of failing."""
     timeout_s: float = 30.0
     """How long a task waits without any progress."""
+    wal: WalAccess | None = None
+    """How the topic is read from its objects; ``None``: through the brokers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,51 @@ def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: i
     """The size of units of which there are ``units_min`` at least, where there are so many offsets."""
     total = sum(max(0, end - start) for _, start, end in ranges)
     return max(1, min(unit_records_max, total // max(1, units_min)))
+
+
+GROUP_PARTITIONS: Final = 16
+"""Adjacent partitions that one task reads together: in an object their batches are one range."""
+
+
+def group(
+    ranges: Sequence[OffsetRange], owners: Mapping[int, int], unit_records_max: int
+) -> list[tuple[OffsetRange, ...]]:
+    """Units of ranges that tasks read together, about ``unit_records_max`` offsets each.
+
+    Partitions that have an owner (a coordinator, in whose objects they stand side by side) are read
+    together with their neighbours, a window of offsets of each, so that an object is asked for once for
+    all of them. The others are read one by one.
+    """
+    units: list[tuple[OffsetRange, ...]] = []
+    by_owner: dict[int, list[OffsetRange]] = {}
+    for one in ranges:
+        if one.partition in owners:
+            by_owner.setdefault(owners[one.partition], []).append(one)
+        else:
+            units += [(unit,) for unit in split([one], unit_records_max)]
+    for together in by_owner.values():
+        together.sort()
+        for first in range(0, len(together), GROUP_PARTITIONS):
+            units += _windows(together[first : first + GROUP_PARTITIONS], unit_records_max)
+    return units
+
+
+def _windows(ranges: Sequence[OffsetRange], unit_records_max: int) -> list[tuple[OffsetRange, ...]]:
+    """The ranges, each cut into the same number of windows."""
+    total = sum(one.end - one.start for one in ranges)
+    pieces = max(1, -(-total // unit_records_max))
+    windows = []
+    for number in range(pieces):
+        cut = [
+            OffsetRange(
+                partition,
+                start + (end - start) * number // pieces,
+                start + (end - start) * (number + 1) // pieces,
+            )
+            for partition, start, end in ranges
+        ]
+        windows.append(tuple(one for one in cut if one.end > one.start))
+    return [window for window in windows if window]
 
 
 def pending(topic: str, exported: Mapping[int, int], bounds: Bounds, *, may_lose: bool) -> list[OffsetRange]:

@@ -1,9 +1,10 @@
-"""The options of ``spark.read.format("moldau")``: Spark's Kafka connector's, as far as they are built."""
+"""The options of ``format("moldau")``: Spark's Kafka connector's, as far as they are built."""
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 from moldau.client.errors import ToolError
 
@@ -13,72 +14,168 @@ LATEST: Final = -1
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ISOLATION: Final = "kafka.isolation.level"
+STORAGE_PREFIX: Final = "diskless.storage."
 _KNOWN: Final = (
     BOOTSTRAP,
     ISOLATION,
     "subscribe",
+    "subscribePattern",
     "assign",
     "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "minPartitions",
+    "maxOffsetsPerTrigger",
     "failOnDataLoss",
     "includeHeaders",
+    "topic",
+    "readFrom",
 )
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
+_STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
-TopicOffsets = Mapping[str, Mapping[int, int]]
+TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamps:
+    """The first record at or after a time, in milliseconds since the epoch: one time, or by partition."""
+
+    everywhere: int | None = None
+    by_partition: TopicOffsets = field(default_factory=dict)
+    or_latest: bool = False
+    """Where no record is that late: the end instead of an error."""
+
+
+Position: TypeAlias = TopicOffsets | Timestamps | int
+"""Offsets by topic and partition, times, :data:`EARLIEST` or :data:`LATEST`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is read. ``topics`` has the chosen partitions of each topic, ``None`` for all.
+    """What is read and how.
 
-    ``starting`` and ``ending`` are :data:`EARLIEST`, :data:`LATEST` or offsets by topic and partition.
+    ``topics`` has the chosen partitions of each topic, ``None`` for all; with ``pattern`` the topics are
+    looked up. ``starting`` is ``None`` where it was not said: batch and streaming begin differently.
     """
 
     bootstrap: str
     topics: Mapping[str, tuple[int, ...] | None]
-    starting: TopicOffsets | int
-    ending: TopicOffsets | int
+    pattern: str | None
+    starting: Position | None
+    ending: Position | None
     min_partitions: int
+    max_offsets_per_trigger: int | None
     fail_on_data_loss: bool
     include_headers: bool
     committed_only: bool
+    storage: Mapping[str, str]
+    """What begins with ``diskless.storage.``."""
+    from_brokers: bool
+    topic: str | None
+    """Where a sink writes rows to."""
+
+    @property
+    def reads(self) -> bool:
+        """Whether topics to read are named."""
+        return bool(self.topics) or self.pattern is not None
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Names in any case. Raises :class:`ToolError` for what is not built, not known or makes no sense."""
-    found: dict[str, str] = {}
-    for key, value in given.items():
-        name = _BY_LOWER_CASE.get(key.lower())
-        if name is None:
-            raise ToolError(f"option {key!r} is not supported; these are: {', '.join(_KNOWN)}")
-        found[name] = value
+    found, storage = _sorted_out(given)
     if BOOTSTRAP not in found:
         raise ToolError(f"option {BOOTSTRAP!r} is missing")
     isolation = found.get(ISOLATION, "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ToolError(f"option {ISOLATION!r} is read_committed or read_uncommitted, not {isolation!r}")
+    read_from = found.get("readFrom", "objects").lower()
+    if read_from not in ("objects", "brokers"):
+        raise ToolError(f"option 'readFrom' is objects or brokers, not {read_from!r}")
+    if sum(name in found for name in _STRATEGIES) > 1:
+        raise ToolError(_ONE_STRATEGY)
+    pattern = found.get("subscribePattern")
+    if pattern is not None:
+        _check_pattern(pattern)
+    limit = found.get("maxOffsetsPerTrigger")
     return SourceOptions(
         bootstrap=found[BOOTSTRAP],
         topics=_topics(found),
-        starting=_offsets("startingOffsets", found.get("startingOffsets", "earliest"), "earliest"),
-        ending=_offsets("endingOffsets", found.get("endingOffsets", "latest"), "latest"),
+        pattern=pattern,
+        starting=_position(found, "starting"),
+        ending=_position(found, "ending"),
         min_partitions=_count("minPartitions", found.get("minPartitions", "1")),
+        max_offsets_per_trigger=None if limit is None else _count("maxOffsetsPerTrigger", limit),
         fail_on_data_loss=_flag("failOnDataLoss", found.get("failOnDataLoss", "true")),
         include_headers=_flag("includeHeaders", found.get("includeHeaders", "false")),
         committed_only=isolation == "read_committed",
+        storage=storage,
+        from_brokers=read_from == "brokers",
+        topic=found.get("topic"),
     )
 
 
+_ONE_STRATEGY: Final = "give one of the options 'subscribe', 'subscribePattern' and 'assign'"
+
+
+def check_batch(options: SourceOptions) -> None:
+    """What a batch query may not say. Raises :class:`ToolError`."""
+    if not options.reads:
+        raise ToolError(_ONE_STRATEGY)
+    for name, position, forbidden in (
+        ("startingOffsets", options.starting, LATEST),
+        ("endingOffsets", options.ending, EARLIEST),
+    ):
+        if position == forbidden or (
+            isinstance(position, Mapping)
+            and any(offset == forbidden for rows in position.values() for offset in rows.values())
+        ):
+            raise ToolError(f"option {name!r} has an offset that it cannot have in a batch query")
+
+
+def check_streaming(options: SourceOptions) -> None:
+    """What a streaming query may not say. Raises :class:`ToolError`."""
+    if not options.reads:
+        raise ToolError(_ONE_STRATEGY)
+    if options.ending is not None:
+        raise ToolError("a streaming query has no ending offsets")
+
+
+def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    found: dict[str, str] = {}
+    storage: dict[str, str] = {}
+    for key, value in given.items():
+        if key.lower().startswith(STORAGE_PREFIX):
+            storage[key.lower()] = value
+            continue
+        if key.lower() == "path" and not value:
+            continue
+        name = _BY_LOWER_CASE.get(key.lower())
+        if name is None:
+            raise ToolError(f"option {key!r} is not supported; these are: {', '.join(_KNOWN)}")
+        found[name] = value
+    return found, storage
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ToolError(f"option 'subscribePattern' {pattern!r}: {error}") from None
+
+
 def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
-    if ("subscribe" in found) == ("assign" in found):
-        raise ToolError("give one of the options 'subscribe' and 'assign'")
     if "subscribe" in found:
         names = [name.strip() for name in found["subscribe"].split(",") if name.strip()]
         if not names:
             raise ToolError("option 'subscribe' names no topic")
         return dict.fromkeys(names)
+    if "assign" not in found:
+        return {}
     chosen = _json("assign", found["assign"])
     try:
         return {
@@ -88,24 +185,43 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
         raise ToolError("""option 'assign' is JSON like {"orders": [0, 1]}""") from None
 
 
-def _offsets(name: str, text: str, word: str) -> TopicOffsets | int:
-    if text.strip().lower() == word:
-        return EARLIEST if word == "earliest" else LATEST
-    example = f"""option {name!r} is {word} or JSON like {{"orders": {{"0": 23, "1": -2}}}}"""
+def _position(found: Mapping[str, str], which: str) -> Position | None:
+    """As in the connector, one time for all goes before times, and times before offsets."""
+    or_latest = which == "ending"
+    strategy = found.get("startingOffsetsByTimestampStrategy", "error").lower()
+    if strategy not in ("error", "latest"):
+        raise ToolError(f"option 'startingOffsetsByTimestampStrategy' is error or latest, not {strategy!r}")
+    or_latest = or_latest or strategy == "latest"
+    if (name := f"{which}Timestamp") in found:
+        text = found[name].strip()
+        if not (text.isascii() and text.isdigit()):
+            raise ToolError(f"option {name!r} is milliseconds since 1970, not {text!r}")
+        return Timestamps(everywhere=int(text), or_latest=or_latest)
+    if (name := f"{which}OffsetsByTimestamp") in found:
+        times = _by_partition(name, found[name], "1700000000000", lowest=0)
+        return Timestamps(by_partition=times, or_latest=or_latest)
+    name = f"{which}Offsets"
+    if name not in found:
+        return None
+    text = found[name].strip()
+    word = {"earliest": EARLIEST, "latest": LATEST}.get(text.lower())
+    return _by_partition(name, text, "-2", lowest=EARLIEST) if word is None else word
+
+
+def _by_partition(name: str, text: str, value: str, *, lowest: int) -> TopicOffsets:
+    example = f"""option {name!r} is JSON like {{"orders": {{"0": 23, "1": {value}}}}}"""
     if not text.strip().startswith("{"):
         raise ToolError(example)
     try:
-        offsets = {
+        found = {
             topic: {int(partition): int(offset) for partition, offset in rows.items()}
             for topic, rows in _json(name, text).items()
         }
     except (TypeError, ValueError, AttributeError):
         raise ToolError(example) from None
-    forbidden = LATEST if word == "earliest" else EARLIEST
-    for rows in offsets.values():
-        if any(offset < EARLIEST or offset == forbidden for offset in rows.values()):
-            raise ToolError(f"option {name!r} has an offset that it cannot have in a batch query")
-    return offsets
+    if any(offset < lowest for rows in found.values() for offset in rows.values()):
+        raise ToolError(f"option {name!r} has a number below {lowest}")
+    return found
 
 
 def _json(name: str, text: str) -> Any:

@@ -1,0 +1,68 @@
+"""Byte ranges of objects in a task. Stores are built in the worker, from what is configured."""
+
+import mmap
+import os
+from functools import lru_cache
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from moldau.metrics import Meters
+from moldau.objects.factory import StorageSettings, open_storage
+from moldau.objects.retrying import RetryPolicy
+from moldau.objects.storage import ObjectNotFoundError, ObjectStorage, StorageError, check_key
+from moldau.runtime.machine import Machine
+
+RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
+"""A task that gives up can still ask a broker."""
+
+
+class Ranges(Protocol):
+    """Ranges of objects."""
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        """Exactly ``size`` bytes. Raises :class:`StorageError`, for an object that is gone too."""
+        ...
+
+
+def open_ranges(settings: StorageSettings) -> Ranges:
+    """The store of a job. Raises :class:`StorageError` for one that this worker cannot open."""
+    parts = urlsplit(settings.url)
+    if parts.scheme == "file" and settings.class_name is None:
+        return MappedFiles(unquote(parts.path))
+    return _storage(settings.url, settings.class_name, tuple(sorted(settings.options.items())))
+
+
+@lru_cache(maxsize=8)
+def _storage(url: str, class_name: str | None, options: tuple[tuple[str, str], ...]) -> ObjectStorage:
+    """One for each store in a worker, which Spark uses for many tasks: it has threads and connections."""
+    settings = StorageSettings(url, class_name, dict(options))
+    return open_storage(settings, Machine.real(), Meters(), policy=RETRIES)
+
+
+class MappedFiles:
+    """Objects that are files of this machine: mapped, so that no page is copied before it is decoded."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        check_key(key)
+        if size <= 0:
+            return memoryview(b"")
+        before = offset % mmap.ALLOCATIONGRANULARITY
+        try:
+            descriptor = os.open(f"{self._root}/{key}", os.O_RDONLY)
+        except FileNotFoundError:
+            raise ObjectNotFoundError(key) from None
+        except OSError as error:
+            raise StorageError(f"{key}: {error.strerror}", transient=False) from error
+        try:
+            if os.fstat(descriptor).st_size < offset + size:
+                raise StorageError(f"{key} ends before byte {offset + size}", transient=False)
+            flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+            mapped = mmap.mmap(
+                descriptor, before + size, flags=flags, prot=mmap.PROT_READ, offset=offset - before
+            )
+        finally:
+            os.close(descriptor)
+        return memoryview(mapped)[before:]

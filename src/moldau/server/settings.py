@@ -38,8 +38,9 @@ def development_config(
     """A single combined node on one folder that needs no configuration file.
 
     Its internal topics have one replica, and consumer groups form almost at once: nobody waits long for a
-    second member on a developer's machine. With ``diskless``, topics that do not say are diskless, on an
-    object store in ``data``. ``properties`` come on top. Raises ``ConfigError``.
+    second member on a developer's machine. ``remote.storage.enable`` just works, on an object store in
+    ``data``. With ``diskless``, topics that do not say are diskless, on the same store. ``properties`` come
+    on top. Raises ``ConfigError``.
     """
     node_id = properties.get("node.id", "1")
     base = {
@@ -53,6 +54,10 @@ def development_config(
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.topic.num.partitions": "4",
+        "remote.log.metadata.topic.replication.factor": "1",
+        "rsm.config.url": f"file://{quote(data)}/objects",
         # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when
         # it is answered before that, and then sits for a long time on an empty assignment.
         "group.initial.rebalance.delay.ms": "100",

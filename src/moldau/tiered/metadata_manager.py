@@ -6,9 +6,11 @@ that this broker leads or follows. The default of ``remote.log.metadata.manager.
 topic-based one.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from moldau.metrics import Meters
+from moldau.runtime import Machine
 from moldau.tiered.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -19,6 +21,7 @@ from moldau.tiered.storage_manager import RemoteStorageError
 
 __all__ = [
     "NO_POSITION",
+    "MetadataManagerMaker",
     "MetadataPosition",
     "RemoteLogMetadataManager",
     "RemoteMetadataNotReadyError",
@@ -146,3 +149,12 @@ class RemoteLogMetadataManager(Protocol):
     async def close(self) -> None:
         """Stop following; waiting writers get :class:`RemoteMetadataUnknownOutcomeError`."""
         ...
+
+
+MetadataManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], RemoteLogMetadataManager]
+"""What ``remote.log.metadata.manager.class.name`` names, by dotted path, when it is not the default.
+
+Called with the broker's keys under ``remote.log.metadata.manager.impl.prefix`` (without that prefix) and
+``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
+ports and meters. It raises :class:`RemoteStorageError` naming a key that is wrong.
+"""

@@ -133,6 +133,6 @@ StorageManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], 
 """What ``remote.log.storage.manager.class.name`` names, by dotted path.
 
 Called with the broker's keys under ``remote.log.storage.manager.impl.prefix`` (without that prefix) and
-``broker.id`` and ``cluster.id``, as Kafka passes them to ``configure``; and with the machine's ports and
-meters. It raises :class:`RemoteStorageError` naming a key that is wrong.
+``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's
+ports and meters. It raises :class:`RemoteStorageError` naming a key that is wrong.
 """

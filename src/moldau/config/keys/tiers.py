@@ -36,7 +36,7 @@ TIERED = (
     class_(
         "remote.log.storage.manager.class.name",
         None,
-        "The storage manager; by default Moldau's own, on `diskless.storage.url`.",
+        "The storage manager; by default Moldau's own, on `rsm.config.url` or else `diskless.storage.url`.",
     ),
     string(
         "remote.log.storage.manager.class.path",
@@ -86,6 +86,28 @@ TIERED = (
         -1,
         "How long `__remote_log_metadata` keeps records; -1 for ever.",
         LOW,
+    ),
+    int64(
+        "remote.log.metadata.consume.wait.ms",
+        120_000,
+        "How long the writer of an event waits until this broker has read it back.",
+        LOW,
+        check=at_least(0),
+    ),
+    int64(
+        "remote.log.metadata.initialization.retry.interval.ms",
+        100,
+        "After what time it is tried again when `__remote_log_metadata` cannot be used yet.",
+        LOW,
+        check=at_least(0),
+    ),
+    int64(
+        "remote.log.metadata.initialization.retry.max.timeout.ms",
+        120_000,
+        "Accepted for Kafka's sake: it is tried until it succeeds.",
+        LOW,
+        check=at_least(0),
+        has_effect=False,
     ),
     int64(
         "remote.log.index.file.cache.total.size.bytes",

@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 200
+# Half of what the suite does is waiting for clients and JVMs, so it takes more processes than cores.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test check format bench bench-peers simulate docs lock clean
@@ -27,7 +29,7 @@ run: $(STAMP) ## Run a development node in ./moldau-data (PORT=9092)
 	$(BIN)/moldau dev --data moldau-data --port $(or $(PORT),9092)
 
 test: $(STAMP) ## Run the whole test suite
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, floors and sizes
 	$(BIN)/ruff format --check .

@@ -1,8 +1,8 @@
 """Fetch the foreign clients that the integration tests use into ``.tools/``.
 
-Kafka's own jars come from Maven, the JavaScript clients from npm (the versions are pinned in
-``tools/clients/``), kafka-python's test suite from its source distribution (the version that is
-installed). Nothing of it is needed to run Moldau. Exits 1 when something cannot be had.
+Kafka's own jars and Spark's connector come from Maven, the JavaScript clients from npm (the versions are
+pinned in ``tools/clients/``), kafka-python's test suite from its source distribution (the version that
+is installed). Nothing of it is needed to run Moldau. Exits 1 when something cannot be had.
 """
 
 import importlib.metadata
@@ -16,19 +16,27 @@ HERE = pathlib.Path(__file__).resolve().parent / "clients"
 TARGET = pathlib.Path(__file__).resolve().parent.parent / ".tools"
 
 
-def fetch_jars() -> None:
-    """Kafka's broker, clients and tools, with what they depend on, into ``.tools/jars``."""
-    jars = TARGET / "jars"
-    stamp = jars / ".complete"
-    pom = HERE / "pom.xml"
+def _fetch_from_maven(pom: pathlib.Path, folder: pathlib.Path) -> None:
+    """The dependencies of a project file, once: a stamp in the folder says which file they are of."""
+    stamp = folder / ".complete"
     if stamp.exists() and stamp.read_text() == pom.read_text():
         return
-    shutil.rmtree(jars, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     subprocess.run(
-        ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={jars}"],
+        ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"],
         check=True,
     )
     stamp.write_text(pom.read_text())
+
+
+def fetch_jars() -> None:
+    """Kafka's broker, clients and tools, with what they depend on, into ``.tools/jars``."""
+    _fetch_from_maven(HERE / "pom.xml", TARGET / "jars")
+
+
+def fetch_spark_connector() -> None:
+    """Spark's Kafka connector into ``.tools/spark-kafka``."""
+    _fetch_from_maven(HERE / "spark-kafka" / "pom.xml", TARGET / "spark-kafka")
 
 
 def fetch_node_modules() -> None:
@@ -78,7 +86,7 @@ def fetch_kafka_python_tests() -> None:
 def main() -> int:
     TARGET.mkdir(exist_ok=True)
     failures = 0
-    for fetch in (fetch_jars, fetch_node_modules, fetch_kafka_python_tests):
+    for fetch in (fetch_jars, fetch_spark_connector, fetch_node_modules, fetch_kafka_python_tests):
         try:
             fetch()
         except (OSError, subprocess.CalledProcessError) as error:

@@ -5,6 +5,7 @@ from moldau.coordinators.groups.offset_store import OffsetStore
 from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.groups.tally import GroupTally
 from moldau.runtime import ErrorCode
 
 PLAIN, TRANSACTION = BatchKind(), BatchKind(7, 0, transactional=True)
@@ -62,3 +63,16 @@ def test_groups_with_open_transactions_do_not_expire() -> None:
     assert shard.expire(1_000_000).records == []
     shard.replay_marker(7, 0, False)
     assert len(shard.expire(1_000_000).records) == 1
+
+
+def test_expired_offsets_are_counted() -> None:
+    tally = GroupTally()
+    shard = GroupShard(GroupSettings(offsets_retention_ms=10), tally)
+    for partition in range(3):
+        value = CommittedOffset(1, -1, "", 1)
+        shard.replay(partition, OffsetRecord("g", "orders", partition, value), PLAIN)
+    assert shard.offsets.count == 3
+    shard.expire(5)
+    assert tally.offset_expirations == 0
+    assert len(shard.expire(1_000).records) == 4  # the group goes with its offsets
+    assert (tally.offset_expirations, tally.offset_deletions, tally.offset_commits) == (3, 0, 0)

@@ -1,10 +1,14 @@
 """``/metrics`` and ``/health`` of a running node."""
 
 import json
+import time
 import urllib.request
 
+import kafka
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaAdminClient
 
 from moldau.testing import Node
 
@@ -28,6 +32,45 @@ def test_traffic_shows_under_kafkas_names() -> None:
         assert float(lines["kafka_controller_KafkaController_ActiveControllerCount"]) == 1
         assert float(lines["kafka_server_ReplicaManager_PartitionCount"]) == 1
         assert float(lines["kafka_server_ReplicaManager_UnderReplicatedPartitions"]) == 0
+
+
+def test_groups_show_under_kafkas_names() -> None:
+    with Node(properties={"metrics.listener": "127.0.0.1:0"}) as node:
+
+        def group_meters() -> dict[str, float]:
+            text = read(f"{node.monitoring_url}/metrics")
+            rows = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+            return {name: float(value) for name, value in rows if "roup" in name and "Request" not in name}
+
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        admin.create_topics([NewTopic("read", num_partitions=2)])["read"].result(10)
+        client = {"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"}
+        consumer = Consumer({**client, "enable.auto.commit": False})
+        consumer.subscribe(["read"])
+        deadline = time.monotonic() + 30
+        while not consumer.assignment():
+            consumer.poll(0.1)
+            assert time.monotonic() < deadline
+        both = [TopicPartition("read", index, 0) for index in range(2)]
+        consumer.commit(offsets=both, asynchronous=False)
+        found = group_meters()
+        manager = "kafka_coordinator_group_GroupMetadataManager_"
+        coordinator = "kafka_server_group_coordinator_metrics_"
+        assert found[manager + "NumGroups"] == found[manager + "NumGroupsStable"] == 1
+        assert found[manager + "NumGroupsEmpty"] == found[manager + "NumGroupsPreparingRebalance"] == 0
+        assert found[manager + "NumOffsets"] == 2
+        assert found[coordinator + 'group_count{protocol="classic"}'] == 1
+        assert found[coordinator + "offset_commit_count"] == 2
+        assert found[coordinator + "group_completed_rebalance_count"] >= 1
+        assert found[coordinator + "offset_expiration_count"] == 0
+        assert found[coordinator + 'num_partitions{state="active"}'] == 4
+        consumer.close()
+        assert group_meters()[manager + "NumGroupsEmpty"] == 1
+        with KafkaAdminClient(bootstrap_servers=node.bootstrap_servers) as tool:
+            tool.delete_group_offsets("readers", [kafka.TopicPartition("read", 0)])
+        found = group_meters()
+        assert found[coordinator + "offset_deletion_count"] == 1
+        assert found[manager + "NumOffsets"] == 1
 
 
 def test_a_well_node_says_so() -> None:

@@ -89,6 +89,10 @@ class ShardHost(Generic[S, R]):
         self._loading = loop.create_task(self._load(), name=f"load {name}")
         log.on_high_watermark(self._on_high_watermark)
 
+    @property
+    def shard(self) -> S:
+        return self._shard
+
     async def until_loaded(self) -> None:
         """Wait for the load that is under way; returns too when the host is closed."""
         await asyncio.wait([self._loading])

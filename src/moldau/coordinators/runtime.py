@@ -98,6 +98,10 @@ class CoordinatorRuntime(Generic[S, R]):
         host = self._hosts.get(partition)
         return self._absent(partition) if host is None else host.read(operation)
 
+    def shards(self) -> list[S]:
+        """The shards that are loaded, for meters to look at."""
+        return [host.shard for host in self._hosts.values() if host.state is HostState.ACTIVE]
+
     def is_active(self, partition: int) -> bool:
         """Whether the partition is led here and loaded."""
         host = self._hosts.get(partition)

@@ -2,7 +2,10 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from moldau.coordinators.groups.service import GroupService
+from moldau.coordinators.groups.states import GroupState
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
 from moldau.server.cluster_view import ClusterView
@@ -91,6 +94,35 @@ def watch_partitions(
         "LogManager",
         "OfflineLogDirectoryCount",
         lambda: sum(not directory.is_online for directory in logs.directories),
+    )
+
+
+def watch_groups(meters: NodeMeters, groups: GroupService) -> None:
+    """Kafka's meters of the group coordinator, of both its generations."""
+
+    def count_of(*states: GroupState) -> Callable[[], float]:
+        return lambda: sum(
+            group.state in states for shard in groups.runtime.shards() for group in shard.groups.values()
+        )
+
+    managed = partial(meters.gauge, "kafka.coordinator.group", "GroupMetadataManager")
+    managed("NumGroups", count_of(*GroupState))
+    for state in GroupState:
+        managed(f"NumGroups{state.value}", count_of(state))
+    managed("NumOffsets", lambda: sum(shard.offsets.count for shard in groups.runtime.shards()))
+
+    tally = groups.tally
+    coordinator = partial(meters.gauge, "kafka.server", "group-coordinator-metrics")
+    coordinator("group-count", count_of(*GroupState), protocol="classic")
+    coordinator("offset-commit-count", lambda: tally.offset_commits)
+    coordinator("offset-expiration-count", lambda: tally.offset_expirations)
+    coordinator("offset-deletion-count", lambda: tally.offset_deletions)
+    coordinator("group-completed-rebalance-count", lambda: tally.completed_rebalances)
+    coordinator("num-partitions", lambda: len(groups.runtime.shards()), state="active")
+    coordinator(
+        "num-partitions",
+        lambda: len(groups.runtime.partitions) - len(groups.runtime.shards()),
+        state="loading",
     )
 
 

@@ -42,6 +42,11 @@ class OffsetStore:
             places.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
         return list(places)
 
+    @property
+    def count(self) -> int:
+        """Committed offsets, without those of open transactions."""
+        return sum(map(len, self._groups.values()))
+
     def has(self, group_id: str) -> bool:
         return group_id in self._groups or group_id in self._open_by_group
 

@@ -70,6 +70,7 @@ def commit(turn: Turn, request: OffsetCommitRequest) -> list[OffsetCommitRespons
                 turn.out.records.append(
                     OffsetRecord(request.group_id, topic.name, partition.partition_index, value)
                 )
+                turn.tally.offset_commits += 1
             results.append(
                 OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             )
@@ -121,6 +122,7 @@ def delete(
         for each in topic.partitions:
             if not subscribed and (topic.name, each.partition_index) in known:
                 turn.out.records.append(OffsetRecord(group.group_id, topic.name, each.partition_index, None))
+                turn.tally.offset_deletions += 1
             partitions.append(
                 OffsetDeleteResponsePartition(
                     partition_index=each.partition_index,
@@ -156,6 +158,7 @@ def expire(turn: Turn, store: OffsetStore, group: Group) -> bool:
             nothing_left = False
         else:
             turn.out.records.append(OffsetRecord(group.group_id, topic, partition, None))
+            turn.tally.offset_expirations += 1
     return nothing_left and not store.has_open_transactions(group.group_id)
 
 

@@ -17,6 +17,7 @@ from moldau.coordinators.groups.rebalance import join_error
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.partitioning import coordinator_partition
 from moldau.coordinators.runtime import CoordinatorRuntime
@@ -84,10 +85,11 @@ class GroupService:
         self.settings = settings
         self._entropy = entropy
         self._directory = directory
+        self.tally = GroupTally()
         self.runtime: CoordinatorRuntime[GroupShard, ConsumerOffsetsRecord] = CoordinatorRuntime(
             OFFSETS_TOPIC,
             clock,
-            lambda partition: GroupShard(settings),
+            lambda partition: GroupShard(settings, self.tally),
             ConsumerOffsetsCodec(),
             commit_timeout_ms=settings.offset_commit_timeout_ms,
         )

@@ -17,6 +17,7 @@ from moldau.coordinators.groups.offset_store import OffsetStore
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecord, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.states import GroupState
+from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.groups.turn import ExpiryTimer, HeartbeatTimer, JoinTimer, SyncTimer, Turn
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from moldau.protocol.messages.describe_groups import DescribedGroup
@@ -36,8 +37,9 @@ GROUP_ID_NOT_FOUND_VERSION = 9
 class GroupShard:
     """Groups by id, and their offsets."""
 
-    def __init__(self, settings: GroupSettings) -> None:
+    def __init__(self, settings: GroupSettings, tally: GroupTally | None = None) -> None:
         self.settings = settings
+        self._tally = tally or GroupTally()
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
         self._live = False
@@ -263,7 +265,7 @@ class GroupShard:
         return turn.out.effects(atomic=False)
 
     def _turn(self, now_ms: int) -> Turn:
-        return Turn(self.settings, now_ms)
+        return Turn(self.settings, now_ms, self._tally)
 
     def _existing(self, group_id: str) -> Group:
         group = self.groups.get(group_id)

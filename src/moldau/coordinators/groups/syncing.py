@@ -135,6 +135,7 @@ def _assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     group.move_to(GroupState.STABLE, turn.now_ms)
+    turn.tally.completed_rebalances += 1
     turn.out.records.append(GroupRecord(group.group_id, group.stored()))
     for member in group.members.values():
         if answer_sync(turn, member, assigned(group, member.assignment)):

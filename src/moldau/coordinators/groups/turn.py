@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from moldau.coordinators.effects import Outbox
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.groups.tally import GroupTally
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +41,5 @@ class Turn:
 
     settings: GroupSettings
     now_ms: int
+    tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)

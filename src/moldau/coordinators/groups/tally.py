@@ -1,0 +1,14 @@
+"""What groups have done since the node started, for its meters."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class GroupTally:
+    """Counts over all shards of a node. Records whose append fails afterwards stay counted, as in Kafka."""
+
+    offset_commits: int = 0
+    offset_expirations: int = 0
+    offset_deletions: int = 0
+    """By OffsetDelete; what goes with its group or its topic is not counted."""
+    completed_rebalances: int = 0

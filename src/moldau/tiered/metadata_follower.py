@@ -275,6 +275,7 @@ class MetadataFollower:
             elif outcome.changed is not None:
                 self._deletion(outcome.changed)
         self.position = next_offset
+        self._mark_ready()
         self._answer(outcomes)
 
     def _deletion(self, event: RemotePartitionDeleteMetadata) -> None:

@@ -1,0 +1,151 @@
+"""Segments, and a topic in memory that behaves as the real one may."""
+
+import asyncio
+import contextlib
+from uuid import UUID
+
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata_manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata_topic import TopicDescription, TopicOffsets, TopicRecords
+from moldau.tiered.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    TopicIdPartition,
+)
+from moldau.tiered.storage_manager import LogSegmentData
+
+STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+DELETING = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
+
+ORDERS = TopicIdPartition(UUID(int=0xABCDEF << 90 | 77), "orders", 3)
+
+
+def segment(
+    number: int,
+    start: int,
+    end: int,
+    *epochs: tuple[int, int],
+    partition: TopicIdPartition = ORDERS,
+    state: RemoteLogSegmentState = STARTED,
+    size_bytes: int = 1000,
+    txn_index_empty: bool = True,
+    custom_metadata: bytes | None = None,
+    at_ms: int = 1,
+) -> RemoteLogSegmentMetadata:
+    """A segment; without epochs all of it is of epoch 0."""
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId.of(partition, UUID(int=number)),
+        start,
+        end,
+        max_timestamp_ms=1_700_000_000_000 + end,
+        broker_id=1,
+        event_timestamp_ms=at_ms,
+        segment_size_bytes=size_bytes,
+        leader_epochs=tuple(EpochStart(*each) for each in epochs or ((0, start),)),
+        custom_metadata=custom_metadata,
+        state=state,
+        txn_index_empty=txn_index_empty,
+    )
+
+
+def event(
+    of: RemoteLogSegmentMetadata,
+    state: RemoteLogSegmentState,
+    *,
+    custom_metadata: bytes | None = None,
+    at_ms: int = 2,
+) -> RemoteLogSegmentMetadataUpdate:
+    return RemoteLogSegmentMetadataUpdate(of.id, at_ms, state, 1, custom_metadata)
+
+
+def segment_data(log: bytes = b"log of the segment", *, aborted: bool = True) -> LogSegmentData:
+    return LogSegmentData(
+        log_segment=log,
+        offset_index=b"offset-index",
+        time_index=memoryview(b"time-index!"),
+        transaction_index=b"txn" if aborted else None,
+        producer_snapshot=b"",
+        leader_epochs=b"0\n1\n0 0\n",
+    )
+
+
+class TopicInMemory:
+    """A ``MetadataTopic``: its log outlives managers, and faults are set from outside."""
+
+    def __init__(self, partition_count: int = 4) -> None:
+        self.topic_id = UUID(int=5)
+        self.logs: dict[int, list[bytes]] = {index: [] for index in range(partition_count)}
+        self.epoch = 0
+        self.epochs: dict[int, list[int]] = {index: [] for index in range(partition_count)}
+        self.starts = dict.fromkeys(range(partition_count), 0)
+        self.reads: list[tuple[int, int]] = []
+        self.refusals = 0
+        """So many calls of ``ensure`` and ``offsets`` fail for the moment."""
+        self.lost_answers = 0
+        """So many appends take effect, but nobody is told."""
+        self.failure: Exception | None = None
+        self._moved: dict[int, asyncio.Event] = {}
+
+    def _refuse(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.refusals:
+            self.refusals -= 1
+            raise RemoteMetadataNotReadyError("not yet")
+
+    async def ensure(self) -> TopicDescription:
+        self._refuse()
+        return TopicDescription(self.topic_id, len(self.logs))
+
+    async def append(self, partition: int, value: bytes) -> int:
+        offset = self.append_now(partition, value)
+        await asyncio.sleep(0)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise RemoteMetadataUnknownOutcomeError("no answer")
+        return offset
+
+    def append_now(self, partition: int, value: bytes) -> int:
+        """As another broker does."""
+        self.logs[partition].append(value)
+        self.epochs[partition].append(self.epoch)
+        self._event(partition).set()
+        return self.offsets(partition).end_offset - 1
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
+        self.reads.append((partition, offset))
+        await asyncio.sleep(0)
+        start = self.starts[partition]
+        values = self.logs[partition][offset - start : offset - start + 3]
+        return TopicRecords(
+            [(offset + index, value) for index, value in enumerate(values)], offset + len(values)
+        )
+
+    async def wait_beyond(self, partition: int, offset: int) -> None:
+        while self.offsets(partition).end_offset <= offset:
+            moved = self._event(partition)
+            moved.clear()
+            await moved.wait()
+
+    def offsets(self, partition: int) -> TopicOffsets:
+        self._refuse()
+        start = self.starts[partition]
+        end = start + len(self.logs[partition])
+        return TopicOffsets(start, end, end)
+
+    def epoch_of(self, partition: int, offset: int) -> int:
+        with contextlib.suppress(IndexError):
+            return self.epochs[partition][offset - self.starts[partition]]
+        return -1
+
+    def restarted(self) -> None:
+        """The same log under a new event loop."""
+        self._moved.clear()
+        self.reads.clear()
+
+    def _event(self, partition: int) -> asyncio.Event:
+        return self._moved.setdefault(partition, asyncio.Event())

@@ -162,13 +162,13 @@ def test_synonyms_of_a_broker_config():
 
 
 def test_which_configs_a_running_node_takes():
-    BrokerConfig.check_dynamic("log.retention.ms", "5", per_broker=False)
-    BrokerConfig.check_dynamic("log.retention.ms", None, per_broker=True)
+    BrokerConfig.check_dynamic("log.retention.ms", "5")
+    BrokerConfig.check_dynamic("log.retention.ms", None)
     with pytest.raises(ConfigError, match="Cannot update these configs dynamically"):
-        BrokerConfig.check_dynamic("node.id", "5", per_broker=True)
-    with pytest.raises(ConfigError, match="broker id must be specified: listeners"):
-        BrokerConfig.check_dynamic("listeners", "PLAINTEXT://:1", per_broker=False)
+        BrokerConfig.check_dynamic("node.id", "5")
+    with pytest.raises(ConfigError, match="dynamically: listeners"):
+        BrokerConfig.check_dynamic("listeners", "PLAINTEXT://:1")
     with pytest.raises(ConfigError, match="Not a number"):
-        BrokerConfig.check_dynamic("log.retention.ms", "x", per_broker=False)
+        BrokerConfig.check_dynamic("log.retention.ms", "x")
     with pytest.raises(ConfigError, match="Unknown"):
-        BrokerConfig.check_dynamic("what", "x", per_broker=False)
+        BrokerConfig.check_dynamic("what", "x")

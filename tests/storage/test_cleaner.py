@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,12 @@ from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.record import Record, iter_records
-from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.cleaner import CleanerSettings
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.simulation.world import World
+from moldau.storage.cleaner import CleanerSettings, LogCleaner
 from moldau.storage.cleaner_candidates import find_candidate
 from moldau.storage.cleaner_offset_map import OffsetMap
+from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager, LogManagerSettings
 
@@ -534,3 +537,27 @@ def test_a_node_that_stops_in_the_middle_leaves_a_whole_log(box: Any) -> None:
         await again.stop()
 
     box.run(scenario())
+
+
+def test_the_pause_between_rounds_may_change_at_any_time() -> None:
+    """``log.cleaner.backoff.ms`` is dynamic."""
+    rounds: list[float] = []
+
+    class NoLogs:
+        def __iter__(self) -> Iterator[PartitionLog]:
+            rounds.append(asyncio.get_running_loop().time())
+            return iter(())
+
+    async def story(machine: Machine) -> None:
+        cleaner = LogCleaner(machine, NoLogs(), CleanerSettings(backoff_ms=1_000))  # type: ignore[arg-type]
+        chore = asyncio.create_task(cleaner.run_for_ever())
+        await asyncio.sleep(2.5)
+        cleaner.settings = CleanerSettings(backoff_ms=10_000)
+        await asyncio.sleep(20)
+        chore.cancel()
+
+    with World(1) as world:
+        process = world.host("broker").start(story)
+        assert process.main is not None
+        world.run(process.main)
+    assert [round(time - rounds[0]) for time in rounds] == [0, 1, 2, 12]

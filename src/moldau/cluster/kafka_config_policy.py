@@ -24,7 +24,7 @@ class KafkaConfigPolicy:
                 TopicConfig.validate(values, self._broker())
             elif resource_type is ResourceType.BROKER:
                 for key, value in values.items():
-                    BrokerConfig.check_dynamic(key, value, per_broker=bool(name))
+                    BrokerConfig.check_dynamic(key, value)
             elif resource_type is ResourceType.GROUP:
                 GroupConfig.validate(values, self._broker())
             elif resource_type is ResourceType.CLIENT_METRICS:

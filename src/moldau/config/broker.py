@@ -126,17 +126,12 @@ class BrokerConfig(NodeSettings):
         return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
 
     @staticmethod
-    def check_dynamic(name: str, value: str | None, *, per_broker: bool) -> None:
+    def check_dynamic(name: str, value: str | None) -> None:
         """Whether a running node may be given this; raises :class:`ConfigError`. ``None`` takes it away."""
         key = BROKER.get(name)
         if key is None:
             raise BROKER.unknown(name)
         if key.update is Update.READ_ONLY:
             raise ConfigError(name, f"Cannot update these configs dynamically: {name}")
-        if key.update is Update.PER_BROKER and not per_broker:
-            raise ConfigError(
-                name,
-                f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
-            )
         if value is not None:
             key.parse(value)

@@ -61,7 +61,6 @@ class Update(Enum):
     """Whether a running node takes a new value (KIP-226)."""
 
     READ_ONLY = "read-only"
-    PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
 
 

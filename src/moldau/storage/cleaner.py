@@ -90,8 +90,17 @@ class LogCleaner:
         self.uncleanable: dict[tuple[TopicPartition, uuid.UUID | None], str] = {}
         """Logs that could not be cleaned, and why; they are left alone until the node is restarted."""
 
+    async def run_for_ever(self) -> None:
+        """The chore: a look every ``log.cleaner.backoff.ms``, whatever that says by then."""
+        while True:
+            await asyncio.sleep(self.settings.backoff_ms / 1000)
+            try:
+                await self.run()
+            except Exception:
+                logger.exception("the log cleaner failed; it will try again")
+
     async def run(self) -> None:
-        """Clean until nothing is due; the chore's body."""
+        """Clean until nothing is due."""
         while self.settings.enable and await self.clean_dirtiest():
             pass
 

@@ -124,10 +124,9 @@ class LogManager:
                 settings.producer_id_expiration_check_interval_ms,
             ),
         ]
-        if settings.cleaner.enable:
-            backoff_ms = settings.cleaner.backoff_ms
-            chores.append((self.cleaner.run, backoff_ms, backoff_ms))
         self._tasks = [asyncio.create_task(self._repeat(*chore)) for chore in chores]
+        if settings.cleaner.enable:
+            self._tasks.append(asyncio.create_task(self.cleaner.run_for_ever()))
 
     async def _repeat(
         self, chore: Callable[[], Coroutine[Any, Any, None]], initial_delay_ms: int, interval_ms: int

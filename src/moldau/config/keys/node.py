@@ -11,7 +11,6 @@ from moldau.config.keys.rows import (
     LOW,
     MIB,
     MINUTE_MS,
-    PER_BROKER,
     boolean,
     class_,
     int32,
@@ -106,7 +105,6 @@ LISTENERS = (
         "PLAINTEXT://:9092",
         "Where to listen: a list of `NAME://host:port`. An empty host is every interface, port 0 a free one.",
         HIGH,
-        update=PER_BROKER,
     ),
     string(
         "advertised.listeners",
@@ -119,7 +117,6 @@ LISTENERS = (
         _PROTOCOL_MAP,
         "The security protocol of each listener name, as `NAME:PROTOCOL,…`.",
         LOW,
-        update=PER_BROKER,
     ),
     string(
         "controller.listener.names",

@@ -9,7 +9,6 @@ from moldau.config.validators import Check
 HIGH = Importance.HIGH
 MEDIUM = Importance.MEDIUM
 LOW = Importance.LOW
-PER_BROKER = Update.PER_BROKER
 CLUSTER_WIDE = Update.CLUSTER_WIDE
 
 INT_MAX = 2**31 - 1

@@ -18,22 +18,29 @@ from moldau.protocol.api import Scope
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
-from moldau.server import diskless_settings, settings
+from moldau.server import diskless_settings, settings, tiered_settings
 from moldau.server.api import BrokerApi, BrokerParts
 from moldau.server.authorization import AllowEveryone
 from moldau.server.classic_kind import ClassicKind
-from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC, DISKLESS_METADATA_TOPIC, ClusterView
+from moldau.server.cluster_view import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    ClusterView,
+)
 from moldau.server.controller_node import ControllerNode
 from moldau.server.diskless_kind import DisklessOffKind
 from moldau.server.diskless_node import DisklessNode, DisklessSurroundings
 from moldau.server.dispatch import Dispatcher
 from moldau.server.hosting import PartitionHosting, PartitionKind
 from moldau.server.identity import Identity
-from moldau.server.internal_topics import CoordinatorLeadership
+from moldau.server.internal_topics import CoordinatorLeadership, CoordinatorService
 from moldau.server.meters import NodeMeters
 from moldau.server.monitoring import Monitoring, health_checks, watch_cluster, watch_groups, watch_partitions
 from moldau.server.producer_ids import ProducerIds
 from moldau.server.registry import PartitionRegistry
+from moldau.server.tiered_kind import TieredOffKind
+from moldau.server.tiered_node import MetadataTopicLeadership, TieredNode, TieredSurroundings
 from moldau.server.topic_directory import ImageTopicDirectory
 from moldau.storage.log_manager import LogManager
 
@@ -87,6 +94,7 @@ class Broker:
         self._producer_ids = ProducerIds(controller.channel, identity.node_id)
         self._logs = logs
         self._diskless = self._new_diskless() if diskless_settings.is_enabled(config) else None
+        self._tiered = self._new_tiered() if tiered_settings.is_enabled(config) else None
         self._hosting = self._new_hosting(logs)
         self._api = BrokerApi(self._parts())
         self._dispatcher = Dispatcher(
@@ -119,11 +127,24 @@ class Broker:
     def _new_hosting(self, logs: LogManager) -> PartitionHosting:
         configs = self._controller.configs
         classic = ClassicKind(
+    def _new_tiered(self) -> TieredNode:
+        return TieredNode(
+            TieredSurroundings(
+                machine=self._machine,
+                view=self._view,
+                configs=self._controller.configs,
+                partitions=self.partitions,
+                arrivals=self._arrivals,
+                meters=self._meters,
+                ensure_topic=lambda topic: self._api.ensure_topic(topic),
+            )
+        )
+
             self._machine,
             logs,
             self._identity.node_id,
             self._arrivals,
-            lambda topic: settings.log_config(configs.topic(topic)),
+            lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
             lambda topic: configs.topic(topic).min_insync_replicas,
             self._meters.topics,
         )
@@ -131,16 +152,25 @@ class Broker:
 
         def kind_of(topic: Topic) -> PartitionKind:
             if topic.is_diskless:
+        tiered = None if self._tiered is None else self._tiered.kind(classic)
                 return DisklessOffKind() if diskless is None else diskless.kind
             if topic.name == DISKLESS_METADATA_TOPIC and diskless is not None:
                 return diskless.metadata_kind
-            return classic
+            if (
+                tiered is None
+                and settings.classic_log_config(topic.name, configs.topic(topic.name)).remote_storage_enable
+            ):
+                return TieredOffKind()
+            return tiered or classic
 
         return PartitionHosting(
             self._identity.node_id,
             self.partitions,
+        services: dict[str, CoordinatorService] = {CONSUMER_OFFSETS_TOPIC: self._groups}
+        if self._tiered is not None:
+            services[REMOTE_LOG_METADATA_TOPIC] = MetadataTopicLeadership(self._tiered)
             kind_of,
-            CoordinatorLeadership({CONSUMER_OFFSETS_TOPIC: self._groups}),
+            CoordinatorLeadership(services),
         )
 
     def _parts(self) -> BrokerParts:
@@ -183,6 +213,8 @@ class Broker:
         publisher.subscribe(self)
         ports = await self._server.start()
         if self._monitoring is not None:
+        if self._tiered is not None:
+            await self._tiered.start()
             self.monitoring_port = await self._monitoring.start()
         addresses = self._advertised(ports)
         self._lifecycle = self._new_lifecycle(addresses)
@@ -234,16 +266,19 @@ class Broker:
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The metadata has changed: bring partitions and configurations in line."""
-        if delta.configs.entries:
-            self._apply_configs(delta)
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
         self._hosting.apply(image, changed, removed)
         if self._diskless is not None:
             self._diskless.on_image(delta, image)
+        # Before the configurations: a topic that goes takes its own along, and must not obey the defaults.
         if removed:
+        if delta.configs.entries:
+            self._apply_configs(delta)
             gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
             for name in gone:
+        if self._tiered is not None:
+            self._tiered.on_image(delta, image)
                 self._meters.topics.remove(name)
             self._forget_offsets(gone)
         if self._lifecycle is not None:
@@ -261,6 +296,8 @@ class Broker:
         else:
             self._hosting.reconfigure(name for kind, name in resources if kind == ResourceType.TOPIC)
 
+            if self._tiered is not None:
+                self._tiered.reconfigure()
     def _forget_offsets(self, topics: set[str]) -> None:
         if topics:
             self._api.in_background(self._groups.forget_topics(partial(_is_in, topics)))
@@ -280,6 +317,8 @@ class Broker:
         if self._diskless is not None:
             await self._diskless.stop()
         await self._producer_ids.close()
+        if self._tiered is not None:
+            await self._tiered.stop()
         await self._api.close()
 
 

@@ -1,9 +1,11 @@
 """From Kafka's configuration keys to what each room wants to be told."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import quote
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
+from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.registrations import SupportedFeature
 from moldau.config.broker import BrokerConfig
@@ -122,7 +124,18 @@ def log_config(topic: TopicConfig) -> LogConfig:
         message_timestamp_before_max_ms=topic.integer("message.timestamp.before.max.ms"),
         message_timestamp_after_max_ms=topic.integer("message.timestamp.after.max.ms"),
         producer_id_expiration_ms=topic.broker.integer("producer.id.expiration.ms"),
+        # The log of a diskless topic is a cache: what lies before it is not this log's to tell.
+        remote_storage_enable=topic.is_tiered and not topic.is_diskless,
+        remote_log_copy_disable=topic.flag("remote.log.copy.disable"),
+        local_retention_ms=topic.local_retention_ms,
+        local_retention_bytes=topic.local_retention_bytes,
     )
+
+
+def classic_log_config(name: str, topic: TopicConfig) -> LogConfig:
+    """As :func:`log_config`; internal topics never have a remote tier, whatever they say."""
+    config = log_config(topic)
+    return replace(config, remote_storage_enable=False) if name in INTERNAL_TOPICS else config
 
 
 def target_compression(topic: TopicConfig) -> TargetCompression | None:

@@ -11,9 +11,12 @@ from moldau.runtime.machine import Machine
 from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
 from moldau.server.diskless_settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
 from moldau.server.topic_creation import InternalTopic
+from moldau.tiered.log_manager import RemoteLogManagerSettings
 from moldau.tiered.metadata_manager import MetadataManagerMaker, RemoteLogMetadataManager
 from moldau.tiered.metadata_topic import MetadataTopic
 from moldau.tiered.object_storage_manager import open_object_storage_manager
+from moldau.tiered.quota import QuotaSettings
+from moldau.tiered.reader import ReaderSettings
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager, StorageManagerMaker
 from moldau.tiered.topic_metadata_manager import (
     MetadataManagerSettings,
@@ -49,6 +52,43 @@ def is_enabled(config: BrokerConfig) -> bool:
 def index_cache_bytes(config: BrokerConfig) -> int:
     """What indexes of remote segments may take of the disk."""
     return config.integer("remote.log.index.file.cache.total.size.bytes")
+
+
+def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
+    """How often its tasks run, and how many at a time."""
+    return RemoteLogManagerSettings(
+        task_interval_ms=config.integer("remote.log.manager.task.interval.ms"),
+        retry_backoff_ms=config.integer("remote.log.manager.task.retry.backoff.ms"),
+        retry_backoff_max_ms=config.integer("remote.log.manager.task.retry.backoff.max.ms"),
+        retry_jitter=config.number("remote.log.manager.task.retry.jitter"),
+        copier_pool_size=config.integer("remote.log.manager.copier.thread.pool.size"),
+        expiration_pool_size=config.integer("remote.log.manager.expiration.thread.pool.size"),
+    )
+
+
+def reader_settings(config: BrokerConfig) -> ReaderSettings:
+    """How many remote reads there may be, and how long anybody waits for one."""
+    return ReaderSettings(
+        threads=config.integer("remote.log.reader.threads"),
+        max_pending_tasks=config.integer("remote.log.reader.max.pending.tasks"),
+        fetch_max_wait_ms=config.integer("remote.fetch.max.wait.ms"),
+        list_offsets_timeout_ms=config.integer("remote.list.offsets.request.timeout.ms"),
+        fetch_quota=_quota(config, "fetch"),
+    )
+
+
+def copy_quota(config: BrokerConfig) -> QuotaSettings:
+    """The rate at which segments are copied."""
+    return _quota(config, "copy")
+
+
+def _quota(config: BrokerConfig, what: str) -> QuotaSettings:
+    prefix = f"remote.log.manager.{what}"
+    return QuotaSettings(
+        bytes_per_second=config.integer(f"{prefix}.max.bytes.per.second"),
+        window_count=config.integer(f"{prefix}.quota.window.num"),
+        window_s=config.integer(f"{prefix}.quota.window.size.seconds"),
+    )
 
 
 def storage_manager(

@@ -31,8 +31,11 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 ConfigOfTopic = Callable[[str], LogConfig]
-_OTHER_FOLDERS = frozenset({"__cluster_metadata-0", "objects"})
-"""What may lie beside the partitions: the quorum's log, and a development node's object store."""
+_OTHER_FOLDERS = frozenset(
+    {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache"}
+)
+"""What may lie beside the partitions: the quorum's log, a development node's object store, and caches of
+the remote tier."""
 
 
 @dataclass(frozen=True, slots=True)

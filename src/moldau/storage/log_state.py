@@ -210,7 +210,9 @@ class LogState:
     def config(self, config: LogConfig) -> None:
         self._config = self._segments.config = config
         self.awaits_config = False
-        if self._failure is None and not config.remote_storage_enable:
+        if not config.remote_storage_enable:
+            self.highest_copied_offset = -1
+        if self._failure is None:
             with self.guarded("writing the leader epochs of"):
                 self.settle_start()
 

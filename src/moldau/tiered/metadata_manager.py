@@ -136,6 +136,13 @@ class RemoteLogMetadataManager(Protocol):
         """
         ...
 
+    async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
+        """Partitions with remote data that nobody has begun to remove, as far as this broker follows them.
+
+        Whoever removes what deleted topics have left compares them with the topics that there are.
+        """
+        ...
+
     def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
     ) -> None:

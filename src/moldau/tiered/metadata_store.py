@@ -166,6 +166,15 @@ class MetadataStore:
             for topic_id, topic, index, state, timestamp_ms, broker_id in rows
         ]
 
+    def partitions(self, metadata_partition: int) -> list[TopicIdPartition]:
+        """The partitions of a metadata partition that have segments and are not being deleted."""
+        rows = self._connection.execute(
+            "select topic_id, topic, partition from partitions where metadata_partition = ?"
+            " and delete_state is null and exists (select 1 from segments where number = partitions.number)",
+            (metadata_partition,),
+        )
+        return [TopicIdPartition(UUID(bytes=topic_id), topic, index) for topic_id, topic, index in rows]
+
     # Writes -------------------------------------------------------------------------------------
 
     def apply(

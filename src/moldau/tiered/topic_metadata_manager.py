@@ -284,6 +284,19 @@ class TopicBasedRemoteLogMetadataManager:
     def remote_partition_deletions(self) -> Sequence[RemotePartitionDeleteMetadata]:
         return [event for each in self._followers.values() for event in each.deletions.values()]
 
+    async def remote_log_partitions(self) -> Sequence[TopicIdPartition]:
+        await self._until_open()
+        found: list[TopicIdPartition] = []
+        try:
+            for index in sorted(self._followers):
+                more: list[TopicIdPartition] = await self._store.call(
+                    self._store.generation, MetadataStore.partitions, index
+                )
+                found += more
+        except (apsw.Error, OSError, StoreRenewedError) as error:
+            raise RemoteStorageError(f"the remote metadata cache: {error}") from error
+        return found
+
     async def close(self) -> None:
         self._closed = True
         if self._opening is not None:

@@ -1,0 +1,94 @@
+"""Classic partitions on a broker with a remote tier: they may become tiered, and cease to be, at any time."""
+
+from moldau.cluster.topics_image import Topic
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import Partition
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.classic_kind import ClassicKind
+from moldau.server.tiered_reads import ClassicRemotePart
+from moldau.tiered.log_manager import RemoteLogManager
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.segments import TopicIdPartition
+
+
+class TieredKind:
+    """A classic kind that tells the remote log manager of each partition."""
+
+    def __init__(
+        self,
+        classic: ClassicKind,
+        manager: RemoteLogManager,
+        remover: RemotePartitionRemover,
+        reader: RemoteReader,
+    ) -> None:
+        self._classic = classic
+        self._manager = manager
+        self._remover = remover
+        self._reader = reader
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        return self._classic.open(topic, index)
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, ClassicPartition)
+        self._classic.take_role(partition, topic)
+        self._update(partition)
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, ClassicPartition)
+        self._classic.reconfigure(partition)
+        self._update(partition)
+
+    def close(self, partition: Partition, *, deleted: bool) -> None:
+        assert isinstance(partition, ClassicPartition)
+        was_leader, was_tiered = partition.is_leader, partition.remote is not None
+        self._classic.close(partition, deleted=deleted)
+        if not was_tiered:
+            return
+        partition.remote = None
+        name = _identity(partition)
+        if deleted and was_leader:
+            self._remover.delete_partition(name, after=self._manager.stop(name))
+        else:
+            self._manager.release(name)
+
+    def _update(self, partition: ClassicPartition) -> None:
+        """Bring the tasks in line with the topic's configuration and this broker's role."""
+        name = _identity(partition)
+        config = partition.log.config
+        if config.remote_storage_enable:
+            if self._remover.is_at_work_on(name):
+                return  # what is being removed must not count as copied: this is called again after that
+            if partition.remote is None:
+                partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
+            if partition.is_leader:
+                self._manager.lead(name, partition, copies=config.copies_to_remote)
+            else:
+                self._manager.follow(name, partition)
+        elif partition.remote is not None:
+            partition.remote = None
+            stopped = self._manager.stop(name)
+            if partition.is_leader:
+                self._remover.empty_partition(name, stopped, lambda: self._update(partition))
+
+
+class TieredOffKind:
+    """Refuses tiered topics on a broker whose remote tier is off: half of their records could not be read."""
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            "You have to delete all topics with the property remote.storage.enable=true before disabling"
+            " tiered storage cluster-wide",
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None: ...
+
+    def reconfigure(self, partition: Partition) -> None: ...
+
+    def close(self, partition: Partition, *, deleted: bool) -> None: ...
+
+
+def _identity(partition: ClassicPartition) -> TopicIdPartition:
+    return TopicIdPartition(partition.key.topic_id, partition.topic, partition.key.partition)

@@ -1,0 +1,57 @@
+"""Whole batches in a piece of a segment file. Pure."""
+
+from struct import Struct
+from typing import Final, NamedTuple
+
+from moldau.records.batch import HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES
+
+__all__ = ["Selection", "select_batches"]
+
+# base offset, batch length, (epoch, magic, CRC, attributes), last offset delta
+_UNPACK: Final = Struct(">qi11xi").unpack_from
+
+
+class Selection(NamedTuple):
+    """What a piece of a segment has of a reader's batches: ``piece[start:end]``.
+
+    ``next_offset`` follows the last of them. With ``start == end`` there are none: ``missing_bytes`` says
+    how many more bytes of the segment, from ``start`` on, would hold the first (0: none is there at all,
+    all lie before the offset or the first is at or after the bound).
+    """
+
+    start: int
+    end: int
+    next_offset: int
+    missing_bytes: int = 0
+
+
+def select_batches(
+    piece: memoryview, offset: int, bound_offset: int, max_bytes: int, *, min_one_batch: bool
+) -> Selection:
+    """The batches from the one that holds ``offset`` on, below ``bound_offset``, up to ``max_bytes``.
+
+    ``piece`` begins with a batch and may break off in one. The first batch may be larger than
+    ``max_bytes`` when ``min_one_batch`` says so.
+    """
+    length, at = len(piece), 0
+    while length - at >= HEADER_SIZE_BYTES:
+        base_offset, batch_length, last_delta = _UNPACK(piece, at)
+        if base_offset + last_delta >= offset:
+            break
+        at += batch_length + LOG_OVERHEAD_BYTES
+    else:
+        return Selection(at, at, offset, HEADER_SIZE_BYTES)
+    start, next_offset = at, offset
+    limit = min(length, start + max_bytes)
+    while length - at >= HEADER_SIZE_BYTES:
+        base_offset, batch_length, last_delta = _UNPACK(piece, at)
+        end = at + batch_length + LOG_OVERHEAD_BYTES
+        if base_offset >= bound_offset:
+            break
+        if at == start and min_one_batch:
+            if end > length:
+                return Selection(start, start, offset, end - start)
+        elif end > limit:
+            break
+        at, next_offset = end, base_offset + last_delta + 1
+    return Selection(start, at, next_offset)

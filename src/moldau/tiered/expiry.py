@@ -1,0 +1,109 @@
+"""Which remote segments have outlived their partition's retention. Pure."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.lineage import Lineage
+from moldau.tiered.segments import RemoteLogSegmentMetadata
+
+__all__ = ["Expiry", "Retention", "is_of_lineage", "plan_expiry", "unreferenced"]
+
+_State = RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 is without bound."""
+
+    ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The log's start moves first (None: it stays), then the segments go."""
+
+    log_start_offset: int | None
+    segments: Sequence[RemoteLogSegmentMetadata]
+
+
+def plan_expiry(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    lineage: Lineage,
+    retention: Retention,
+    *,
+    log_start_offset: int,
+    local_only_bytes: int,
+    now_ms: int,
+) -> Expiry:
+    """What is due of a partition's segments, by start offset.
+
+    A segment that ends before the log's start is read by nobody. Of those behind it, the first ones go for
+    as long as they are too old or both tiers together too large (``local_only_bytes`` counts what has not
+    been copied). Segments that are not of the log's lineage keep nothing from going, and go when the
+    log's start has passed them.
+    """
+    finished = [segment for segment in segments if segment.state is _State.COPY_SEGMENT_FINISHED]
+    due = [segment for segment in finished if segment.end_offset < log_start_offset]
+    rest = [
+        segment
+        for segment in finished
+        if segment.end_offset >= log_start_offset and is_of_lineage(segment, lineage, log_start_offset)
+    ]
+    total_bytes = local_only_bytes + sum(segment.segment_size_bytes for segment in rest)
+    excess_bytes = total_bytes - retention.size_bytes if retention.size_bytes >= 0 else 0
+    new_start: int | None = None
+    for segment in rest:
+        is_old = retention.ms >= 0 and segment.max_timestamp_ms < now_ms - retention.ms
+        if not is_old and excess_bytes < segment.segment_size_bytes:
+            break
+        if not is_old and retention.size_bytes < 0:
+            break
+        excess_bytes -= segment.segment_size_bytes
+        due.append(segment)
+        new_start = max(segment.end_offset + 1, new_start or 0)
+    return Expiry(new_start, due)
+
+
+def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
+    """Whether the log itself has, or had, what the segment holds, from the log's start on.
+
+    Its epochs begin where the log's do, and none goes on where the log's has ended.
+    """
+    starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
+    ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]
+    for (epoch, start), end in zip(starts, ends, strict=True):
+        if start >= end:
+            continue
+        if lineage.epoch_for_offset(start) != epoch or lineage.epoch_for_offset(end - 1) != epoch:
+            return False
+    return True
+
+
+def unreferenced(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    referenced: Collection[UUID],
+    being_copied: Collection[UUID],
+    *,
+    now_ms: int,
+    grace_ms: int,
+) -> list[RemoteLogSegmentMetadata]:
+    """What nobody will ever read: copies that were begun and given up, deletions that were not finished,
+    and segments whose offsets a later copy covers.
+
+    A copy that was given up stays for ``grace_ms``: one of its writes may still be on its way.
+    """
+    found = []
+    for segment in segments:
+        match segment.state:
+            case _State.COPY_SEGMENT_STARTED:
+                is_old = segment.event_timestamp_ms <= now_ms - grace_ms
+                if segment.id.id not in being_copied and is_old:
+                    found.append(segment)
+            case _State.DELETE_SEGMENT_STARTED:
+                found.append(segment)
+            case _State.COPY_SEGMENT_FINISHED if segment.id.id not in referenced:
+                found.append(segment)
+    return found

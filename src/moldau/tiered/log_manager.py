@@ -1,0 +1,177 @@
+"""The remote log manager: which tasks run for which partitions, how often, and how many at a time.
+
+A leader copies and cleans up, a follower watches; each task runs in rounds, with
+``remote.log.manager.task.interval.ms`` in between. After a failure it waits for twice as long each time, up
+to a bound, with jitter.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from moldau.runtime import Entropy, KafkaError
+from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.tasks.copy import CopyTask
+from moldau.tiered.tasks.expiration import ExpirationTask
+from moldau.tiered.tasks.follower import FollowerTask
+from moldau.tiered.tasks.surroundings import LocalReplica, Surroundings, TaskPartition
+from moldau.tiered.work_pool import WorkPool
+
+__all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogManagerSettings:
+    """Kafka's ``remote.log.manager.*``."""
+
+    task_interval_ms: int = 30_000
+    retry_backoff_ms: int = 500
+    retry_backoff_max_ms: int = 30_000
+    retry_jitter: float = 0.2
+    copier_pool_size: int = 10
+    expiration_pool_size: int = 10
+
+    def backoff_ms(self, failures: int, entropy: Entropy) -> float:
+        """How long to wait after so many failures in a row."""
+        wait_ms = min(self.retry_backoff_max_ms, self.retry_backoff_ms * 2.0 ** min(failures - 1, 30))
+        return wait_ms * entropy.uniform(1 - self.retry_jitter, 1 + self.retry_jitter)
+
+
+class Task(Protocol):
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+_MakeTask: TypeAlias = Callable[[Surroundings, TaskPartition], Task]
+
+
+class _Running:
+    """A task of one partition and the loop that repeats it."""
+
+    def __init__(self, task: Task, rounds: "asyncio.Task[None]") -> None:
+        self._task = task
+        self._rounds = rounds
+
+    async def stop(self) -> None:
+        self._rounds.cancel()
+        await asyncio.gather(self._rounds, return_exceptions=True)
+        self._task.stop()
+
+
+class RemoteLogManager:
+    """Told by whoever hosts partitions what this broker is to each of them."""
+
+    def __init__(self, around: Surroundings, settings: RemoteLogManagerSettings) -> None:
+        self.around = around
+        self._settings = settings
+        self._copier = WorkPool(settings.copier_pool_size)
+        self._expiration = WorkPool(settings.expiration_pool_size)
+        self._following = WorkPool(settings.expiration_pool_size)
+        self.removals = WorkPool(settings.expiration_pool_size)
+        """Places for the partition remover, whose jobs may wait long."""
+        self._running: dict[TopicIdPartition, dict[str, _Running]] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        around.meters.watch_tasks(self._copier, self._expiration)
+
+    @property
+    def settings(self) -> RemoteLogManagerSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: RemoteLogManagerSettings) -> None:
+        self._settings = settings
+        self._copier.size = settings.copier_pool_size
+        self._expiration.size = self._following.size = settings.expiration_pool_size
+        self.removals.size = settings.expiration_pool_size
+
+    # -- roles --------------------------------------------------------------------------------
+
+    def lead(self, partition: TopicIdPartition, replica: LocalReplica, *, copies: bool) -> None:
+        """This broker leads the partition; ``copies`` is not ``remote.log.copy.disable``. May be repeated."""
+        wanted: dict[str, tuple[WorkPool, _MakeTask]] = {"expire": (self._expiration, ExpirationTask)}
+        if copies:
+            wanted["copy"] = (self._copier, CopyTask)
+        self._begin(partition, replica, wanted)
+        self.around.metadata.on_partition_leadership_changes([partition], [])
+
+    def follow(self, partition: TopicIdPartition, replica: LocalReplica) -> None:
+        """This broker has a replica of the partition and does not lead it. May be repeated."""
+        self._begin(partition, replica, {"follow": (self._following, FollowerTask)})
+        self.around.metadata.on_partition_leadership_changes([], [partition])
+
+    def stop(self, partition: TopicIdPartition) -> "asyncio.Task[None] | None":
+        """No task runs for the partition any more; the answer is done when the last one has ended."""
+        self.around.meters.forget(partition.topic, partition.partition)
+        return self._end(partition, list(self._running.pop(partition, {}).values()))
+
+    def release(self, partition: TopicIdPartition) -> None:
+        """This broker has no replica any more: as :meth:`stop`, and its metadata go."""
+        self.stop(partition)
+        self.around.metadata.on_stop_partitions([partition])
+
+    def _begin(
+        self,
+        partition: TopicIdPartition,
+        replica: LocalReplica,
+        wanted: dict[str, tuple[WorkPool, _MakeTask]],
+    ) -> None:
+        running = self._running.setdefault(partition, {})
+        self._end(partition, [running.pop(name) for name in list(running) if name not in wanted])
+        for name, (pool, make) in wanted.items():
+            if name not in running:
+                task = make(self.around, TaskPartition(partition, replica))
+                rounds = asyncio.get_running_loop().create_task(
+                    self._repeat(partition, name, task, pool), name=f"{name} {partition}"
+                )
+                running[name] = _Running(task, rounds)
+
+    def _end(self, partition: TopicIdPartition, running: list[_Running]) -> "asyncio.Task[None] | None":
+        if not running:
+            return None
+
+        async def stop_all() -> None:
+            for each in running:
+                await each.stop()
+
+        stopping = asyncio.get_running_loop().create_task(stop_all(), name=f"stop {partition}")
+        self._stopping.add(stopping)
+        stopping.add_done_callback(self._stopping.discard)
+        return stopping
+
+    # -- rounds -------------------------------------------------------------------------------
+
+    async def _repeat(self, partition: TopicIdPartition, name: str, task: Task, pool: WorkPool) -> None:
+        failures = 0
+        log = partial(logger.warning, "cannot %s %s: %s", name, partition)
+        while True:
+            try:
+                async with pool.place():
+                    await task.run()
+                failures = 0
+            except (RemoteStorageError, KafkaError) as error:
+                failures += 1
+                if isinstance(error, RemoteStorageError) and not error.transient:
+                    failures += 30  # nobody but an operator can help: at once the longest wait
+                log(error)
+            except Exception:
+                failures += 1
+                logger.exception("a round to %s %s failed; it will be tried again", name, partition)
+            wait_ms = (
+                self._settings.backoff_ms(failures, self.around.machine.entropy)
+                if failures
+                else float(self._settings.task_interval_ms)
+            )
+            await asyncio.sleep(wait_ms / 1000)
+
+    async def close(self) -> None:
+        """End every task."""
+        for partition in list(self._running):
+            self.stop(partition)
+        await asyncio.gather(*self._stopping, return_exceptions=True)

@@ -1,0 +1,130 @@
+"""What the remote tier measures, under the names of KIP-405, KIP-930 and KIP-956."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from moldau.metrics import Meters
+from moldau.metrics.meters import Counter
+from moldau.tiered.work_pool import WorkPool
+
+__all__ = ["PartitionGauges", "TieredMeters"]
+
+
+@dataclass(slots=True)
+class PartitionGauges:
+    """What a partition's tasks last saw; sums over partitions are what is scraped."""
+
+    copy_lag_bytes: int = 0
+    copy_lag_segments: int = 0
+    delete_lag_bytes: int = 0
+    delete_lag_segments: int = 0
+    metadata_count: int = 0
+    size_bytes: int = 0
+    size_computation_ms: float = 0.0
+
+
+_GAUGES = {
+    "RemoteCopyLagBytes": lambda gauges: gauges.copy_lag_bytes,
+    "RemoteCopyLagSegments": lambda gauges: gauges.copy_lag_segments,
+    "RemoteDeleteLagBytes": lambda gauges: gauges.delete_lag_bytes,
+    "RemoteDeleteLagSegments": lambda gauges: gauges.delete_lag_segments,
+    "RemoteLogMetadataCount": lambda gauges: gauges.metadata_count,
+    "RemoteLogSizeBytes": lambda gauges: gauges.size_bytes,
+    "RemoteLogSizeComputationTime": lambda gauges: gauges.size_computation_ms,
+}  # type: dict[str, Callable[[PartitionGauges], float]]
+
+
+class TieredMeters:
+    """Counters by topic and of all topics; gauges by topic and of all, summed over partitions."""
+
+    def __init__(self, meters: Meters) -> None:
+        """``meters``: any scope of the node's registry."""
+        self._topics = meters.scoped("kafka.server", "BrokerTopicMetrics")
+        self._manager = meters.scoped("kafka.log.remote", "RemoteLogManager")
+        self._pool = meters.scoped("org.apache.kafka.storage.internals.log", "RemoteStorageThreadPool")
+        self._gauges: dict[str, dict[int, PartitionGauges]] = {}
+        self._counters: dict[tuple[str, str], tuple[Counter, Counter]] = {}
+        self.fetch_time_ms = self._manager.histogram(
+            "RemoteLogReaderFetchRateAndTimeMs", "From a read's request to its records."
+        )
+        self.copy_throttle_ms = self._manager.histogram(
+            "remote-copy-throttle-time", "For how long copies waited for their quota."
+        )
+        self.fetch_throttle_ms = self._manager.histogram(
+            "remote-fetch-throttle-time", "For how long remote reads were put off by their quota."
+        )
+        for name, read in _GAUGES.items():
+            self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
+
+    # -- counters -----------------------------------------------------------------------------
+
+    def _count(self, name: str, topic: str, amount: float = 1) -> None:
+        pair = self._counters.get((name, topic))
+        if pair is None:
+            pair = (self._topics.counter(name), self._topics.counter(name, topic=topic))
+            self._counters[name, topic] = pair
+        for counter in pair:
+            counter.value += amount
+
+    def copy_request(self, topic: str) -> None:
+        self._count("RemoteCopyRequestsPerSec", topic)
+
+    def copied(self, topic: str, size_bytes: int) -> None:
+        self._count("RemoteCopyBytesPerSec", topic, size_bytes)
+
+    def failed_copy(self, topic: str) -> None:
+        self._count("RemoteCopyErrorsPerSec", topic)
+
+    def delete_request(self, topic: str) -> None:
+        self._count("RemoteDeleteRequestsPerSec", topic)
+
+    def failed_delete(self, topic: str) -> None:
+        self._count("RemoteDeleteErrorsPerSec", topic)
+
+    def fetch_request(self, topic: str) -> None:
+        self._count("RemoteFetchRequestsPerSec", topic)
+
+    def fetched(self, topic: str, size_bytes: int, took_ms: float) -> None:
+        self._count("RemoteFetchBytesPerSec", topic, size_bytes)
+        self.fetch_time_ms.update(took_ms)
+
+    def failed_fetch(self, topic: str) -> None:
+        self._count("RemoteFetchErrorsPerSec", topic)
+
+    # -- gauges -------------------------------------------------------------------------------
+
+    def watch_reader(self, pool: WorkPool) -> None:
+        self._pool.gauge("RemoteLogReaderTaskQueueSize", lambda: pool.waiting_count)
+        self._pool.gauge("RemoteLogReaderAvgIdlePercent", lambda: pool.idle_share)
+
+    def watch_tasks(self, copier: WorkPool, expiration: WorkPool) -> None:
+        self._manager.gauge("RemoteLogManagerTasksAvgIdlePercent", lambda: copier.idle_share)
+        self._manager.gauge("RemoteLogManagerCopyTasksAvgIdlePercent", lambda: copier.idle_share)
+        self._manager.gauge("RemoteLogManagerExpirationTasksAvgIdlePercent", lambda: expiration.idle_share)
+
+    def gauges(self, topic: str, partition: int) -> PartitionGauges:
+        """A partition's, made at the first call."""
+        by_partition = self._gauges.get(topic)
+        if by_partition is None:
+            by_partition = self._gauges[topic] = {}
+            for name, read in _GAUGES.items():
+                self._topics.gauge(
+                    name,
+                    lambda read=read, parts=by_partition: sum(map(read, parts.values())),  # type: ignore[misc]
+                    topic=topic,
+                )
+        return by_partition.setdefault(partition, PartitionGauges())
+
+    def forget(self, topic: str, partition: int) -> None:
+        """This broker has nothing to do with the partition's remote data any more."""
+        by_partition = self._gauges.get(topic)
+        if by_partition is not None:
+            by_partition.pop(partition, None)
+
+    def remove(self, topic: str) -> None:
+        """The topic is gone, and its series with it."""
+        self._gauges.pop(topic, None)
+        self._counters = {key: pair for key, pair in self._counters.items() if key[1] != topic}
+
+    def _sum(self, read: Callable[[PartitionGauges], float]) -> float:
+        return sum(read(gauges) for parts in self._gauges.values() for gauges in parts.values())

@@ -1,0 +1,130 @@
+"""ListOffsets in the remote tier: the record at or after a time, the record with the largest timestamp."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final, NamedTuple
+
+from moldau.records.batch import LOG_OVERHEAD_BYTES, parse_header
+from moldau.records.timestamps import first_offset_at_or_after
+from moldau.replication.partition import FoundOffset
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.reading import RemoteRange, segment_at
+from moldau.tiered.segments import RemoteLogSegmentMetadata
+from moldau.tiered.storage_manager import RemoteStorageError
+
+__all__ = ["RemoteOffsetSearch"]
+
+HEADER_BYTES: Final = 61
+PIECE_BYTES: Final = 256 * 1024
+SEGMENTS_A_TURN: Final = 200
+
+
+class _Part(NamedTuple):
+    """A segment and the offsets that it speaks for: ``[start, end)``."""
+
+    segment: RemoteLogSegmentMetadata
+    start: int
+    end: int
+
+
+class RemoteOffsetSearch:
+    """Shares a reader's pool. Raises ``KafkaError``: ``request_timed_out`` or ``unknown_server_error``."""
+
+    def __init__(self, reader: RemoteReader) -> None:
+        self._reader = reader
+
+    async def find_timestamp(
+        self, wanted: RemoteRange, start_offset: int, timestamp_ms: int
+    ) -> FoundOffset | None:
+        """The first record of ``[start_offset, wanted.end_offset)`` at or after a time."""
+        return await self._limited(wanted, self._find_timestamp(wanted, start_offset, timestamp_ms))
+
+    async def find_max_timestamp(
+        self, wanted: RemoteRange, start_offset: int, above_ms: int
+    ) -> FoundOffset | None:
+        """The first record with the largest timestamp of that range, if that is above ``above_ms``.
+
+        What a segment's metadata say of timestamps counts for all its records.
+        """
+        return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms))
+
+    async def _limited(
+        self, wanted: RemoteRange, search: Coroutine[Any, Any, FoundOffset | None]
+    ) -> FoundOffset | None:
+        timeout_s = self._reader.settings.list_offsets_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._reader.metadata.wait_ready(wanted.partition)
+                async with self._reader.pool.place():
+                    return await search
+        except TimeoutError as error:
+            raise KafkaError(
+                ErrorCode.request_timed_out, f"the remote tier did not answer in {timeout_s:.0f} s"
+            ) from error
+        except RemoteStorageError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+        finally:
+            search.close()
+
+    async def _find_timestamp(
+        self, wanted: RemoteRange, start_offset: int, timestamp_ms: int
+    ) -> FoundOffset | None:
+        async for part in self._parts(wanted, start_offset):
+            if part.segment.max_timestamp_ms >= timestamp_ms:
+                found = await self._in_segment(part, timestamp_ms)
+                if found is not None:
+                    return found
+        return None
+
+    async def _find_max_timestamp(
+        self, wanted: RemoteRange, start_offset: int, above_ms: int
+    ) -> FoundOffset | None:
+        best: _Part | None = None
+        async for part in self._parts(wanted, start_offset):
+            if part.segment.max_timestamp_ms > above_ms:
+                best, above_ms = part, part.segment.max_timestamp_ms
+        return None if best is None else await self._in_segment(best, best.segment.max_timestamp_ms)
+
+    async def _parts(self, wanted: RemoteRange, offset: int) -> AsyncIterator[_Part]:
+        """The segments of the range in order, by metadata alone."""
+        count = 0
+        while offset < wanted.end_offset:
+            segment = segment_at(self._reader.metadata, wanted, offset)
+            end = wanted.bound_at(offset, segment)
+            yield _Part(segment, offset, end)
+            offset = end
+            count += 1
+            if not count % SEGMENTS_A_TURN:
+                await asyncio.sleep(0)
+
+    async def _in_segment(self, part: _Part, timestamp_ms: int) -> FoundOffset | None:
+        reader, segment = self._reader, part.segment
+        position = await reader.indexes.lookup_timestamp(segment, timestamp_ms, part.start)
+        size_bytes = PIECE_BYTES
+        while position < segment.segment_size_bytes:
+            piece = await reader.storage.fetch_log_segment(
+                segment, position, min(segment.segment_size_bytes, position + size_bytes)
+            )
+            at, size_bytes = 0, PIECE_BYTES
+            while len(piece) - at >= HEADER_BYTES:
+                header = parse_header(piece, at)
+                end = at + header.batch_length + LOG_OVERHEAD_BYTES
+                if header.base_offset >= part.end:
+                    return None
+                if header.max_timestamp >= timestamp_ms and header.last_offset >= part.start:
+                    if end > len(piece):
+                        size_bytes = max(PIECE_BYTES, end - at)
+                        break
+                    found = first_offset_at_or_after(piece[at:end], timestamp_ms, part.start)
+                    if found is not None:
+                        return self._as_found(part, *found, header.partition_leader_epoch)
+                at = end
+            if not at and size_bytes == PIECE_BYTES:
+                break
+            position += at
+        return None
+
+    @staticmethod
+    def _as_found(part: _Part, offset: int, timestamp_ms: int, epoch: int) -> FoundOffset | None:
+        return FoundOffset(offset, timestamp_ms, epoch) if offset < part.end else None

@@ -1,0 +1,31 @@
+"""Up to where a log is in the remote tier, as its own leader epochs tell."""
+
+from moldau.storage.log import PartitionLog
+from moldau.tiered.lineage import LogLineage
+from moldau.tiered.metadata_manager import RemoteLogMetadataManager
+from moldau.tiered.segments import TopicIdPartition
+
+__all__ = ["find_highest_copied"]
+
+
+def find_highest_copied(
+    metadata: RemoteLogMetadataManager, partition: TopicIdPartition, log: PartitionLog
+) -> int:
+    """The last offset of this log before which all is in the remote tier, or not local; -1 for nothing.
+
+    What was copied once and deleted since, or by an old leader beyond an epoch's end, does not count: on the
+    strength of the answer local segments are deleted.
+    """
+    lineage = LogLineage(log.leader_epochs)
+    first = max(log.highest_copied_offset + 1, log.local_log_start_offset)
+    offset = first
+    while offset < log.log_end_offset:
+        epoch = lineage.epoch_for_offset(offset)
+        segment = None if epoch is None else metadata.remote_log_segment_metadata(partition, epoch, offset)
+        if epoch is None or segment is None:
+            break
+        epoch_end = lineage.end_of_epoch(epoch)
+        offset = min(segment.end_offset + 1, log.log_end_offset if epoch_end is None else epoch_end)
+    if offset == first and log.local_log_start_offset == log.log_start_offset:
+        return log.highest_copied_offset
+    return offset - 1

@@ -1,0 +1,202 @@
+"""The remote partition remover: of a topic that is gone, or not tiered any more, nothing stays remote.
+
+A deleted partition goes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED; whoever finds one
+that is not finished goes on with it, after a restart too. What was deleted while nobody could write the first
+event is found by comparing what has remote data with what there is: the cluster's metadata decide.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from typing import Any, Final
+
+from moldau.runtime import KafkaError
+from moldau.tiered.deletion import delete_segment
+from moldau.tiered.lifecycle import (
+    IllegalTransitionError,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+)
+from moldau.tiered.log_manager import RemoteLogManager
+from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
+
+__all__ = ["RemotePartitionRemover"]
+
+logger = logging.getLogger(__name__)
+
+_State = RemotePartitionDeleteState
+RECONCILE_INTERVAL_S: Final = 300.0
+
+
+class RemotePartitionRemover:
+    """Runs beside the log manager, on every broker that follows metadata partitions."""
+
+    def __init__(
+        self,
+        manager: RemoteLogManager,
+        strays: Callable[[Collection[TopicIdPartition]], Collection[TopicIdPartition]],
+    ) -> None:
+        """``strays``: which of some partitions with remote data the cluster's metadata do not know."""
+        self._around = manager.around
+        self._manager = manager
+        self._strays = strays
+        self._jobs: dict[TopicIdPartition, asyncio.Task[None]] = {}
+        self._reconciling: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for what others have left."""
+        if self._reconciling is None:
+            self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
+
+    def delete_partition(
+        self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
+    ) -> None:
+        """The topic is gone. ``after``: the end of the partition's tasks here."""
+        self._begin(partition, lambda: self._delete_partition(partition), after)
+
+    def empty_partition(
+        self,
+        partition: TopicIdPartition,
+        after: "asyncio.Task[None] | None" = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """The topic is not tiered any more: its segments go, and the partition lives on."""
+        self._begin(partition, lambda: self._empty_partition(partition), after, then)
+
+    def is_at_work_on(self, partition: TopicIdPartition) -> bool:
+        return partition in self._jobs
+
+    def _begin(
+        self,
+        partition: TopicIdPartition,
+        work: Callable[[], Awaitable[None]],
+        after: "asyncio.Task[None] | None",
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        before = self._jobs.get(partition)
+
+        async def job() -> None:
+            for earlier in (after, before):
+                if earlier is not None:
+                    await asyncio.gather(earlier, return_exceptions=True)
+            await self._insist(partition, work)
+
+        def over(task: "asyncio.Task[None]") -> None:
+            if self._jobs.get(partition) is task:
+                del self._jobs[partition]
+            if not task.cancelled() and then is not None:
+                then()
+
+        task = self._jobs[partition] = self._task(job(), f"remove {partition}")
+        task.add_done_callback(over)
+
+    @staticmethod
+    def _task(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    async def _insist(self, partition: TopicIdPartition, work: Callable[[], Awaitable[None]]) -> None:
+        """Until it is done: every step may be repeated."""
+        failures = 0
+        while True:
+            try:
+                async with self._manager.removals.place():
+                    await work()
+                return
+            except (RemoteStorageError, KafkaError, IllegalTransitionError) as error:
+                failures += 1
+                logger.warning("cannot remove the remote data of %s yet: %s", partition, error)
+            except Exception:
+                failures += 1
+                logger.exception("removing the remote data of %s failed; it is tried again", partition)
+            entropy = self._around.machine.entropy
+            await asyncio.sleep(self._manager.settings.backoff_ms(failures, entropy) / 1000)
+
+    # -- a deleted topic ----------------------------------------------------------------------
+
+    async def _delete_partition(self, partition: TopicIdPartition) -> None:
+        metadata = self._around.metadata
+        state = self._state_of(partition)
+        if state is None:
+            await self._tell(partition, _State.DELETE_PARTITION_MARKED)
+        if state in (None, _State.DELETE_PARTITION_MARKED):
+            await self._tell(partition, _State.DELETE_PARTITION_STARTED)
+        await metadata.wait_ready(partition)
+        for segment in metadata.list_remote_log_segments(partition):
+            self._around.meters.delete_request(partition.topic)
+            await self._around.storage.delete_log_segment_data(segment)
+            self._around.on_segment_deleted(segment.id.id)
+        await self._outwait_late_writes(partition)
+        await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
+        metadata.on_stop_partitions([partition])
+        logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
+
+    def _state_of(self, partition: TopicIdPartition) -> RemotePartitionDeleteState | None:
+        for deletion in self._around.metadata.remote_partition_deletions():
+            if deletion.partition == partition:
+                return deletion.state
+        return None
+
+    async def _tell(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
+        around = self._around
+        await around.metadata.put_remote_partition_delete_metadata(
+            RemotePartitionDeleteMetadata(partition, state, around.now_ms(), around.broker_id)
+        )
+
+    async def _outwait_late_writes(self, partition: TopicIdPartition) -> None:
+        """A copy that had begun may still bring its bytes: they are removed once more when it cannot."""
+        around = self._around
+        begun = [
+            segment
+            for segment in around.metadata.list_remote_log_segments(partition)
+            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
+        ]
+        if not begun:
+            return
+        youngest_ms = max(segment.event_timestamp_ms for segment in begun)
+        wait_ms = min(youngest_ms + LATE_WRITE_GRACE_MS - around.now_ms(), LATE_WRITE_GRACE_MS)
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        for segment in begun:
+            await around.storage.delete_log_segment_data(segment)
+
+    # -- a topic that is not tiered any more --------------------------------------------------
+
+    async def _empty_partition(self, partition: TopicIdPartition) -> None:
+        metadata = self._around.metadata
+        metadata.on_partition_leadership_changes([partition], [])
+        await metadata.wait_ready(partition)
+        await self._outwait_late_writes(partition)
+        for segment in metadata.list_remote_log_segments(partition):
+            await delete_segment(self._around, segment)
+        metadata.on_stop_partitions([partition])
+        logger.info("removed the remote data of a partition", extra={"partition": str(partition)})
+
+    # -- what others have left ----------------------------------------------------------------
+
+    async def _reconcile(self) -> None:
+        while True:
+            try:
+                await self.look_for_strays()
+            except (RemoteStorageError, KafkaError) as error:
+                logger.warning("cannot look for remote data of deleted topics: %s", error)
+            except Exception:
+                logger.exception("looking for remote data of deleted topics failed")
+            await asyncio.sleep(RECONCILE_INTERVAL_S)
+
+    async def look_for_strays(self) -> None:
+        """Go on with deletions that were begun; begin those that nobody has."""
+        metadata = self._around.metadata
+        known = await metadata.remote_log_partitions()
+        begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
+        for partition in {*begun, *self._strays(known)}:
+            if partition not in self._jobs:
+                self.delete_partition(partition)
+
+    async def close(self) -> None:
+        """Leave the rest to the next start."""
+        tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,173 @@
+"""The leader's copying: closed segments below the last stable offset go to the remote tier, in order."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+
+from moldau.storage.log import PartitionLog
+from moldau.tiered.deletion import delete_segment
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.position import find_highest_copied
+from moldau.tiered.segment_files import ClosedSegment, closed_segments, epochs_of, read_segment
+from moldau.tiered.segments import (
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+)
+from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
+
+__all__ = ["CopyTask", "CustomMetadataSizeLimitExceededError"]
+
+logger = logging.getLogger(__name__)
+
+
+class CustomMetadataSizeLimitExceededError(RemoteStorageError):
+    """A storage manager gave more than ``remote.log.metadata.custom.metadata.max.bytes``."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """A copy under way. It is taken up where it failed: what was stored once is not stored as another."""
+
+    closed: ClosedSegment
+    metadata: RemoteLogSegmentMetadata
+    is_recorded: bool = False
+    is_stored: bool = False
+
+
+class CopyTask:
+    """One partition's, while this broker leads it. :meth:`run` is one round."""
+
+    def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
+        self._around = around
+        self._partition = partition
+        self._attempt: _Attempt | None = None
+        self._gauges = around.meters.gauges(partition.partition.topic, partition.partition.partition)
+
+    async def run(self) -> None:
+        """Copy all that is ready. Raises ``RemoteStorageError``; the next round goes on from there."""
+        around, log = self._around, self._partition.log
+        await around.metadata.wait_ready(self._partition.partition)
+        log.highest_copied_offset = max(
+            log.highest_copied_offset, find_highest_copied(around.metadata, self._partition.partition, log)
+        )
+        try:
+            await self._copy_all(log)
+        except RemoteStorageError:
+            around.meters.failed_copy(self._partition.partition.topic)
+            raise
+        finally:
+            self._measure_lag(log)
+
+    async def _copy_all(self, log: PartitionLog) -> None:
+        first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
+        for closed in closed_segments(log, first_offset, self._stable_offset(log)):
+            self._measure_lag(log)
+            await self._keep_quota(closed.segment.size_bytes)
+            await self._copy(log, closed)
+
+    def _stable_offset(self, log: PartitionLog) -> int:
+        return log.last_stable_offset(self._partition.replica.high_watermark)
+
+    def stop(self) -> None:
+        """No further round: what was begun and not finished is left to whoever cleans up."""
+        self._give_up()
+        self._gauges.copy_lag_bytes = self._gauges.copy_lag_segments = 0
+
+    def _give_up(self) -> None:
+        if self._attempt is not None:
+            self._around.being_copied.discard(self._attempt.metadata.id.id)
+            self._attempt = None
+
+    # -- one segment --------------------------------------------------------------------------
+
+    async def _copy(self, log: PartitionLog, closed: ClosedSegment) -> None:
+        around = self._around
+        # What the remote tier has must not be lost here: the offsets would be given out again.
+        await log.flush()
+        attempt = self._attempt
+        if attempt is None or attempt.closed != closed:
+            self._give_up()
+            attempt = self._attempt = self._new_attempt(log, closed)
+        if not attempt.is_recorded:
+            await around.metadata.add_remote_log_segment_metadata(attempt.metadata)
+            attempt.is_recorded = True
+        if not attempt.is_stored:
+            await self._store(log, attempt)
+        metadata = attempt.metadata
+        await around.metadata.update_remote_log_segment_metadata(
+            RemoteLogSegmentMetadataUpdate(
+                metadata.id,
+                around.now_ms(),
+                RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
+                around.broker_id,
+                metadata.custom_metadata,
+            )
+        )
+        self._give_up()
+        log.highest_copied_offset = max(log.highest_copied_offset, metadata.end_offset)
+        around.meters.copied(metadata.id.topic, metadata.segment_size_bytes)
+        logger.info(
+            "copied a segment",
+            extra={"segment": str(metadata.id), "start": metadata.start_offset, "end": metadata.end_offset},
+        )
+
+    def _new_attempt(self, log: PartitionLog, closed: ClosedSegment) -> _Attempt:
+        around, segment = self._around, closed.segment
+        segment_id = RemoteLogSegmentId.of(self._partition.partition, around.machine.entropy.uuid4())
+        around.being_copied.add(segment_id.id)
+        metadata = RemoteLogSegmentMetadata(
+            id=segment_id,
+            start_offset=segment.base_offset,
+            end_offset=closed.next_offset - 1,
+            max_timestamp_ms=segment.max_timestamp_ms,
+            broker_id=around.broker_id,
+            event_timestamp_ms=around.now_ms(),
+            segment_size_bytes=segment.size_bytes,
+            leader_epochs=epochs_of(log, closed),
+            txn_index_empty=not len(segment.transaction_index),
+        )
+        return _Attempt(closed, metadata)
+
+    async def _store(self, log: PartitionLog, attempt: _Attempt) -> None:
+        around, machine = self._around, self._around.machine
+        try:
+            data = await machine.workers.run(read_segment, machine.disk, log, attempt.closed)
+        except OSError as error:
+            raise RemoteStorageError(f"{attempt.metadata.id} cannot be read: {error}") from error
+        around.meters.copy_request(attempt.metadata.id.topic)
+        custom = await around.storage.copy_log_segment_data(attempt.metadata, data)
+        attempt.metadata = replace(attempt.metadata, custom_metadata=custom)
+        if custom is not None and len(custom) > around.custom_metadata_max_bytes:
+            await self._refuse(attempt.metadata, len(custom))
+        attempt.is_stored = True
+
+    async def _refuse(self, metadata: RemoteLogSegmentMetadata, size_bytes: int) -> None:
+        """The storage manager is at fault: nothing will be better the next time."""
+        self._give_up()
+        await delete_segment(self._around, metadata)
+        raise CustomMetadataSizeLimitExceededError(
+            f"{metadata.id}: custom metadata of {size_bytes} bytes exceed"
+            f" remote.log.metadata.custom.metadata.max.bytes={self._around.custom_metadata_max_bytes}",
+            transient=False,
+        )
+
+    # -- quota and meters ---------------------------------------------------------------------
+
+    async def _keep_quota(self, size_bytes: int) -> None:
+        loop, quota = asyncio.get_running_loop(), self._around.copy_quota
+        while (wait_s := quota.throttle_s(loop.time())) > 0:
+            self._around.meters.copy_throttle_ms.update(wait_s * 1000)
+            await asyncio.sleep(min(wait_s, 1.0))
+        quota.record(size_bytes, loop.time())
+
+    def _measure_lag(self, log: PartitionLog) -> None:
+        segments = log.segments
+        waiting = [
+            segment
+            for segment in segments.segments[segments.index_holding(log.highest_copied_offset + 1) :]
+            if segment is not segments.active
+        ]
+        self._gauges.copy_lag_segments = len(waiting)
+        self._gauges.copy_lag_bytes = sum(segment.size_bytes for segment in waiting)

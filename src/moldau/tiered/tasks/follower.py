@@ -1,0 +1,23 @@
+"""What a follower does: it learns how far the leader has copied, so that it may free its own disk."""
+
+from moldau.tiered.position import find_highest_copied
+from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
+
+__all__ = ["FollowerTask"]
+
+
+class FollowerTask:
+    """One partition's, while this broker follows it. :meth:`run` is one round."""
+
+    def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
+        self._around = around
+        self._partition = partition
+
+    async def run(self) -> None:
+        metadata, partition = self._around.metadata, self._partition
+        await metadata.wait_ready(partition.partition)
+        found = find_highest_copied(metadata, partition.partition, partition.log)
+        partition.log.highest_copied_offset = max(partition.log.highest_copied_offset, found)
+
+    def stop(self) -> None:
+        """Nothing to give back."""

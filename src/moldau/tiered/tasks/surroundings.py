@@ -1,0 +1,62 @@
+"""What the tasks of all partitions share, and what they see of a partition."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+from moldau.runtime import Machine
+from moldau.storage.log import PartitionLog
+from moldau.tiered.metadata_manager import RemoteLogMetadataManager
+from moldau.tiered.meters import TieredMeters
+from moldau.tiered.quota import ByteRateQuota
+from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.storage_manager import RemoteStorageManager
+
+__all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "Surroundings"]
+
+LATE_WRITE_GRACE_MS = 60_000
+"""A write that its sender has given up, or whose sender is gone, may still take effect for so long: what a
+failed copy has left is removed after that, or once more after that. Object stores give up much earlier."""
+
+
+class LocalReplica(Protocol):
+    """A partition's replica on this broker."""
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """One for each broker. ``copy_quota`` belongs to all copies together."""
+
+    machine: Machine
+    broker_id: int
+    metadata: RemoteLogMetadataManager
+    storage: RemoteStorageManager
+    meters: TieredMeters
+    copy_quota: ByteRateQuota
+    custom_metadata_max_bytes: int
+    on_segment_deleted: Callable[[UUID], None] = lambda _id: None
+    """Told of each remote segment that is no more, so that caches forget it."""
+    being_copied: set[UUID] = field(default_factory=set)
+    """Segments that this broker has begun to copy and has not given up."""
+
+    def now_ms(self) -> int:
+        return self.machine.clock.now_ms()
+
+
+@dataclass(slots=True)
+class TaskPartition:
+    """A partition that has tasks: its identity and its replica here."""
+
+    partition: TopicIdPartition
+    replica: LocalReplica
+
+    @property
+    def log(self) -> PartitionLog:
+        return self.replica.log

@@ -1,0 +1,70 @@
+"""A bounded pool of places: so many jobs at a time, the others wait in the order in which they came."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+__all__ = ["WorkPool"]
+
+
+class WorkPool:
+    """What Kafka has a thread pool for. ``size`` may change at any time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._running = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @size.setter
+    def size(self, size: int) -> None:
+        self._size = size
+        self._wake()
+
+    @property
+    def waiting_count(self) -> int:
+        """Jobs without a place (Kafka's TaskQueueSize)."""
+        return len(self._waiting)
+
+    @property
+    def idle_share(self) -> float:
+        """The part of the places that is free now, 0 to 1 (Kafka's AvgIdlePercent)."""
+        return max(0.0, 1.0 - self._running / self._size)
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place and hold it."""
+        if self._running < self._size and not self._waiting:
+            self._running += 1
+        else:
+            await self._wait()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            self._wake()
+
+    async def _wait(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                # The place was given at the very moment at which its taker was told to go.
+                self._running -= 1
+                self._wake()
+            else:
+                self._waiting.remove(future)
+            raise
+
+    def _wake(self) -> None:
+        while self._waiting and self._running < self._size:
+            future = self._waiting.popleft()
+            if not future.done():
+                self._running += 1
+                future.set_result(None)

@@ -8,7 +8,8 @@ Two objects a segment, in a folder for each partition::
 The first is the segment's log file, byte for byte. The second holds the files beside it in a row, then a
 record that says which segment it is (type 0 of ``__remote_log_metadata``), then a table and a trailer::
 
-    contents | table: (kind u8, CRC-32C u32, length u32) for each | table length u16, version u8, b"MLDIX"
+    contents | table: (kind u8, CRC-32C u32, length u32) for each
+             | CRC-32C of the table u32, its length u16, version u8, b"MLDIX"
 
 so that a bucket explains itself when all brokers are gone. Big-endian. Whoever knows a segment's custom
 metadata needs neither table nor trailer: it holds the lengths, so that one ranged read fetches one index.
@@ -56,7 +57,7 @@ _KEY: Final = re.compile(
 _LOCATION_VERSION: Final = 1
 _CONTAINER_VERSION: Final = 1
 _MAGIC: Final = b"MLDIX"
-_TRAILER: Final = struct.Struct(">HB5s")
+_TRAILER: Final = struct.Struct(">IHB5s")
 _ENTRY: Final = struct.Struct(">BII")
 _METADATA_KIND: Final = 5
 ORDER: Final = (
@@ -184,7 +185,7 @@ def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> Pa
     record = encode_event(metadata)
     parts.append(record)
     table += _entry(_METADATA_KIND, record)
-    parts += (table, _TRAILER.pack(len(table), _CONTAINER_VERSION, _MAGIC))
+    parts += (table, _TRAILER.pack(crc32c.crc32c(table), len(table), _CONTAINER_VERSION, _MAGIC))
     return PackedIndexes(b"".join(parts), tuple(sizes))
 
 
@@ -197,16 +198,19 @@ def unpack_indexes(content: Buffer) -> tuple[RemoteLogSegmentMetadata, Mapping[I
     view = memoryview(content)
     if len(view) < _TRAILER.size:
         raise ProtocolError("shorter than its trailer")
-    table_size, version, magic = _TRAILER.unpack(view[-_TRAILER.size :])
+    table_crc, table_size, version, magic = _TRAILER.unpack(view[-_TRAILER.size :])
     if magic != _MAGIC or version != _CONTAINER_VERSION:
         raise ProtocolError(f"it ends in {magic!r} version {version}, not {_MAGIC!r} {_CONTAINER_VERSION}")
     end = len(view) - _TRAILER.size - table_size
     if end < 0 or table_size % _ENTRY.size:
         raise ProtocolError(f"a table of {table_size} bytes cannot be")
+    table = view[end : end + table_size]
+    if crc32c.crc32c(table) != table_crc:
+        raise ProtocolError("the checksum of its table is wrong")
     found: dict[IndexType, memoryview] = {}
     metadata: RemoteLogSegmentMetadata | None = None
     position = 0
-    for kind, crc, size in _ENTRY.iter_unpack(view[end : end + table_size]):
+    for kind, crc, size in _ENTRY.iter_unpack(table):
         part = view[position : position + size]
         position += size
         if position > end or crc32c.crc32c(part) != crc:

@@ -1,0 +1,148 @@
+"""The cache of a partition's segments against a model that looks at all of them each time."""
+
+import random
+from collections.abc import Iterable
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+from segment_fakes import DELETED, DELETING, FINISHED, STARTED, event, segment
+
+from moldau.tiered.segment_cache import SegmentCache, epoch_ranges
+from moldau.tiered.segments import RemoteLogSegmentMetadata
+
+
+def cached(segments: Iterable[RemoteLogSegmentMetadata]) -> SegmentCache:
+    cache = SegmentCache()
+    for each in segments:
+        cache.put(each)
+    return cache
+
+
+def finished(
+    number: int, start: int, end: int, *epochs: tuple[int, int], at_ms: int = 2
+) -> RemoteLogSegmentMetadata:
+    return segment(number, start, end, *epochs, state=FINISHED, at_ms=at_ms)
+
+
+def number_for(cache: SegmentCache, epoch: int, offset: int) -> int | None:
+    found = cache.segment_for(epoch, offset)
+    return None if found is None else found.id.id.int
+
+
+def test_an_offset_belongs_to_the_epoch_that_wrote_it() -> None:
+    cache = cached([finished(1, 0, 100, (0, 0), (1, 40), (3, 80)), finished(2, 101, 200, (3, 101))])
+    assert number_for(cache, 0, 39) == 1
+    assert number_for(cache, 0, 40) is None
+    assert number_for(cache, 1, 79) == 1
+    assert number_for(cache, 2, 79) is None
+    assert number_for(cache, 3, 100) == 1
+    assert number_for(cache, 3, 101) == 2
+    assert [cache.highest_offset(epoch) for epoch in range(4)] == [39, 79, None, 200]
+    assert cache.size_bytes(3) == 2000
+    assert [each.id.id.int for each in cache.list(3)] == [1, 2]
+
+
+def test_only_finished_segments_are_read() -> None:
+    one = segment(1, 0, 9)
+    cache = cached([one])
+    assert cache.segment_for(0, 5) is None
+    assert cache.list() == (one,)
+    cache.put(one.with_update(event(one, FINISHED)))
+    assert number_for(cache, 0, 5) == 1
+    cache.put(one.with_update(event(one, DELETING)))
+    assert cache.segment_for(0, 5) is None
+    assert len(cache.list(0)) == 1
+    assert cache.highest_offset(0) == 9
+
+
+def test_a_longer_copy_takes_the_place_of_a_shorter_one_and_gives_it_back() -> None:
+    """The next leader copied a superset of what its predecessor had."""
+    cache = cached([finished(1, 0, 100), finished(2, 0, 200)])
+    assert number_for(cache, 0, 50) == 2
+    cache.put(segment(2, 0, 200, state=DELETING))
+    assert number_for(cache, 0, 50) == 1
+    assert cache.segment_for(0, 150) is None
+
+
+def test_a_shorter_copy_that_finishes_late_hides_nothing() -> None:
+    cache = cached([finished(2, 0, 200), finished(1, 0, 100)])
+    assert number_for(cache, 0, 50) == 2
+    assert number_for(cache, 0, 150) == 2
+
+
+def test_overlapping_copies_are_both_read() -> None:
+    cache = cached([finished(1, 10, 90), finished(2, 5, 100), finished(3, 101, 200)])
+    assert number_for(cache, 0, 95) == 2
+    assert number_for(cache, 0, 150) == 3
+    cache = cached([finished(1, 0, 100), finished(2, 50, 150)])
+    assert [number_for(cache, 0, offset) for offset in (0, 49, 50, 100, 150)] == [1, 1, 2, 2, 2]
+
+
+def test_the_next_segment_with_aborted_transactions() -> None:
+    with_index = segment(3, 20, 29, state=FINISHED, txn_index_empty=False)
+    cache = cached([finished(1, 0, 9), finished(2, 10, 19), with_index])
+    for offset in (0, 10, 29):
+        assert cache.next_with_txn_index(0, offset) is with_index
+    assert cache.next_with_txn_index(0, 30) is None
+    assert cache.next_with_txn_index(1, 0) is None
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
+    start = draw(st.integers(0, 30))
+    end = start + draw(st.integers(0, 12))
+    first = draw(st.integers(0, 2))
+    cuts = sorted(draw(st.sets(st.integers(start + 1, end + 1), max_size=2))) if end > start else []
+    return segment(
+        draw(st.integers(1, 12)),
+        start,
+        end,
+        *[(first + index, offset) for index, offset in enumerate([start, *cuts])],
+        state=draw(st.sampled_from([STARTED, FINISHED, FINISHED, FINISHED, DELETING, DELETED])),
+        txn_index_empty=draw(st.booleans()),
+        at_ms=draw(st.integers(0, 2)),
+    )
+
+
+def holders(
+    model: dict[UUID, RemoteLogSegmentMetadata], epoch: int, offset: int
+) -> list[RemoteLogSegmentMetadata]:
+    return [
+        each
+        for each in model.values()
+        if each.state is FINISHED
+        and any(e == epoch and start <= offset <= end for e, start, end in epoch_ranges(each))
+    ]
+
+
+@given(st.lists(segments(), max_size=40), st.randoms(use_true_random=False))
+def test_the_cache_is_its_segments(puts: list[RemoteLogSegmentMetadata], chance: random.Random) -> None:
+    cache = SegmentCache()
+    model: dict[UUID, RemoteLogSegmentMetadata] = {}
+    highest: dict[int, int] = {}
+    for each in puts:
+        cache.put(each)
+        model.pop(each.id.id, None)
+        if each.state is not DELETED:
+            model[each.id.id] = each
+        if each.state is FINISHED:
+            for epoch, _, end in epoch_ranges(each):
+                highest[epoch] = max(end, highest.get(epoch, -1))
+    shuffled = list(model.values())
+    chance.shuffle(shuffled)
+    other = cached(shuffled)
+    assert len(cache) == len(model)
+    for epoch in range(5):
+        assert cache.highest_offset(epoch) == highest.get(epoch)
+        members = {i for i, each in model.items() if any(e == epoch for e, _, _ in epoch_ranges(each))}
+        listed = cache.list(epoch)
+        assert {each.id.id for each in listed} == members
+        assert [each.start_offset for each in listed] == sorted(each.start_offset for each in listed)
+        for offset in range(45):
+            found = cache.segment_for(epoch, offset)
+            candidates = holders(model, epoch, offset)
+            assert (found is None) == (not candidates)
+            assert found is None or found in candidates
+            # Whatever came first or last: two brokers that know the same segments read the same one.
+            assert other.segment_for(epoch, offset) == found

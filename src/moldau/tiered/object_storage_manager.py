@@ -65,7 +65,13 @@ class ObjectStorageManager:
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        keys = segment_keys(self.prefix, metadata.id, metadata.start_offset)
+        return await self.copy_attempt(metadata, data, "")
+
+    async def copy_attempt(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
+    ) -> bytes:
+        """As ``copy_log_segment_data``, to objects that no other attempt to build the segment writes."""
+        keys = segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt)
         packed = pack_indexes(metadata, data)
         log = data.log_segment
         uploads = asyncio.gather(
@@ -78,7 +84,7 @@ class ObjectStorageManager:
                 raise _failed("copying", metadata, result) from result
             if result is not None:
                 raise result
-        return encode_location("", packed.index_sizes)
+        return encode_location(attempt, packed.index_sizes)
 
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None

@@ -6,17 +6,29 @@ or engines. A broker and the tasks of an outside engine run the same code.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from moldau.objects.storage import ObjectStorage
 from moldau.runtime import Workers
 from moldau.tiered.builder import BuiltSegment, finish_segment
 from moldau.tiered.consolidation.plan import ObjectRange, PlannedSegment, plan_ranges
+from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage_manager import LogSegmentData, RemoteStorageManager
 
-__all__ = ["READS_IN_FLIGHT", "build_segments", "copy_segment"]
+__all__ = ["READS_IN_FLIGHT", "CopiesAttempts", "build_segments", "copy_segment"]
 
 READS_IN_FLIGHT: Final = 8
+
+
+@runtime_checkable
+class CopiesAttempts(Protocol):
+    """A storage manager that keeps apart what several attempts to build one segment write."""
+
+    async def copy_attempt(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
+    ) -> bytes:
+        """``copy_log_segment_data``, with a name that only this attempt has."""
+        ...
 
 
 async def build_segments(
@@ -74,20 +86,24 @@ async def _read(
 
 
 async def copy_segment(
-    segment: PlannedSegment, built: BuiltSegment, manager: RemoteStorageManager
+    segment: PlannedSegment, built: BuiltSegment, manager: RemoteStorageManager, attempt: str = ""
 ) -> bytes | None:
     """Store a built segment; what the storage manager wants to have in the segment's metadata.
 
+    ``attempt`` (letters, digits, ``-`` and ``_``, at most 40) tells this copy from those of other tasks that
+    may be at work on the same plan; the answer names it. A storage manager that knows no attempts is given
+    the segment as it is: whoever builds it, its bytes are the same.
+
     Raises ``RemoteStorageError``.
     """
-    return await manager.copy_log_segment_data(
-        segment.metadata,
-        LogSegmentData(
-            log_segment=built.log,
-            offset_index=built.offset_index,
-            time_index=built.time_index,
-            transaction_index=built.transaction_index or None,
-            producer_snapshot=built.producer_snapshot,
-            leader_epochs=built.leader_epoch_checkpoint,
-        ),
+    data = LogSegmentData(
+        log_segment=built.log,
+        offset_index=built.offset_index,
+        time_index=built.time_index,
+        transaction_index=built.transaction_index or None,
+        producer_snapshot=built.producer_snapshot,
+        leader_epochs=built.leader_epoch_checkpoint,
     )
+    if attempt and isinstance(manager, CopiesAttempts):
+        return await manager.copy_attempt(segment.metadata, data, attempt)
+    return await manager.copy_log_segment_data(segment.metadata, data)

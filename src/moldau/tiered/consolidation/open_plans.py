@@ -68,6 +68,10 @@ class OpenPlans:
         self._leases[id] = Lease(id, engine, until_ms)
         return self._leases[id]
 
+    def end(self, lease: Lease) -> None:
+        """End a lease that has no plans."""
+        self._leases.pop(lease.id, None)
+
     def renew(self, id: UUID, until_ms: int) -> bool:
         """Make a lease last longer, never shorter; False when it is over."""
         lease = self._leases.get(id)

@@ -1,0 +1,361 @@
+"""The leader's side of consolidation: plans segments, hands them to engines, publishes what these built.
+
+An engine is whoever builds: this broker itself (:mod:`moldau.tiered.consolidation.engine`) or one outside,
+by RPC. It takes a plan with a lease, tells of each copy that is done, renews the lease while it works, and
+gives up what it cannot do. Segments of a partition are published in the order of their offsets; one that
+comes early waits for those before it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionToFind
+from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError
+from moldau.tiered.consolidation.open_plans import Lease, OpenPlan, OpenPlans, OpenSegment
+from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, SegmentGathering
+from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
+from moldau.tiered.consolidation.standing import SegmentKeeper, Standing
+from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
+from moldau.tiered.metadata_manager import RemoteMetadataUnknownOutcomeError
+from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
+
+__all__ = ["REFUSALS", "BuiltCopy", "ConsolidationLeader", "Plan", "PlannedWork", "PublishedSegment"]
+
+logger = logging.getLogger(__name__)
+
+_State: Final = RemoteLogSegmentState
+_BATCHES_A_PAGE: Final = 1_000
+_SEGMENTS_A_PLAN: Final = 8
+"""Of one partition: so much work is lost, at most, when an engine dies."""
+_WRITES_MAX: Final = 3
+
+REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
+"""Errors of a published copy after which it is not needed."""
+
+
+class PlannedWork(NamedTuple):
+    """A segment to be built, and the epoch of the leader that planned it."""
+
+    segment: PlannedSegment
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an engine is to build, and how long it has to tell of itself."""
+
+    lease_id: UUID
+    until_ms: int
+    work: Sequence[PlannedWork]
+
+
+class BuiltCopy(NamedTuple):
+    """A planned segment that was built and copied."""
+
+    partition: TopicIdPartition
+    segment_id: UUID
+    epoch: int
+    """Of the leader that planned it."""
+    custom_metadata: bytes | None
+    """What the storage manager answered: it names the attempt whose objects are the segment."""
+
+
+class PublishedSegment(NamedTuple):
+    """What became of a copy.
+
+    NONE: it is published, now or before, or will be as soon as those before it are (``is_waiting``).
+    FENCED_LEADER_EPOCH: it was planned by a leader that is not the one any more. INVALID_UPDATE_VERSION: the
+    plan has lapsed. Its objects are not needed then. After any other error the same may be told again.
+    """
+
+    segment_id: UUID
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    is_waiting: bool = False
+
+
+class ConsolidationLeader:
+    """For all diskless partitions that this broker leads."""
+
+    def __init__(
+        self,
+        keeper: SegmentKeeper,
+        wal: WalCoordinator,
+        led: Callable[[], Sequence[LedPartition]],
+        clock: Clock,
+        entropy: Entropy,
+        broker_id: int,
+    ) -> None:
+        """``led``: the partitions that this broker leads now."""
+        self._keeper = keeper
+        self._wal = wal
+        self._led = led
+        self._clock = clock
+        self._entropy = entropy
+        self._broker_id = broker_id
+        self._plans = OpenPlans()
+        self._locks: dict[TopicIdPartition, asyncio.Lock] = {}
+        self._turn = 0
+        self.standings: dict[TopicIdPartition, Standing] = {}
+        """As of the last time that each partition was looked at."""
+        self.oldest_commit_ms: dict[TopicIdPartition, int] = {}
+        """When the oldest batch in the WAL was committed."""
+
+    # -- upkeep -------------------------------------------------------------------------------
+
+    async def tidy_all(self) -> None:
+        """Go on with what was left, apply retention, delete what is not needed: for each partition."""
+        led = self._led()
+        self._forget_others(led)
+        for one in led:
+            async with self._lock(one.partition):
+                standing = await self._tidy(one)
+            if standing is not None:
+                await self._keeper.sweep(standing.needless)
+
+    async def _tidy(self, led: LedPartition) -> Standing | None:
+        """None when it could not be done now."""
+        partition = led.partition
+        for late in self._plans.expire(self._clock.now_ms()):
+            logger.warning("%s gave no sign: its plan of %s lapses", late.lease.engine, late.partition)
+        plan = self._plans.of(partition)
+        if plan is not None and plan.epoch != led.epoch:
+            self._plans.drop(plan)
+        try:
+            standing = await self._keeper.tidy(led, self._plans.own(partition))
+        except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
+            logger.info("%s is not put in order now: %s", partition, error)
+            return None
+        self.standings[partition] = standing
+        return standing
+
+    def _forget_others(self, led: Iterable[LedPartition]) -> None:
+        """Partitions that this broker leads no more."""
+        known = {one.partition for one in led}
+        for plan in self._plans:
+            if plan.partition not in known:
+                self._plans.drop(plan)
+        for partition in [partition for partition in self._locks if partition not in known]:
+            if not self._locks[partition].locked():
+                del self._locks[partition]
+            self.standings.pop(partition, None)
+            self.oldest_commit_ms.pop(partition, None)
+
+    def _lock(self, partition: TopicIdPartition) -> asyncio.Lock:
+        return self._locks.setdefault(partition, asyncio.Lock())
+
+    # -- planning -----------------------------------------------------------------------------
+
+    async def plan(
+        self, engine: str, *, max_bytes: int, lease_ms: int, topics: Collection[str] | None = None
+    ) -> Plan:
+        """The next segments of partitions that nobody is at, about ``max_bytes`` of them; maybe none.
+
+        They are recorded as COPY_SEGMENT_STARTED. What an engine does not tell of within ``lease_ms``, or
+        renew, is planned anew. ``topics``: only these. Partitions whose coordinator or metadata do not
+        answer are left out.
+        """
+        led = [
+            one for one in self._led() if one.may_copy and (topics is None or one.partition.topic in topics)
+        ]
+        self._forget_others(self._led())
+        self._turn += 1
+        start = self._turn % len(led) if led else 0
+        until_ms = self._clock.now_ms() + lease_ms
+        lease = self._plans.lease(self._entropy.uuid4(), engine, until_ms)
+        work: list[PlannedWork] = []
+        left_bytes = max_bytes
+        for one in led[start:] + led[:start]:
+            if left_bytes <= 0:
+                break
+            async with self._lock(one.partition):
+                planned = await self._plan_partition(one, lease, left_bytes)
+            work += [PlannedWork(segment, one.epoch) for segment in planned]
+            left_bytes -= sum(segment.size_bytes for segment in planned)
+        if not work:
+            self._plans.end(lease)
+        return Plan(lease.id, until_ms, work)
+
+    async def _plan_partition(
+        self, led: LedPartition, lease: Lease, max_bytes: int
+    ) -> Sequence[PlannedSegment]:
+        standing = await self._tidy(led)
+        if standing is None or self._plans.of(led.partition) is not None:
+            return ()
+        try:
+            gathered = await self._gather(led, standing.wal_start, max_bytes)
+            return await self._begin(led, lease, standing, gathered)
+        except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
+            # Segments that were recorded are nobody's now: the next round deletes them.
+            logger.info("%s is not planned now: %s", led.partition, error)
+            return ()
+
+    async def _gather(self, led: LedPartition, offset: int, max_bytes: int) -> list[GatheredSegment]:
+        """What the partition's WAL makes from ``offset`` on."""
+        topic_id, _, index = led.partition
+        gathering = SegmentGathering(led.rules)
+        gathered: list[GatheredSegment] = []
+        page_bytes = 2 * led.rules.segment_bytes
+        while len(gathered) < _SEGMENTS_A_PLAN and sum(one.size_bytes for one in gathered) < max_bytes:
+            call = FindBatchesCall(
+                [PartitionToFind(topic_id, index, offset, page_bytes)],
+                max_bytes=page_bytes,
+                max_batches_per_partition=_BATCHES_A_PAGE,
+            )
+            (found,) = await self._wal.find_batches(call)
+            if found.error is not ErrorCode.none:
+                raise KafkaError(found.error, found.message)
+            batches = found.batches
+            if not gathered and not gathering.size_bytes:
+                self._note_age(led.partition, batches[0].log_append_time_ms if batches else None)
+            gathered += gathering.add(batches)
+            if not batches or batches[-1].last_offset + 1 >= found.high_watermark:
+                rest = gathering.rest(self._clock.now_ms())
+                gathered += [] if rest is None else [rest]
+                break
+            offset = batches[-1].last_offset + 1
+            await asyncio.sleep(0)
+        return gathered[:_SEGMENTS_A_PLAN]
+
+    def _note_age(self, partition: TopicIdPartition, oldest_commit_ms: int | None) -> None:
+        if oldest_commit_ms is None:
+            self.oldest_commit_ms.pop(partition, None)
+        else:
+            self.oldest_commit_ms[partition] = oldest_commit_ms
+
+    async def _begin(
+        self, led: LedPartition, lease: Lease, standing: Standing, gathered: Sequence[GatheredSegment]
+    ) -> Sequence[PlannedSegment]:
+        if not gathered:
+            return ()
+        planned = [
+            PlannedSegment.of(
+                one,
+                led.partition,
+                self._entropy.uuid4(),
+                broker_id=self._broker_id,
+                now_ms=self._clock.now_ms(),
+                index_interval_bytes=led.index_interval_bytes,
+            )
+            for one in gathered
+        ]
+        for segment in planned:
+            await self._keeper.metadata.add_remote_log_segment_metadata(segment.metadata)
+        plan = OpenPlan(led.partition, lease, led.epoch, standing.wal_start)
+        plan.segments = [OpenSegment(segment) for segment in planned]
+        self._plans.add(plan)
+        return planned
+
+    # -- engines ------------------------------------------------------------------------------
+
+    def renew(self, lease_id: UUID, lease_ms: int) -> int | None:
+        """Until when the lease lasts now, in ms since the epoch; None when it is over."""
+        until_ms = self._clock.now_ms() + lease_ms
+        return until_ms if self._plans.renew(lease_id, until_ms) else None
+
+    async def give_up(self, lease_id: UUID, partitions: Collection[TopicIdPartition] | None = None) -> None:
+        """An engine does not go on with its plan (of some partitions): others may."""
+        ended = self._plans.give_up(lease_id, partitions)
+        led = {one.partition: one for one in self._led()}
+        for plan in ended:
+            one = led.get(plan.partition)
+            if one is not None:
+                async with self._lock(plan.partition):
+                    standing = await self._tidy(one)
+                if standing is not None:
+                    await self._keeper.sweep(standing.needless)
+
+    async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
+        """Segments that were copied: record them as finished, then let the WAL begin behind them."""
+        led = {one.partition: one for one in self._led()}
+        answers: dict[UUID, PublishedSegment] = {}
+        for partition in dict.fromkeys(copy.partition for copy in copies):
+            some = [copy for copy in copies if copy.partition == partition]
+            async with self._lock(partition):
+                answers.update(await self._publish_some(led.get(partition), lease_id, some))
+        return [answers[copy.segment_id] for copy in copies]
+
+    async def _publish_some(
+        self, led: LedPartition | None, lease_id: UUID, copies: Sequence[BuiltCopy]
+    ) -> dict[UUID, PublishedSegment]:
+        """Those of one partition."""
+        answers: dict[UUID, PublishedSegment] = {}
+        for copy in copies:
+            answers[copy.segment_id] = self._take(led, lease_id, copy)
+        plan = None if led is None else self._plans.of(led.partition)
+        if led is None or plan is None or not any(one.is_waiting for one in answers.values()):
+            return answers
+        failure = await self._publish_ready(led, plan)
+        left = {one.planned.segment_id for one in plan.segments}
+        for id, answer in answers.items():
+            if answer.is_waiting and (id not in left or failure is not None):
+                code, message = (ErrorCode.none, None) if id not in left or failure is None else failure
+                answers[id] = PublishedSegment(id, code, message)
+        return answers
+
+    def _take(self, led: LedPartition | None, lease_id: UUID, copy: BuiltCopy) -> PublishedSegment:
+        """Take note of a copy; it waits, unless it is refused or was published before."""
+        id = copy.segment_id
+        if led is None or copy.epoch != led.epoch:
+            message = "another leader planned it" if led else "this broker does not lead the partition"
+            return PublishedSegment(id, ErrorCode.fenced_leader_epoch, message)
+        plan = self._plans.of(led.partition)
+        found = plan.find(id) if plan is not None and plan.lease.id == lease_id else None
+        if found is not None:
+            found.is_copied, found.custom_metadata = True, copy.custom_metadata
+            return PublishedSegment(id, is_waiting=True)
+        segments = self._keeper.metadata.list_remote_log_segments(led.partition)
+        known = next((one for one in segments if one.id.id == id), None)
+        standing = self.standings.get(led.partition)
+        if (
+            known is not None
+            and known.state is _State.COPY_SEGMENT_FINISHED
+            and known.custom_metadata == copy.custom_metadata
+            and standing is not None
+            and known.end_offset < standing.wal_start
+        ):
+            return PublishedSegment(id)
+        return PublishedSegment(id, ErrorCode.invalid_update_version, "its plan has lapsed")
+
+    async def _publish_ready(self, led: LedPartition, plan: OpenPlan) -> tuple[ErrorCode, str | None] | None:
+        """Publish the copied segments at the head of the plan; what went wrong, if anything."""
+        try:
+            while plan.segments and plan.segments[0].is_copied:
+                await self._publish_one(led, plan, plan.segments[0])
+                del plan.segments[0]
+        except KafkaError as error:
+            if error.code is ErrorCode.fenced_leader_epoch:
+                self._plans.drop(plan)
+            return error.code, error.message
+        except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
+            self._plans.drop(plan)
+            return ErrorCode.fenced_leader_epoch, f"another leader has discarded it: {error}"
+        except (RemoteStorageError, OSError) as error:
+            return ErrorCode.kafka_storage_error, str(error)
+        if not plan.segments:
+            self._plans.drop(plan)
+        return None
+
+    async def _publish_one(self, led: LedPartition, plan: OpenPlan, copied: OpenSegment) -> None:
+        metadata = copied.planned.metadata
+        if plan.wal_start > metadata.end_offset:
+            return  # all of it was deleted meanwhile; the next round deletes its objects
+        event = self._keeper.event(metadata, _State.COPY_SEGMENT_FINISHED, copied.custom_metadata)
+        for attempt in range(_WRITES_MAX):
+            try:
+                position = await self._keeper.metadata.update_remote_log_segment_metadata(event)
+                break
+            except RemoteMetadataUnknownOutcomeError:
+                if attempt == _WRITES_MAX - 1:
+                    raise
+        here = await self._keeper.prune(led, metadata, plan.wal_start, position.offset)
+        plan.wal_start = here.wal_start_offset
+        standing = Standing(
+            here.log_start_offset, here.wal_start_offset, here.wal_size_bytes, here.wal_batches
+        )
+        self.standings[led.partition] = standing

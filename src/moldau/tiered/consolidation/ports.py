@@ -1,0 +1,43 @@
+"""What a leader of diskless partitions needs of the rest of its broker."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from moldau.coordinators.diskless.calls import (
+    DeletedRecords,
+    FindBatchesCall,
+    FoundPartition,
+    OffsetToDelete,
+    PruneCall,
+    PrunedPartition,
+)
+from moldau.tiered.consolidation.plan import SegmentRules
+from moldau.tiered.consolidation.retention import Retention
+from moldau.tiered.segments import TopicIdPartition
+
+__all__ = ["LedPartition", "WalCoordinator"]
+
+
+class WalCoordinator(Protocol):
+    """The coordinators of diskless topics. Calls may raise ``KafkaError``, ``OSError`` or time out."""
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+    async def prune(self, call: PruneCall) -> PrunedPartition: ...
+
+    async def delete_records(self, offsets: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LedPartition:
+    """A diskless partition that this broker leads, and how its topic is configured."""
+
+    partition: TopicIdPartition
+    epoch: int
+    """Of its leader, in the cluster's metadata: it fences who plans."""
+    rules: SegmentRules = field(default_factory=SegmentRules)
+    retention: Retention = field(default_factory=Retention)
+    index_interval_bytes: int = 4096
+    may_copy: bool = True
+    """False: what is in the WAL stays there (``remote.log.copy.disable``)."""

@@ -1,0 +1,202 @@
+"""Where a diskless partition stands, and putting in order what is recorded of its segments."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import FENCE_ONLY, OffsetToDelete, PruneCall, PrunedPartition
+from moldau.runtime import Clock, ErrorCode, KafkaError
+from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
+from moldau.tiered.consolidation.retention import expired_before, readable_chain
+from moldau.tiered.consolidation.steps import decide
+from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
+from moldau.tiered.metadata_manager import MetadataPosition, RemoteLogMetadataManager
+from moldau.tiered.segments import (
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    TopicIdPartition,
+)
+from moldau.tiered.storage_manager import (
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    RemoteStorageManager,
+)
+
+__all__ = ["SegmentKeeper", "Standing"]
+
+logger = logging.getLogger(__name__)
+
+_State: Final = RemoteLogSegmentState
+_STEPS_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A partition after its leader has put it in order."""
+
+    log_start: int
+    wal_start: int
+    wal_size_bytes: int
+    wal_batches: int
+    needless: Sequence[RemoteLogSegmentMetadata] = ()
+    """Segments that are to be deleted; more may be found the next time."""
+
+
+class SegmentKeeper:
+    """Carries out what :mod:`steps` decides. Everything may be repeated, by anybody, at any time."""
+
+    def __init__(
+        self,
+        wal: WalCoordinator,
+        metadata: RemoteLogMetadataManager,
+        storage: RemoteStorageManager,
+        clock: Clock,
+        broker_id: int,
+        metadata_partition: Callable[[TopicIdPartition], int],
+    ) -> None:
+        """``metadata_partition``: which partition of the metadata topic tells of a partition."""
+        self.metadata = metadata
+        self._wal = wal
+        self._storage = storage
+        self._clock = clock
+        self._broker_id = broker_id
+        self._metadata_partition = metadata_partition
+
+    async def tidy(self, led: LedPartition, own: Collection[UUID]) -> Standing:
+        """Fence older leaders, go on with what they left, and move the log start over what has expired.
+
+        Raises FENCED_LEADER_EPOCH when there is a newer leader, ``KafkaError`` and ``RemoteStorageError``
+        when somebody does not answer: what is done is done, the rest is for the next time.
+        """
+        partition = led.partition
+        await self.metadata.wait_ready(partition)
+        before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
+        here = await self.fence(led)
+        for _ in range(_STEPS_MAX):
+            segments = self.metadata.list_remote_log_segments(partition)
+            steps = decide(
+                segments,
+                log_start=here.log_start_offset,
+                wal_start=here.wal_start_offset,
+                seen_before_fence=before,
+                own=own,
+            )
+            if steps.adopt is not None:
+                here = await self._adopt(led, steps.adopt, here.wal_start_offset)
+            elif await self._apply_retention(led, here):
+                here = await self.fence(led)
+            else:
+                break
+        return Standing(
+            here.log_start_offset,
+            here.wal_start_offset,
+            here.wal_size_bytes,
+            here.wal_batches,
+            steps.discard,
+        )
+
+    async def fence(self, led: LedPartition) -> PrunedPartition:
+        """Where the partition stands, no older leader moving it any more, and the metadata up to there."""
+        here = await self._wal.prune(_prune_call(led, FENCE_ONLY, FENCE_ONLY, -1))
+        _check(here)
+        if here.remote_metadata_position >= 0:
+            number = self._metadata_partition(led.partition)
+            await self.metadata.wait_applied(MetadataPosition(number, here.remote_metadata_position))
+        return here
+
+    async def _adopt(
+        self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int
+    ) -> PrunedPartition:
+        """Prune behind a segment that somebody else finished, and perhaps did not live to prune.
+
+        Its event is written again, so that the prune can name a position that has it.
+        """
+        position = await self.metadata.update_remote_log_segment_metadata(
+            self.event(segment, _State.COPY_SEGMENT_FINISHED)
+        )
+        return await self.prune(led, segment, wal_start, position.offset)
+
+    async def prune(
+        self, led: LedPartition, segment: RemoteLogSegmentMetadata, wal_start: int, position: int
+    ) -> PrunedPartition:
+        """Let the WAL begin behind a finished segment that holds ``wal_start``, wherever that is by now.
+
+        ``position``: of the segment's last event in the metadata, as far as it is known.
+        """
+        for _ in range(_STEPS_MAX):
+            here = await self._wal.prune(_prune_call(led, wal_start, segment.end_offset + 1, position))
+            moved = here.error is ErrorCode.invalid_update_version and here.wal_start_offset > wal_start
+            if not moved:
+                break
+            # Records were deleted meanwhile, or this was done before: the rest of it is still to be moved.
+            wal_start = here.wal_start_offset
+            if wal_start > segment.end_offset:
+                return here._replace(error=ErrorCode.none, message=None)
+        _check(here)
+        return here
+
+    async def sweep(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+        """Delete segments; one that cannot be deleted now stays for the next time."""
+        for segment in segments:
+            try:
+                await self.discard(segment)
+            except RemoteStorageError as error:
+                logger.warning("%s cannot be deleted now: %s", segment.id, error)
+
+    async def discard(self, segment: RemoteLogSegmentMetadata) -> None:
+        """Delete a segment, in whatever state it is. Raises ``RemoteStorageError``."""
+        try:
+            if segment.state is not _State.DELETE_SEGMENT_STARTED:
+                await self.metadata.update_remote_log_segment_metadata(
+                    self.event(segment, _State.DELETE_SEGMENT_STARTED)
+                )
+            await self._storage.delete_log_segment_data(segment)
+            await self.metadata.update_remote_log_segment_metadata(
+                self.event(segment, _State.DELETE_SEGMENT_FINISHED)
+            )
+        except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
+            # Somebody else has taken it further meanwhile.
+            logger.info("%s is not to be deleted here: %s", segment.id, error)
+
+    def event(
+        self,
+        segment: RemoteLogSegmentMetadata,
+        state: RemoteLogSegmentState,
+        custom_metadata: bytes | None = None,
+    ) -> RemoteLogSegmentMetadataUpdate:
+        """An event of a segment, now."""
+        return RemoteLogSegmentMetadataUpdate(
+            segment.id, self._clock.now_ms(), state, self._broker_id, custom_metadata
+        )
+
+    async def _apply_retention(self, led: LedPartition, here: PrunedPartition) -> bool:
+        """Move the log start over what has expired in remote storage; whether it was moved."""
+        segments = self.metadata.list_remote_log_segments(led.partition)
+        start = expired_before(
+            readable_chain(segments, here.log_start_offset, here.wal_start_offset),
+            led.retention,
+            wal_start=here.wal_start_offset,
+            wal_size_bytes=max(0, here.wal_size_bytes),
+            now_ms=self._clock.now_ms(),
+        )
+        if start is None or start <= here.log_start_offset:
+            return False
+        partition = led.partition
+        (deleted,) = await self._wal.delete_records(
+            [OffsetToDelete(partition.topic_id, partition.partition, start)]
+        )
+        if deleted.error is not ErrorCode.none:
+            raise KafkaError(deleted.error, deleted.message)
+        return True
+
+
+def _prune_call(led: LedPartition, from_offset: int, to_offset: int, position: int) -> PruneCall:
+    topic_id, _, index = led.partition
+    return PruneCall(topic_id, index, from_offset, to_offset, led.epoch, position)
+
+
+def _check(here: PrunedPartition) -> None:
+    if here.error is not ErrorCode.none:
+        raise KafkaError(here.error, here.message)

@@ -1,0 +1,190 @@
+"""No acknowledged record is unreadable at any moment, wherever a leader dies and whoever else is at work."""
+
+import asyncio
+from uuid import UUID
+
+import pytest
+from consolidation_house import TOPIC, Killed, Leader, Sent, Steps, World
+
+from moldau.runtime import ErrorCode, InlineWorkers
+from moldau.tiered.consolidation.building import build_segments, copy_segment
+from moldau.tiered.consolidation.engine import EngineSettings
+from moldau.tiered.consolidation.leader import BuiltCopy
+from moldau.tiered.consolidation.plan import SegmentRules
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.segments import TopicIdPartition
+
+OTHER = TopicIdPartition(TOPIC.topic_id, "t", 1)
+RULES = SegmentRules(segment_bytes=600, max_age_ms=0)
+SEEDS = 8
+SETTINGS = EngineSettings(unit_bytes=1_500, plan_bytes=10_000)
+
+
+async def furnished() -> World:
+    """Two partitions in the same objects' neighbourhood, with batches of several kinds."""
+    world = World()
+    world.state(TOPIC), world.state(OTHER)
+    for number in range(6):
+        await world.commit(
+            Sent(records=2, size=80), Sent(producer=5, codec=number % 5), Sent(size=150), partition=TOPIC
+        )
+        await world.commit(Sent(append_time_ms=world.clock.time_ms, size=100), partition=OTHER)
+    return world
+
+
+async def settled(world: World, epoch: int) -> None:
+    """A leader that lives sets everything right: all is consolidated and nothing is left over."""
+    leader = Leader(world, epoch, rules=RULES, settings=SETTINGS)
+    assert await leader.run_once() is not None
+    await leader.run_once()
+    for partition in world.records:
+        state = world.state(partition)
+        assert state.wal_start == state.next
+    segments = world.segments()
+    assert {one.state for one in segments} == {RemoteLogSegmentState.COPY_SEGMENT_FINISHED}
+    stems = {key.rsplit(".", 1)[0] for key in await world.tiered_keys()}
+    assert stems == {
+        f"tiered/t-AAAAAAAAAAAAAAAAAAAABw/{one.id.partition}/{one.start_offset:020}-{one.id.id}"
+        for one in segments
+    }
+    await world.forget_pruned_objects()
+    await world.judge()
+
+
+async def steps_of_a_round() -> int:
+    world = await furnished()
+    leader = Leader(world, 1, rules=RULES, settings=SETTINGS)
+    assert await leader.run_once()
+    return leader.steps.count
+
+
+def test_a_round_moves_all_that_is_due() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        await settled(world, 1)
+        assert len(world.segments()) > 4
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_leader_may_die_at_every_step(after: bool) -> None:
+    async def scene() -> None:
+        for kill_at in range(1, await steps_of_a_round() + 1):
+            world = await furnished()
+            dying = Leader(world, 1, Steps(world, kill_at, after=after), rules=RULES, settings=SETTINGS)
+            assert await dying.run_once() is None
+            await settled(world, 2)
+
+    asyncio.run(scene())
+
+
+def test_the_next_leader_may_die_too() -> None:
+    async def scene() -> None:
+        for kill_at in range(1, await steps_of_a_round() + 1, 3):
+            world = await furnished()
+            for epoch in (1, 2, 3):
+                dying = Leader(world, epoch, Steps(world, kill_at * epoch, after=epoch == 2), rules=RULES)
+                await dying.run_once()
+            await settled(world, 4)
+
+    asyncio.run(scene())
+
+
+def test_leaders_that_do_not_know_of_each_other_lose_nothing() -> None:
+    """Old leaders go on beside new ones, stop for long, and believe what they saw before."""
+
+    async def scene() -> None:
+        for seed in range(1, SEEDS + 1):
+            world = await furnished()
+            await asyncio.gather(*(rule(world, epoch, seed) for epoch in range(1, 4)))
+            await settled(world, 4)
+
+    async def rule(world: World, epoch: int, seed: int) -> None:
+        rules = SegmentRules(segment_bytes=400 + 100 * epoch, max_age_ms=0)
+        steps = Steps(world, seed=100 * seed + epoch)
+        leader = Leader(world, epoch, steps, rules=rules, settings=SETTINGS)
+        for _ in range(3):
+            await leader.run_once()
+            await world.commit(Sent(producer=epoch, size=40 * epoch), Sent(size=300))
+
+    asyncio.run(scene())
+
+
+async def built(leader: Leader) -> tuple[UUID, list[BuiltCopy]]:
+    """A plan whose segments are copied and not published."""
+    plan = await leader.leader.plan("e", max_bytes=10_000, lease_ms=1_000)
+    segments = [work.segment for work in plan.work]
+    made = await build_segments(segments, leader.world.store, InlineWorkers())
+    copies = [
+        BuiltCopy(one.partition, one.segment_id, work.epoch, await copy_segment(one, content, leader.storage))
+        for work, one, content in zip(plan.work, segments, made, strict=True)
+    ]
+    return plan.lease_id, copies
+
+
+def test_a_leader_whose_metadata_lag_behind_waits_for_what_was_pruned() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        old = Leader(world, 1, rules=RULES)
+        lease_id, copies = await built(old)
+        new = Leader(world, 2, rules=RULES)  # has seen that the copies were begun, and no more
+        assert all(answer.error is ErrorCode.none for answer in await old.leader.publish(lease_id, copies))
+        await new.run_once()
+        await settled(world, 3)
+        assert {copy.segment_id for copy in copies} <= {one.id.id for one in world.segments()}
+
+    asyncio.run(scene())
+
+
+def test_what_a_leader_finished_and_did_not_prune_is_adopted_where_all_others_can_see_it() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        old = Leader(world, 1, Steps(world), rules=RULES)
+        lease_id, copies = await built(old)
+        copy = next(copy for copy in copies if copy.partition == TOPIC)
+        late = Leader(world, 3, rules=RULES)  # has seen no more than the beginning
+        old.steps.kill_at = old.steps.count + 1
+        old.steps.after = True
+        with pytest.raises(Killed):
+            await old.leader.publish(lease_id, [copy])
+        assert world.state().wal_start == 0
+        await Leader(world, 2, rules=RULES, may_copy=False).run_once()
+        assert world.state().wal_start > 0
+        assert await late.run_once() is not None
+        assert copy.segment_id in {one.id.id for one in world.segments()}
+        await settled(world, 4)
+
+    asyncio.run(scene())
+
+
+def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        leader = Leader(world, 1, rules=RULES)
+        lease_id, copies = await built(leader)
+        (empty,) = [await leader.leader.plan("other", max_bytes=10_000, lease_ms=1_000)]
+        assert not empty.work  # one engine is at it already
+        first, second, *rest = [copy for copy in copies if copy.partition == TOPIC]
+        (early,) = await leader.leader.publish(lease_id, [second])
+        assert early.is_waiting
+        assert world.state().wal_start == 0
+        answers = await leader.leader.publish(lease_id, [first])
+        assert [(one.error, one.is_waiting) for one in answers] == [(ErrorCode.none, False)]
+        again = await leader.leader.publish(lease_id, [first, second])
+        assert [(one.error, one.is_waiting) for one in again] == [(ErrorCode.none, False)] * 2
+        events = len(world.events)
+        other_attempt = first._replace(custom_metadata=b"another")
+        stale = rest[0]._replace(epoch=0)
+        (refused, fenced) = await leader.leader.publish(lease_id, [other_attempt, stale])
+        assert refused.error is ErrorCode.invalid_update_version
+        assert fenced.error is ErrorCode.fenced_leader_epoch
+        assert len(world.events) == events
+        world.clock.time_ms += 1_001
+        await leader.leader.tidy_all()  # the lease is over
+        assert leader.leader.renew(lease_id, 1_000) is None
+        (late,) = await leader.leader.publish(lease_id, [rest[0]])
+        assert late.error is ErrorCode.invalid_update_version
+        await settled(world, 2)
+
+    asyncio.run(scene())

@@ -15,6 +15,7 @@ from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.errors import RecordError
+from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime.errors import ErrorCode
 from moldau.server.dispatch import Dispatcher
@@ -72,7 +73,7 @@ def house(outcome, later, forbidden, *, direct):
     for partition in partitions:
         registry.add(partition)
     authorizer = Allowing(forbidden)
-    handlers = ProduceHandlers(registry, authorizer, None)
+    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), None)
     table = {ApiKey.PRODUCE: handlers.direct} if direct else {}
     return Dispatcher(handlers.table(), Scope.BROKER, direct=table), partitions, authorizer
 

@@ -55,9 +55,10 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)
         self.total: float = 0
 
-    def update(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def update(self, value: float, count: int = 1) -> None:
+        """``count`` updates of the same value."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count
 
     @property
     def count(self) -> int:

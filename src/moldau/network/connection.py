@@ -44,6 +44,10 @@ class ConnectionOwner(Protocol):
 
     def dispatch(self, context: RequestContext, body: memoryview) -> Answer: ...
 
+    def end_turn(self) -> None:
+        """The requests that arrived together are dispatched; raises when none of their answers may leave."""
+        ...
+
     def admit(self, connection: "ServerConnection", transport: asyncio.Transport) -> ConnectionContext | None:
         """The connection's context, or ``None`` when it is refused."""
         ...
@@ -195,7 +199,8 @@ class ServerConnection(FrameReceiver):
             exc_info=None if expected else error,
         )
         self._finished = True
-        self._writes.flush()
+        if self._end_turn():
+            self._writes.flush()
         self.close()
 
     # Requests in.
@@ -255,10 +260,20 @@ class ServerConnection(FrameReceiver):
         self._budget.give_back(size)
 
     def _after_receive(self) -> None:
-        if self._finished:
+        if not self._end_turn() or self._finished:
             return
         self._flush()
         self._wait_for_budget()
+
+    def _end_turn(self) -> bool:
+        """Whether the answers of this turn may leave; if not, the connection is closed."""
+        try:
+            self._owner.end_turn()
+        except Exception as error:
+            self._writes.clear()
+            self._fail(f"its requests could not be completed: {error}", error)
+            return False
+        return True
 
     # Answers out.
 
@@ -310,7 +325,7 @@ class ServerConnection(FrameReceiver):
         self._counters.responses += 1
         writes = self._writes
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
-        if writes.queued_bytes >= _FLUSH_BYTES:
+        if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
             # One receive may hold thousands of requests: let the transport say stop among them.
             self._counters.bytes_out += writes.flush()
 

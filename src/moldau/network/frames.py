@@ -87,9 +87,9 @@ class FrameReceiver(asyncio.BufferedProtocol):
         size = len(frame)
         self._on_partial_done(size)
         self._on_frame(frame)
+        self._after_receive()
         del frame
         self._pool.release(home)
-        self._after_receive()
 
     def _consume(self, data: memoryview, end: int, *, owned: bool) -> None:
         """Hand on the frames in ``data[:end]``; ``owned`` data stays valid, so it need not be copied."""

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import socket
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from moldau.network.connection import ServerConnection
@@ -22,6 +22,10 @@ from moldau.runtime.open_files import last_descriptor_for_clients
 log = logging.getLogger("moldau.network")
 
 
+def _nothing() -> None:
+    """The turns of a dispatcher whose requests share nothing."""
+
+
 class SocketServer:
     """Serves a dispatcher on any number of listeners.
 
@@ -31,12 +35,22 @@ class SocketServer:
     memory: ReceiveMemory
 
     def __init__(
-        self, dispatcher: Dispatcher, listeners: Sequence[Listener], limits: NetworkLimits | None = None
+        self,
+        dispatcher: Dispatcher,
+        listeners: Sequence[Listener],
+        limits: NetworkLimits | None = None,
+        *,
+        end_turn: Callable[[], None] = _nothing,
     ) -> None:
+        """``end_turn`` is called when the requests that arrived together have been dispatched.
+
+        What they share is done there; no answer of theirs leaves before, and none when it raises.
+        """
         names = [listener.name for listener in listeners]
         if len(set(names)) != len(names):
             raise ValueError(f"two listeners have the same name: {names}")
         self.dispatch = dispatcher
+        self.end_turn = end_turn
         self.listeners = tuple(listeners)
         self.limits = limits if limits is not None else NetworkLimits()
         self.counters = NetworkCounters()

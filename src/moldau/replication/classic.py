@@ -33,6 +33,7 @@ from moldau.storage.append_info import AppendInfo, AppendOrigin, TimestampOffset
 from moldau.storage.log import PartitionLog
 
 ACKS_ALL: Final = -1
+_APPENDED: Final = ErrorCode.none
 
 
 class ClassicPartition:
@@ -67,6 +68,7 @@ class ClassicPartition:
         self._unacknowledged: list[tuple[int, asyncio.Future[AppendOutcome], AppendOutcome]] = []
         self.remote: RemotePart | None = None
         """What lies before the log's first local segment; set by whoever hosts tiered partitions."""
+        self._staged_messages = self._staged_bytes = 0
         self.on_high_watermark: Callable[[int], None] | None = None
         """Told of each move; a coordinator that stands on this partition listens here."""
 
@@ -144,7 +146,7 @@ class ClassicPartition:
             self._count_refusal(error.code, len(records))
             bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
             return AppendOutcome(error.code, message=error.message, record_errors=bad)
-        self._count_append(headers, len(records))
+        self._count_append(headers[0][12], len(records))
         outcome = AppendOutcome(
             ErrorCode.none, info.first_offset, info.log_append_time_ms, log.log_start_offset
         )
@@ -154,8 +156,41 @@ class ClassicPartition:
             return outcome
         return self._await_replicas(info.last_offset, outcome, timeout_ms)
 
-    def _count_append(self, headers: list[BatchHeader], size_bytes: int) -> None:
-        count = headers[0][12]
+    def stage(self, records: memoryview, required_acks: int) -> AppendOutcome | None:
+        """As :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagingLog``.
+
+        ``None``: nothing has happened, and it is for :meth:`append`.
+        """
+        leadership = self._leadership
+        if leadership is None or (
+            required_acks == ACKS_ALL and (not leadership.alone or self.min_in_sync > 1)
+        ):
+            return None
+        log = self.log
+        if not log.may_stage(len(records), leadership.leader_epoch):
+            return None
+        try:
+            (header,) = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
+            offset = log.stage(records, header)
+        except KafkaError:
+            return None
+        if offset is None:
+            return None
+        self._staged_messages += header[12]
+        self._staged_bytes += len(records)
+        return AppendOutcome(_APPENDED, offset, -1, log.log_start_offset)
+
+    def write_staged(self) -> None:
+        """Append what was staged. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
+        messages, self._staged_messages = self._staged_messages, 0
+        size_bytes, self._staged_bytes = self._staged_bytes, 0
+        self.log.write_staged()
+        self._count_append(messages, size_bytes)
+        leadership = self._leadership
+        if leadership is not None and leadership.local_append(self.log.log_end_offset):
+            self._watermark_moved()
+
+    def _count_append(self, count: int, size_bytes: int) -> None:
         topic, everything = self._topic_meters, self._all_meters
         topic.messages_in.value += count
         topic.bytes_in.value += size_bytes

@@ -14,6 +14,7 @@ from moldau.coordinators.groups.service import GroupService
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.quorum.description import QuorumDescription
+from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.entropy import Entropy
@@ -94,7 +95,8 @@ class BrokerApi:
             auto_create=parts.config.flag("auto.create.topics.enable"),
             internal=[self._group_topic()],
         )
-        self._produce = ProduceHandlers(parts.partitions, parts.authorizer, self._congestion())
+        self.turn = AppendTurn()
+        self._produce = ProduceHandlers(parts.partitions, parts.authorizer, self.turn, self._congestion())
         self._table = self._assemble()
 
     def table(self) -> dict[int, Handler]:

@@ -98,10 +98,13 @@ class Broker:
         self._hosting = self._new_hosting(logs)
         self._api = BrokerApi(self._parts())
         self._dispatcher = Dispatcher(
-            self._api.table(), Scope.BROKER, self._meters.requests, self._api.direct()
+            self._api.table(), Scope.BROKER, self._meters.requests, self._api.direct(), self._api.turn
         )
         self._server = SocketServer(
-            self._dispatcher, settings.broker_listeners(config), settings.network_limits(config)
+            self._dispatcher,
+            settings.broker_listeners(config),
+            settings.network_limits(config),
+            end_turn=self._dispatcher.end_turn,
         )
         self._lifecycle: BrokerLifecycle | None = None
         self._monitoring = self._new_monitoring(logs)
@@ -124,9 +127,6 @@ class Broker:
             )
         )
 
-    def _new_hosting(self, logs: LogManager) -> PartitionHosting:
-        configs = self._controller.configs
-        classic = ClassicKind(
     def _new_tiered(self) -> TieredNode:
         return TieredNode(
             TieredSurroundings(
@@ -140,6 +140,9 @@ class Broker:
             )
         )
 
+    def _new_hosting(self, logs: LogManager) -> PartitionHosting:
+        configs = self._controller.configs
+        classic = ClassicKind(
             self._machine,
             logs,
             self._identity.node_id,
@@ -149,10 +152,10 @@ class Broker:
             self._meters.topics,
         )
         diskless = self._diskless
+        tiered = None if self._tiered is None else self._tiered.kind(classic)
 
         def kind_of(topic: Topic) -> PartitionKind:
             if topic.is_diskless:
-        tiered = None if self._tiered is None else self._tiered.kind(classic)
                 return DisklessOffKind() if diskless is None else diskless.kind
             if topic.name == DISKLESS_METADATA_TOPIC and diskless is not None:
                 return diskless.metadata_kind
@@ -163,12 +166,12 @@ class Broker:
                 return TieredOffKind()
             return tiered or classic
 
-        return PartitionHosting(
-            self._identity.node_id,
-            self.partitions,
         services: dict[str, CoordinatorService] = {CONSUMER_OFFSETS_TOPIC: self._groups}
         if self._tiered is not None:
             services[REMOTE_LOG_METADATA_TOPIC] = MetadataTopicLeadership(self._tiered)
+        return PartitionHosting(
+            self._identity.node_id,
+            self.partitions,
             kind_of,
             CoordinatorLeadership(services),
         )
@@ -210,11 +213,11 @@ class Broker:
         publisher = self._controller.publisher
         if self._diskless is not None:
             await self._diskless.start()
+        if self._tiered is not None:
+            await self._tiered.start()
         publisher.subscribe(self)
         ports = await self._server.start()
         if self._monitoring is not None:
-        if self._tiered is not None:
-            await self._tiered.start()
             self.monitoring_port = await self._monitoring.start()
         addresses = self._advertised(ports)
         self._lifecycle = self._new_lifecycle(addresses)
@@ -268,17 +271,17 @@ class Broker:
         """The metadata has changed: bring partitions and configurations in line."""
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
-        self._hosting.apply(image, changed, removed)
-        if self._diskless is not None:
-            self._diskless.on_image(delta, image)
         # Before the configurations: a topic that goes takes its own along, and must not obey the defaults.
-        if removed:
+        self._hosting.apply(image, changed, removed)
         if delta.configs.entries:
             self._apply_configs(delta)
-            gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
-            for name in gone:
+        if self._diskless is not None:
+            self._diskless.on_image(delta, image)
         if self._tiered is not None:
             self._tiered.on_image(delta, image)
+        if removed:
+            gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
+            for name in gone:
                 self._meters.topics.remove(name)
             self._forget_offsets(gone)
         if self._lifecycle is not None:
@@ -293,11 +296,11 @@ class Broker:
             self._logs.cleaner.settings = settings.cleaner_settings(broker)
             if self._diskless is not None:
                 self._diskless.reconfigure()
+            if self._tiered is not None:
+                self._tiered.reconfigure()
         else:
             self._hosting.reconfigure(name for kind, name in resources if kind == ResourceType.TOPIC)
 
-            if self._tiered is not None:
-                self._tiered.reconfigure()
     def _forget_offsets(self, topics: set[str]) -> None:
         if topics:
             self._api.in_background(self._groups.forget_topics(partial(_is_in, topics)))
@@ -314,11 +317,11 @@ class Broker:
         self._arrivals.release_all()
         await stopping
         await self._dispatcher.close()
+        if self._tiered is not None:
+            await self._tiered.stop()
         if self._diskless is not None:
             await self._diskless.stop()
         await self._producer_ids.close()
-        if self._tiered is not None:
-            await self._tiered.stop()
         await self._api.close()
 
 

@@ -35,6 +35,9 @@ class MetadataPartition(ClassicPartition):
     def high_watermark(self) -> int:
         return self.log.high_watermark
 
+    def stage(self, records: memoryview, required_acks: int) -> AppendOutcome | None:
+        return None  # refused by append
+
     def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
         return AppendOutcome(
             ErrorCode.topic_authorization_failed, message=f"{self.topic} is written by coordinators only"

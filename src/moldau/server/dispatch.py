@@ -38,9 +38,30 @@ logger = logging.getLogger(__name__)
 
 
 class RequestObserver(Protocol):
-    """Counts requests; called once per request, so it must be cheap."""
+    """Counts requests; called very often, so it must be cheap."""
 
-    def request_handled(self, api_key: int, seconds: float, request_bytes: int) -> None: ...
+    def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
+        """So many requests of an API were answered, each after ``seconds``, of ``request_bytes`` together."""
+        ...
+
+
+class Turn(Protocol):
+    """Work that the direct requests of one turn of a connection share (see ``replication.append_turn``)."""
+
+    def settle(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class _Tally:
+    """What was answered directly in this turn, to be counted at its end."""
+
+    __slots__ = ("count", "received_at", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self.received_at = 0.0
 
 
 class _Route(NamedTuple):
@@ -48,6 +69,7 @@ class _Route(NamedTuple):
     handler: Handler
     encode: Callable[[Any], Buffers]
     direct: DirectHandler | None
+    tally: _Tally
 
 
 class Dispatcher:
@@ -59,9 +81,13 @@ class Dispatcher:
         scope: Scope,
         observer: RequestObserver | None = None,
         direct: DirectTable = MappingProxyType({}),
+        turn: Turn | None = None,
     ) -> None:
+        """``turn`` is what the handlers of ``direct`` share; :meth:`end_turn` must then be called."""
         self._handlers = handlers
         self._direct = direct
+        self._turn = turn
+        self._tallies: dict[int, _Tally] = {key: _Tally() for key in direct}
         self._scope = scope
         self._observer = observer
         self._routes: dict[int, _Route] = {}
@@ -72,15 +98,19 @@ class Dispatcher:
         route = self._routes.get(context.api_key << 16 | context.api_version) or self._route(context)
         if route is None:
             return self._unsupported(context)
-        decode, handler, encode, direct = route
+        decode, handler, encode, direct, tally = route
         if direct is not None:
             answer = direct(context, body)
             if isinstance(answer, list):
-                self._observe(context)
+                tally.count += 1
+                tally.size_bytes += context.size_bytes
+                tally.received_at = context.received_at
                 return answer
             if answer is not None:
                 answer.add_done_callback(lambda _: self._observe(context))
                 return answer
+        if self._turn is not None:
+            self._turn.settle()
         request = decode(body)
         try:
             outcome = handler(context, request)
@@ -105,7 +135,8 @@ class Dispatcher:
         key, version = context.api_key, context.api_version
         direct_of = self._direct.get(key)
         direct = None if direct_of is None else direct_of(version)
-        route = _Route(request_decoder(key, version), handler, response_encoder(key, version), direct)
+        tally = self._tallies.get(key) or _Tally()
+        route = _Route(request_decoder(key, version), handler, response_encoder(key, version), direct, tally)
         self._routes[key << 16 | version] = route
         return route
 
@@ -156,14 +187,28 @@ class Dispatcher:
         waiting.add_done_callback(finish)
         return answer
 
+    def end_turn(self) -> None:
+        """The requests that arrived together are dispatched: finish what they share.
+
+        Raises when that fails; then none of their answers may leave.
+        """
+        for api_key, tally in self._tallies.items():
+            if tally.count:
+                self._count(api_key, tally.count, tally.received_at, tally.size_bytes)
+                tally.count = tally.size_bytes = 0
+        if self._turn is not None:
+            self._turn.end()
+
     def _observe(self, context: RequestContext) -> None:
+        self._count(context.api_key, 1, context.received_at, context.size_bytes)
+
+    def _count(self, api_key: int, count: int, received_at: float, size_bytes: int) -> None:
         if self._observer is not None:
             # Kept, because asking for the running loop costs a system call in Python 3.11.
             loop_time = self._loop_time
             if loop_time is None:
                 loop_time = self._loop_time = asyncio.get_running_loop().time
-            elapsed_s = loop_time() - context.received_at
-            self._observer.request_handled(context.api_key, elapsed_s, context.size_bytes)
+            self._observer.requests_handled(api_key, count, loop_time() - received_at, size_bytes)
 
     def served(self) -> Iterator[int]:
         """API keys that this listener answers."""

@@ -47,11 +47,11 @@ class RequestMeters:
         self._meters = registry.scoped("kafka.network", "RequestMetrics")
         self._by_api: dict[int, tuple[Counter, Histogram, Counter]] = {}
 
-    def request_handled(self, api_key: int, seconds: float, request_bytes: int) -> None:
-        """Count one request (see ``dispatch.RequestObserver``)."""
+    def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
+        """See ``dispatch.RequestObserver``."""
         meters = self._by_api.get(api_key) or self._new(api_key)
-        meters[0].value += 1
-        meters[1].update(seconds * 1000)
+        meters[0].value += count
+        meters[1].update(seconds * 1000, count)
         meters[2].value += request_bytes
 
     def _new(self, api_key: int) -> tuple[Counter, Histogram, Counter]:

@@ -21,7 +21,7 @@ from moldau.storage.append_info import NO_TIMESTAMP, AppendInfo, AppendOrigin
 from moldau.storage.log_state import LogState
 from moldau.storage.producer_state import BatchMetadata
 
-_pack_prefix = Struct(">qii").pack
+pack_prefix = Struct(">qii").pack
 """Base offset, batch length and leader epoch: the bytes of a batch that a leader writes anew."""
 
 
@@ -70,7 +70,7 @@ class AppendingLog(LogState):
         for header in headers:
             length = header[1]
             end = size_bytes + 12 + length
-            buffers.append(_pack_prefix(offset, length, leader_epoch))
+            buffers.append(pack_prefix(offset, length, leader_epoch))
             buffers.append(view[size_bytes + 16 : end])
             offset += header[6] + 1
             size_bytes = end

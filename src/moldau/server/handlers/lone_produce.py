@@ -15,6 +15,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import response_encoder
 from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
+from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
 from moldau.server.dispatch import DirectHandler
@@ -29,6 +30,7 @@ RowOf = Callable[[int, AppendOutcome], PartitionProduceResponse]
 def lone_produce(
     version: int,
     partitions: PartitionRegistry,
+    turn: AppendTurn,
     may_write: MayWrite,
     row_of: RowOf,
     slow_down: Callable[[RequestContext], None],
@@ -39,7 +41,7 @@ def lone_produce(
     by_id = version >= TOPIC_ID_VERSION
     read, pack, find = lone_reader(version), lone_packer(version), partitions.raw(by_id=by_id)
     encode = response_encoder(ApiKey.PRODUCE, version)
-    appended = ErrorCode.none
+    append, appended = turn.append, ErrorCode.none
 
     def answer(topic: bytes, index: int, outcome: AppendOutcome) -> Buffers:
         if outcome[0] is appended:
@@ -56,7 +58,7 @@ def lone_produce(
         partition = find((topic, index))
         if partition is None or (acks != -1 and acks != 1) or not may_write(context, partition):
             return None
-        outcome = partition.append(records, required_acks=acks, timeout_ms=timeout_ms)
+        outcome = append(partition, records, acks, timeout_ms)
         if type(outcome) is AppendOutcome:
             return answer(topic, index, outcome)
         assert isinstance(outcome, asyncio.Future)

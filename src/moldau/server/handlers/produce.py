@@ -17,6 +17,7 @@ from moldau.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.produce import TOPIC_ID_VERSION
+from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
@@ -38,9 +39,17 @@ class ProduceHandlers:
     """The Produce API."""
 
     def __init__(
-        self, partitions: PartitionRegistry, authorizer: Authorizer, is_congested: Callable[[], bool] | None
+        self,
+        partitions: PartitionRegistry,
+        authorizer: Authorizer,
+        turn: AppendTurn,
+        is_congested: Callable[[], bool] | None,
     ) -> None:
-        """``is_congested``: whether what was taken from producers waits in too large a heap."""
+        """``turn``: who calls :meth:`direct` keeps its contract.
+
+        ``is_congested``: whether what was taken from producers waits in too large a heap.
+        """
+        self._turn = turn
         self._partitions = partitions
         self._authorizer = authorizer
         self._is_congested = is_congested
@@ -50,7 +59,7 @@ class ProduceHandlers:
 
     def direct(self, version: int) -> DirectHandler | None:
         """The quick way for requests of one partition."""
-        return lone_produce(version, self._partitions, self._may_write, row_of, self._slow_down)
+        return lone_produce(version, self._partitions, self._turn, self._may_write, row_of, self._slow_down)
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
         if request.acks not in VALID_ACKS:

@@ -1,0 +1,48 @@
+"""Appends whose requests arrived together share one write a partition.
+
+The driver's contract, in this order: ``append`` any number of times; ``settle`` before anything else looks at
+a partition; ``end`` before an answer leaves. When ``end`` raises, none of the turn's answers may leave: its
+producers learn nothing, ask again, and are told then.
+"""
+
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import AppendAnswer, Partition
+
+
+class AppendTurn:
+    """The appends of one turn of a connection; partitions of other kinds append at once."""
+
+    def __init__(self) -> None:
+        self._unsettled: dict[ClassicPartition, None] = {}
+        self._failure: Exception | None = None
+
+    def append(
+        self, partition: Partition, records: memoryview, required_acks: int, timeout_ms: int
+    ) -> AppendAnswer:
+        """As the partition's own ``append``, but for the write; ``records`` stay until the turn ends."""
+        if isinstance(partition, ClassicPartition):
+            outcome = partition.stage(records, required_acks)
+            if outcome is not None:
+                self._unsettled[partition] = None
+                return outcome
+            self.settle()
+        return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms)
+
+    def settle(self) -> None:
+        """Write what was staged. Raises what a write raised, again and again until the turn ends."""
+        if self._unsettled:
+            partitions, self._unsettled = self._unsettled, {}
+            for partition in partitions:
+                try:
+                    partition.write_staged()
+                except Exception as error:
+                    self._failure = error
+        if self._failure is not None:
+            raise self._failure
+
+    def end(self) -> None:
+        """Settle; the next append begins a new turn."""
+        try:
+            self.settle()
+        finally:
+            self._failure = None

@@ -1,0 +1,109 @@
+"""Appends of one turn: one write, and no good news when it fails."""
+
+import pathlib
+from uuid import UUID
+
+import pytest
+
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.append_turn import AppendTurn
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
+
+
+class House:
+    """A partition on the real disk, led from here, and a turn."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        machine = Machine.real()
+        self.log = PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0))
+        self.meters = BrokerTopicMeters(Meters("kafka.server", "KafkaServer"))
+        self.partition = ClassicPartition(
+            machine,
+            PartitionKey(UUID(int=1), 0),
+            "t",
+            self.log,
+            1,
+            WaitingRoom(),
+            min_in_sync=1,
+            high_watermark=0,
+            meters=self.meters,
+        )
+        self.lead((1,), (1,))
+        self.log.begin_epoch(3)  # what begins an epoch is not staged
+        self.turn = AppendTurn()
+
+    def lead(self, replicas: tuple[int, ...], in_sync: tuple[int, ...]) -> None:
+        self.partition.become_leader(3, replicas, in_sync)
+
+    def append(self, batch: memoryview = BATCH, acks: int = -1) -> AppendOutcome:
+        outcome = self.turn.append(self.partition, batch, acks, 1000)
+        assert isinstance(outcome, AppendOutcome)
+        return outcome
+
+    def readable(self) -> int:
+        outcome = self.partition.read(ReadRequest(0, 1 << 20))
+        assert isinstance(outcome, ReadOutcome)
+        return outcome.size_bytes // len(BATCH)
+
+
+@pytest.fixture
+def house(tmp_path: pathlib.Path) -> House:
+    return House(tmp_path)
+
+
+def test_appends_of_a_turn_are_in_the_log_when_it_has_ended(house: House) -> None:
+    assert [house.append().base_offset for _ in range(3)] == [0, 1, 2]
+    assert (house.readable(), house.partition.high_watermark) == (0, 0)
+    house.turn.end()
+    assert (house.readable(), house.partition.high_watermark) == (3, 3)
+    assert house.meters.topic("t").messages_in.value == 3
+    assert house.meters.all.bytes_in.value == 3 * len(BATCH)
+    assert house.append().base_offset == 3
+    house.turn.settle()
+    assert house.readable() == 4
+    house.turn.end()
+    assert house.readable() == 4
+
+
+def test_a_refusal_says_what_a_single_append_says_and_keeps_the_order(house: House) -> None:
+    bad = memoryview(bytes(BATCH[:-1]) + b"\xff")
+    assert house.append().base_offset == 0
+    assert house.append(bad).error is ErrorCode.corrupt_message
+    assert house.append().base_offset == 1
+    house.turn.end()
+    assert house.readable() == 2
+    house.partition.resign(4)
+    assert house.append().error is ErrorCode.not_leader_or_follower
+
+
+def test_where_replicas_must_agree_nothing_is_staged(house: House) -> None:
+    house.partition.min_in_sync = 2
+    assert house.append().error is ErrorCode.not_enough_replicas
+    assert house.append(acks=1).base_offset == 0
+    house.turn.end()
+    assert house.readable() == 1
+
+
+def test_a_turn_whose_write_fails_has_no_answers_and_the_next_one_says_why(house: House) -> None:
+    house.append()
+    house.turn.end()
+    house.append()
+    house.log.segments.active.file.close()  # the disk refuses from now on
+    for _ in range(2):
+        with pytest.raises(KafkaError):
+            house.turn.settle()
+    with pytest.raises(KafkaError):
+        house.turn.end()
+    assert (house.log.log_end_offset, house.partition.high_watermark) == (1, 1)
+    house.turn.end()
+    assert house.append().error is ErrorCode.kafka_storage_error

@@ -41,7 +41,7 @@ class WriteQueue:
     def add(self, parts: Sequence[Buffer]) -> None:
         """Queue parts; nothing is sent before :meth:`flush`."""
         self._parts += parts
-        self.queued_bytes += sum(map(len, parts))
+        self.queued_bytes += len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
 
     def clear(self) -> None:
         self._parts = []

@@ -20,6 +20,8 @@ _unpack_int32 = Struct(">i").unpack_from
 _pack_length_and_id = Struct(">ii").pack
 _pack_length_id_and_tags = Struct(">iix").pack
 
+_COPIED_BODY_BYTES = 512
+
 
 class RequestHeader(NamedTuple):
     """Who asks what; ``client_id`` is null when the client gave none."""
@@ -99,8 +101,16 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
 
 
 def response_frame(correlation_id: int, api_key: int, version: int, body: list[Buffer]) -> list[Buffer]:
-    """A whole response: length and header first, then the body's buffers, which are passed through."""
-    length = len(body[0]) if len(body) == 1 else sum(map(len, body))
+    """A whole response: length and header first, then the body's buffers, which are passed through.
+
+    A small body is copied behind its header instead: that costs less than one more buffer to send.
+    """
+    if len(body) == 1 and len(body[0]) <= _COPIED_BODY_BYTES:
+        only = body[0]
+        if response_header_version(api_key, version):
+            return [_pack_length_id_and_tags(len(only) + 5, correlation_id) + only]
+        return [_pack_length_and_id(len(only) + 4, correlation_id) + only]
+    length = sum(map(len, body))
     if response_header_version(api_key, version):
         return [_pack_length_id_and_tags(length + 5, correlation_id), *body]
     return [_pack_length_and_id(length + 4, correlation_id), *body]

@@ -34,6 +34,7 @@ from moldau.storage.log import PartitionLog
 
 ACKS_ALL: Final = -1
 _APPENDED: Final = ErrorCode.none
+_new = tuple.__new__
 
 
 class ClassicPartition:
@@ -178,7 +179,8 @@ class ClassicPartition:
             return None
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
-        return AppendOutcome(_APPENDED, offset, -1, log.log_start_offset)
+        # Made as a tuple: half the time of calling the class, for every pipelined request.
+        return _new(AppendOutcome, (_APPENDED, offset, -1, log.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
         """Append what was staged. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
@@ -395,6 +397,10 @@ class ClassicPartition:
     async def delete_records(self, before_offset: int) -> int:
         if self._leadership is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)
+        if self.log.config.cleanup_compact and not self.log.config.cleanup_delete:
+            raise KafkaError(
+                ErrorCode.policy_violation, f"{self.topic} keeps the last record of each key: it is compacted"
+            )
         target = self.high_watermark if before_offset == -1 else before_offset
         if not 0 <= target <= self.high_watermark:
             raise KafkaError(

@@ -37,6 +37,7 @@ class StagingLog(AppendingLog):
         self._staged_producers: set[int] = set()
         self._staged_bytes = 0
         self._staged_end = 0
+        self._newest_ms = 0
 
     def may_stage(self, size_bytes: int, leader_epoch: int) -> bool:
         """Whether a batch of this size may be staged at all, before anyone looks at it.
@@ -62,7 +63,11 @@ class StagingLog(AppendingLog):
         ``None``: it is for :meth:`append_as_leader`, which may refuse it, find it again, or judge it only
         when its producer's staged batch is appended. Raises ``KafkaError`` as that method does.
         """
-        if header[8] > self._now_ms() + self._config.message_timestamp_after_max_ms:
+        staged = self._staged
+        if not staged:
+            # What is staged together has arrived together.
+            self._newest_ms = self._now_ms() + self._config.message_timestamp_after_max_ms
+        if header[8] > self._newest_ms:
             return None
         producer_id = header[9]
         if producer_id >= 0:
@@ -70,7 +75,6 @@ class StagingLog(AppendingLog):
             if producer_id in producers or self.producers.state.check(header) is not None:
                 return None
             producers.add(producer_id)
-        staged = self._staged
         offset = self._staged_end if staged else self._segments.end_offset
         staged.append(header)
         self._staged_batches.append(batch)

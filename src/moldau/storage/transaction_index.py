@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
-from moldau.runtime.disk import Disk
+from moldau.runtime.disk import Buffer, Disk
 from moldau.storage.append_info import AbortedTransaction
 from moldau.storage.sparse_index import CorruptIndexError
 
@@ -15,6 +15,21 @@ _VERSION = 0
 def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     """The content of an index with these entries."""
     return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
+
+
+def decode_transactions(content: Buffer, path: str) -> list[AbortedTransaction]:
+    """The entries of an index; ``path`` is how the error calls it. Raises :class:`CorruptIndexError`."""
+    if len(content) % _ENTRY.size:
+        raise CorruptIndexError(f"{path}: {len(content)} bytes are not whole entries")
+    entries: list[AbortedTransaction] = []
+    last_offset = -1
+    for version, *fields in _ENTRY.iter_unpack(content):
+        transaction = AbortedTransaction(*fields)
+        if version != _VERSION or transaction.last_offset <= last_offset:
+            raise CorruptIndexError(f"{path}: entry {len(entries)} is out of place")
+        last_offset = transaction.last_offset
+        entries.append(transaction)
+    return entries
 
 
 class TransactionIndex:
@@ -38,19 +53,8 @@ class TransactionIndex:
 
     def load(self) -> None:
         """Read the file, if there is one. Raises :class:`CorruptIndexError`."""
-        self._entries = []
-        if not self._disk.exists(self.path):
-            return
-        content = self._disk.read(self.path)
-        if len(content) % _ENTRY.size:
-            raise CorruptIndexError(f"{self.path}: {len(content)} bytes are not whole entries")
-        last_offset = -1
-        for version, *fields in _ENTRY.iter_unpack(content):
-            transaction = AbortedTransaction(*fields)
-            if version != _VERSION or transaction.last_offset <= last_offset:
-                raise CorruptIndexError(f"{self.path}: entry {len(self._entries)} is out of place")
-            last_offset = transaction.last_offset
-            self._entries.append(transaction)
+        exists = self._disk.exists(self.path)
+        self._entries = decode_transactions(self._disk.read(self.path), self.path) if exists else []
 
     def append(self, transaction: AbortedTransaction) -> None:
         """Note an aborted transaction, in the order of abort markers."""

@@ -40,6 +40,7 @@ __all__ = [
     "SegmentKeys",
     "decode_location",
     "encode_location",
+    "pack_container",
     "pack_indexes",
     "parse_segment_key",
     "partition_folder",
@@ -173,12 +174,22 @@ def decode_location(custom_metadata: bytes) -> ObjectLocation:
 
 def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> PackedIndexes:
     """The ``.indexes`` object of a segment."""
-    parts: list[Buffer] = []
-    table = bytearray()
+    contents: dict[IndexType, Buffer] = {}
     sizes: list[int | None] = []
-    for kind, index_type in enumerate(ORDER):
+    for index_type in ORDER:
         content = data.index(index_type)
         sizes.append(None if content is None else memoryview(content).nbytes)
+        if content is not None:
+            contents[index_type] = content
+    return PackedIndexes(pack_container(metadata, contents), tuple(sizes))
+
+
+def pack_container(metadata: RemoteLogSegmentMetadata, contents: Mapping[IndexType, Buffer]) -> bytes:
+    """Some files of a segment as the object above has them; :func:`unpack_indexes` reads it."""
+    parts: list[Buffer] = []
+    table = bytearray()
+    for kind, index_type in enumerate(ORDER):
+        content = contents.get(index_type)
         if content is not None:
             parts.append(content)
             table += _entry(kind, content)
@@ -186,7 +197,7 @@ def pack_indexes(metadata: RemoteLogSegmentMetadata, data: LogSegmentData) -> Pa
     parts.append(record)
     table += _entry(_METADATA_KIND, record)
     parts += (table, _TRAILER.pack(crc32c.crc32c(table), len(table), _CONTAINER_VERSION, _MAGIC))
-    return PackedIndexes(b"".join(parts), tuple(sizes))
+    return b"".join(parts)
 
 
 def _entry(kind: int, content: Buffer) -> bytes:

@@ -253,6 +253,31 @@ def test_batches_that_never_pause_wait_only_as_long_as_the_budget_asks() -> None
     )  # no smaller objects than this
 
 
+def test_large_objects_are_not_counted_against_the_budget() -> None:
+    policy = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=1)
+    assert policy.decide(1_005, 1_000, 1_000, True, large=True) == CloseDecision(CloseReason.EARLY)
+    for now in range(1_005, 1_305, 10):
+        policy.closed(now, large=True)
+        assert policy.decide(now + 10, now, now, True, large=True) == CloseDecision(CloseReason.EARLY)
+    assert policy.decide(1_310, 1_305, 1_305, True) == CloseDecision(CloseReason.EARLY)  # the token is there
+    policy.closed(1_310)
+    assert policy.decide(1_325, 1_320, 1_320, True).reason is None
+    assert policy.decide(1_325, 1_320, 1_320, True, large=True) == CloseDecision(CloseReason.EARLY)
+
+
+def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
+    policy = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=8)
+    for _ in range(100):
+        policy.uploaded(120)
+    decision = policy.decide(1_005, 1_000, 1_000, True)
+    assert decision.reason is None
+    assert decision.look_again_ms == pytest.approx(1_010, abs=0.1)
+    for _ in range(100):
+        policy.uploaded(60_000)
+    # A store in trouble does not make it longer than the interval would.
+    assert policy.decide(1_005, 1_000, 1_000, True).look_again_ms == pytest.approx(1_000 + 250 / 12, abs=0.1)
+
+
 @given(st.integers(0, 2**32), st.sampled_from([1, 4, 20]))
 def test_early_closes_never_exceed_the_budget_and_looking_again_always_moves_on(
     seed: int, puts_per_second: int

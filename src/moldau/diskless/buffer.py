@@ -23,6 +23,13 @@ STEADY_SHARE = 5
 """Batches that arrive all the time wait this share of the interval at least, or objects would be small."""
 
 
+LARGE_SHARE = 4
+"""An object of this share of the size bound is large."""
+
+QUIET_UPLOAD_SHARE = 12
+UPLOADS_AVERAGED = 8
+
+
 class CloseReason(Enum):
     """Why a buffer was closed."""
 
@@ -44,11 +51,15 @@ class ClosePolicy:
     """When to close a buffer that is not full; times in milliseconds of one monotonic clock.
 
     A buffer is due ``interval_ms`` after its first batch. It closes before that once nothing has arrived
-    for ``quiet_ms`` (producers with a bounded number of requests in flight then wait for us) or, when
+    for a while (producers with a bounded number of requests in flight then wait for us) or, when
     batches arrive all the time, as soon as the budget would allow to go on like this for ever; if an
     upload slot is free, and the budget of ``puts_per_second`` has a token; 0 turns early closing off.
     Every object takes a token, so early ones come on top of the interval's only while the bill allows
-    it. While no slot is free nothing is gained by closing: what is due waits and grows.
+    it; but large ones (``LARGE_SHARE``) are free, for a GiB of them is billed little more than one of full
+    objects. While no slot is free nothing is gained by closing: what is due waits and grows.
+
+    How long quiet has to last goes by what an object takes to upload: a batch that comes a moment too late
+    waits for an object of its own, and its producer that much longer.
     """
 
     interval_ms: float
@@ -56,9 +67,10 @@ class ClosePolicy:
     puts_per_second: float = 8.0
     _tokens: float = 0.0
     _counted_ms: float | None = None
+    _upload_ms: float = 0.0
 
     def decide(
-        self, now_ms: float, opened_ms: float, last_arrival_ms: float, slot_free: bool
+        self, now_ms: float, opened_ms: float, last_arrival_ms: float, slot_free: bool, large: bool = False
     ) -> CloseDecision:
         if not slot_free:
             return CloseDecision(None)
@@ -68,15 +80,26 @@ class ClosePolicy:
         if self.puts_per_second <= 0:
             return CloseDecision(None, due_ms)
         steady_ms = opened_ms + max(1000.0 / self.puts_per_second, self.interval_ms / STEADY_SHARE)
-        early_ms = max(min(last_arrival_ms + self.quiet_ms, steady_ms), self._token_at_ms(now_ms))
+        early_ms = min(last_arrival_ms + self._quiet_needed_ms, steady_ms)
+        if not large:
+            early_ms = max(early_ms, self._token_at_ms(now_ms))
         if now_ms >= early_ms:
             return CloseDecision(CloseReason.EARLY)
         return CloseDecision(None, min(due_ms, early_ms))
 
-    def closed(self, now_ms: float) -> None:
+    def closed(self, now_ms: float, large: bool = False) -> None:
         """A buffer was closed, for whatever reason: its object is a PUT."""
         self._refill(now_ms)
-        self._tokens = max(0.0, self._tokens - 1.0)
+        if not large:
+            self._tokens = max(0.0, self._tokens - 1.0)
+
+    def uploaded(self, took_ms: float) -> None:
+        """An object was stored, so long after its buffer was closed."""
+        self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
+
+    @property
+    def _quiet_needed_ms(self) -> float:
+        return max(self.quiet_ms, min(self._upload_ms, self.interval_ms) / QUIET_UPLOAD_SHARE)
 
     def _token_at_ms(self, now_ms: float) -> float:
         self._refill(now_ms)

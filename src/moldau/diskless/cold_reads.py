@@ -54,6 +54,8 @@ class ColdOutcome:
     batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
     """Not yet finished."""
     failure: KafkaError | None = None
+    moved_to_tier: bool = False
+    """The offset has left the WAL: a failure here, and to be read from remote storage."""
 
     def finished(self) -> memoryview:
         """As consumers see them. Raises :class:`CorruptRecordError`."""
@@ -198,7 +200,7 @@ class ColdReads:
             )
         elif found.batches:
             return True
-        _give(ask, ColdOutcome(failure=failure))
+        _give(ask, ColdOutcome(failure=failure, moved_to_tier=found.moved_to_tier))
         return False
 
     def _recall(self, ask: _Ask) -> Sequence[BatchCoordinate]:

@@ -16,6 +16,7 @@ from moldau.diskless.client_errors import client_error
 from moldau.diskless.finishing import LEADER_EPOCH, finish_batches
 from moldau.diskless.object_reads import ObjectReads, plan_reads
 from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.remote_part import RemotePart
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.records.errors import CorruptRecordError
 from moldau.records.timestamps import iter_positions_in_time
@@ -49,8 +50,13 @@ class OffsetLookup:
         self._reads = reads
         self._workers = workers
 
-    async def find(self, cache: PartitionCache, timestamp_ms: int) -> FoundOffset:
-        """The first record at or after a time, or a special offset. Raises ``KafkaError``."""
+    async def find(
+        self, cache: PartitionCache, timestamp_ms: int, remote: RemotePart | None = None
+    ) -> FoundOffset:
+        """The first record at or after a time, or a special offset. Raises ``KafkaError``.
+
+        ``remote``: what lies below the WAL is looked at too.
+        """
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return await self._earliest_local(cache)
         if timestamp_ms < LATEST_TIERED_TIMESTAMP:
@@ -59,22 +65,36 @@ class OffsetLookup:
             )
         for _ in range(_ATTEMPTS):
             listed = await self._list(cache, timestamp_ms)
-            if listed.batch is None:
-                # A special offset, or a batch whose records all have its append time, or nothing.
-                epoch = LEADER_EPOCH if listed.offset >= 0 else -1
-                return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
+            start, end = listed.log_start_offset, listed.wal_start_offset
+            if remote is not None and timestamp_ms >= 0 and start < end:
+                older = await remote.find_timestamp(timestamp_ms, start, end)
+                if older is not None:
+                    return older
             try:
-                found = await self._in_batch(listed.log_start_offset, listed.batch, timestamp_ms)
-                if found.offset < 0:
-                    return await self._behind(cache, listed.batch.last_offset + 1, timestamp_ms)
+                found = await self._in_wal(cache, listed, timestamp_ms)
             except ObjectNotFoundError:
                 continue  # its batches were deleted or moved since: ask again
             except StorageError as error:
                 raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
             except CorruptRecordError as error:
                 raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+            if remote is not None and timestamp_ms == MAX_TIMESTAMP and start < end:
+                # Of several records with the largest timestamp the first counts.
+                older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end)
+                return older or found
             return found
         raise KafkaError(ErrorCode.kafka_storage_error, "the batch's object is gone")
+
+    async def _in_wal(self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int) -> FoundOffset:
+        """What the coordinator's answer stands for."""
+        if listed.batch is None:
+            # A special offset, or a batch whose records all have its append time, or nothing.
+            epoch = LEADER_EPOCH if listed.offset >= 0 else -1
+            return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
+        found = await self._in_batch(listed.log_start_offset, listed.batch, timestamp_ms)
+        if found.offset < 0:
+            return await self._behind(cache, listed.batch.last_offset + 1, timestamp_ms)
+        return found
 
     async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
         (listed,) = await self._lister.list_offsets([TimestampToList(*cache.partition_id, timestamp_ms)])

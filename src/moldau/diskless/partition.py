@@ -17,6 +17,7 @@ from moldau.diskless.finishing import LEADER_EPOCH
 from moldau.diskless.offset_lookup import OffsetLookup
 from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.read_meters import FetchMeters
+from moldau.diskless.remote_part import RemotePart
 from moldau.diskless.traffic import TopicTraffic
 from moldau.records.batch import BatchHeader, TimestampType, validate_produce
 from moldau.records.errors import CorruptRecordError, RecordsRejectedError
@@ -101,6 +102,8 @@ class DisklessPartition:
         """The topic's own; that of the cached log has other bounds."""
         self.leader_epoch_in_metadata = 0
         self.is_leader_in_metadata = False
+        self.remote: RemotePart | None = None
+        """What has left the WAL; None on a broker without remote storage."""
         self._key = cache.key
         self._writer = writer
         self._deleter = deleter
@@ -234,6 +237,8 @@ class DisklessPartition:
         local_end = cache.local_end_offset
         if cache.is_usable and cache.local_start_offset <= offset < local_end:
             return self._read_local(request, local_end)
+        if offset < cache.wal_start_offset and self.remote is not None:
+            return asyncio.ensure_future(self._read_remote(request, self.remote))
         if offset == cache.high_watermark or (offset == local_end and cache.is_usable and not cache.is_stuck):
             return self._known(readable_end=local_end)
         return asyncio.ensure_future(self._read_cold(request))
@@ -295,6 +300,8 @@ class DisklessPartition:
 
     async def _read_cold(self, request: ReadRequest) -> ReadOutcome:
         outcome = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
+        if outcome.moved_to_tier and self.remote is not None:
+            return await self._read_remote(request, self.remote)
         if outcome.failure is not None:
             self._meters.errors.value += outcome.failure.code is not ErrorCode.offset_out_of_range
             return self._known(error=outcome.failure.code)
@@ -302,6 +309,18 @@ class DisklessPartition:
         if not outcome.batches or (too_large and not request.min_one_batch):
             return self._known(read_committed=request.read_committed)
         return self._cold_result(request, outcome)
+
+    async def _read_remote(self, request: ReadRequest, remote: RemotePart) -> ReadOutcome:
+        """Below the WAL, or what a moment ago still was in it."""
+        outcome = await remote.read(request, self._known(read_committed=request.read_committed))
+        if outcome.error is ErrorCode.none:
+            self._traffic.read(outcome.size_bytes)
+            return outcome
+        # Perhaps the records were deleted meanwhile: the coordinator knows.
+        resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
+        deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
+        self._meters.errors.value += not deleted
+        return self._known(error=ErrorCode.offset_out_of_range if deleted else outcome.error)
 
     def _cold_result(self, request: ReadRequest, outcome: ColdOutcome) -> ReadOutcome:
         try:
@@ -319,7 +338,7 @@ class DisklessPartition:
     async def find_offset(
         self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
     ) -> FoundOffset:
-        return await self._lookup.find(self.cache, timestamp_ms)
+        return await self._lookup.find(self.cache, timestamp_ms, self.remote)
 
     async def delete_records(self, before_offset: int) -> int:
         (deleted,) = await self._deleter.delete_records(

@@ -24,7 +24,7 @@ from typing import Any
 from moldau.config.settings import Settings
 from moldau.diskless.arenas import ArenaPool
 from moldau.diskless.batch_coordinator import BatchCoordinator
-from moldau.diskless.buffer import ClosePolicy, CloseReason, WalBuffer
+from moldau.diskless.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.committer import CommitQueue
 from moldau.diskless.object_keys import WAL_PREFIX, new_object_key
 from moldau.diskless.recent_objects import RecentObjects
@@ -199,11 +199,15 @@ class DisklessWriter:
             self._opened_s * 1000,
             self._last_arrival_s * 1000,
             self._uploading < self._settings.max_uploads,
+            self._is_large(self._buffer.size_bytes),
         )
         if decision.reason is not None:
             self._close_buffer(decision.reason)
         elif decision.look_again_ms is not None:
             self._timer = self._loop.call_at(decision.look_again_ms / 1000, self._consider)
+
+    def _is_large(self, size_bytes: int) -> bool:
+        return size_bytes * LARGE_SHARE >= self._settings.buffer_max_bytes
 
     def _close_buffer(self, reason: CloseReason) -> None:
         buffer, waiters = self._buffer, self._waiters
@@ -214,9 +218,9 @@ class DisklessWriter:
             self._timer.cancel()
             self._timer = None
         now = self._loop.time()
-        self._policy.closed(now * 1000)
         created_ms = self._clock.now_ms()
         payload_bytes = buffer.size_bytes
+        self._policy.closed(now * 1000, self._is_large(payload_bytes))
         file = WalFile(
             new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix),
             buffer.build(created_ms=created_ms, broker_id=self._broker_id),
@@ -317,7 +321,9 @@ class DisklessWriter:
         except TimeoutError:
             _log.warning("upload of %s given up: all its producers have timed out", file.key)
             return False
-        self._meters.uploaded(size, (self._loop.time() - begin) * 1000)
+        took_ms = (self._loop.time() - begin) * 1000
+        self._policy.uploaded(took_ms)
+        self._meters.uploaded(size, took_ms)
         return True
 
     # Finishing ------------------------------------------------------------------------------------

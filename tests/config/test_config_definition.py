@@ -55,7 +55,7 @@ def test_secrets_are_not_shown():
         ("num.partitions", "0", "Value must be at least 1"),
         ("log.cleaner.min.cleanable.ratio", "1.5", "Value must be no more than 1"),
         ("log.cleanup.policy", "delete,shred", "String must be one of: compact, delete"),
-        ("log.cleanup.policy", "delete,delete", "Value must not contain duplicates"),
+        ("process.roles", "broker,broker", "Value must not contain duplicates"),
         (
             "compression.type",
             "brotli",

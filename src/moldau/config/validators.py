@@ -41,14 +41,14 @@ def one_of(*choices: str) -> Check:
     )
 
 
-def list_of(*choices: str, may_be_empty: bool = True) -> Check:
+def list_of(*choices: str, may_be_empty: bool = True, may_repeat: bool = False) -> Check:
     listed = ", ".join(choices)
 
     def test(value: Value) -> str | None:
         parts = _parts(value)
         if not parts and not may_be_empty:
             return "Value must not be empty"
-        if len(set(parts)) != len(parts):
+        if not may_repeat and len(set(parts)) != len(parts):
             return "Value must not contain duplicates"
         if any(part not in choices for part in parts):
             return f"String must be one of: {listed}"

@@ -19,10 +19,9 @@ from moldau.quorum.driver import QuorumDriver
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
 from moldau.server.dispatch import Handler, routes
+from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
 from moldau.server.handlers.quorum import describe_quorum
 from moldau.server.handlers.versions import VersionHandlers
-
-ENDPOINT_CONTROLLERS: Final = 2
 
 QUORUM_APIS: Final = (
     ApiKey.VOTE,
@@ -104,8 +103,9 @@ class ControllerApi:
         self, context: RequestContext, request: DescribeClusterRequest
     ) -> DescribeClusterResponse:
         if request.endpoint_type != ENDPOINT_CONTROLLERS:
+            is_known = request.endpoint_type == ENDPOINT_BROKERS
             raise KafkaError(
-                ErrorCode.mismatched_endpoint_type,
+                ErrorCode.mismatched_endpoint_type if is_known else ErrorCode.unsupported_endpoint_type,
                 "this listener belongs to a controller: ask for controller endpoints here",
             )
         leader_id = self._controller.driver.leader_id

@@ -17,7 +17,7 @@ from moldau.protocol.messages.elect_leaders import (
     ReplicaElectionResult,
 )
 from moldau.protocol.metadata_records import PartitionChangeRecord
-from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime import ErrorCode
 
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
@@ -157,7 +157,17 @@ def elect_leaders(
     """Preferred (0) or unclean (1) elections. Without a list, all partitions that need one are answered."""
     if request.election_type not in (0, 1):
         message = f"Unknown election type {request.election_type}."
-        raise KafkaError(ErrorCode.invalid_request, message)
+        refused = [
+            ReplicaElectionResult(
+                topic=name,
+                partition_result=[_answer(index, ErrorCode.invalid_request, message) for index in indexes],
+            )
+            for name, indexes in _requested(view.image, request)
+        ]
+        response = ElectLeadersResponse(
+            error_code=ErrorCode.invalid_request, replica_election_results=refused
+        )
+        return response, []
     election = Election.PREFERRED if request.election_type == 0 else Election.UNCLEAN
     records: list[PartitionChangeRecord] = []
     results: list[ReplicaElectionResult] = []

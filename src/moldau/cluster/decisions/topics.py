@@ -243,14 +243,13 @@ def _without_id(result: CreatableTopicResult) -> CreatableTopicResult:
 def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
     """Delete topics by name or by id. Versions below 6 carry names only."""
     states = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
-    named = Counter(state.name for state in states if state.name is not None)
-    identified = Counter(state.topic_id for state in states if state.topic_id != ZERO_UUID)
+    counts = Counter(_identity(view.image, state) for state in states)
     records: list[Message] = []
     responses: list[DeletableTopicResult] = []
     image = view.image
-    for state in states:
+    for identity, state in {_identity(view.image, state): state for state in states}.items():
         try:
-            if (state.name is not None and named[state.name] > 1) or identified[state.topic_id] > 1:
+            if counts[identity] > 1 and identity is not None:
                 raise KafkaError(ErrorCode.invalid_request, "The topic is named more than once.")
             if not view.settings.delete_topic_enable:
                 raise KafkaError(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false.")
@@ -269,6 +268,14 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
         records.append(record)
         responses.append(DeletableTopicResult(name=name, topic_id=record.topic_id))
     return ControllerResult(DeleteTopicsResponse(responses=responses), records)
+
+
+def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
+    """What tells whether two entries mean the same topic: its name, else an id that no topic has."""
+    if state.name is not None or state.topic_id == ZERO_UUID:
+        return state.name
+    topic = image.topics.get_by_id(state.topic_id)
+    return state.topic_id if topic is None else topic.name
 
 
 def _delete(image: MetadataImage, state: DeleteTopicState) -> tuple[RemoveTopicRecord, str]:

@@ -101,7 +101,7 @@ LOG = (
         "log.cleanup.policy",
         ("delete",),
         "What becomes of old records: `delete`, `compact`, or both.",
-        check=list_of("compact", "delete"),
+        check=list_of("compact", "delete", may_repeat=True),
         update=CLUSTER_WIDE,
     ),
     int32(

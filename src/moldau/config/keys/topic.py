@@ -22,7 +22,7 @@ TOPIC = (
         "cleanup.policy",
         ("delete",),
         "What becomes of old records: `delete`, `compact`, or both.",
-        check=list_of("compact", "delete"),
+        check=list_of("compact", "delete", may_repeat=True),
     ),
     string(
         "compression.type",

@@ -35,6 +35,7 @@ from moldau.server.dispatch import Handler, Outcome
 from moldau.server.topic_creation import TopicCreator
 
 ENDPOINT_BROKERS: Final = 1
+ENDPOINT_CONTROLLERS: Final = 2
 TOPIC_IDS_SINCE: Final = 12
 NOT_ASKED: Final = -(2**31)
 """The bit field of operations that were not asked for."""
@@ -58,7 +59,7 @@ class MetadataHandlers:
             return self._respond(
                 context, request, [self._render(context, topic) for topic in self._view.image.topics]
             )
-        wanted = request.topics or ()
+        wanted = tuple(dict.fromkeys(request.topics or ()))
         if context.api_version < TOPIC_IDS_SINCE and any(_is_by_id(topic) for topic in wanted):
             # Versions 10 and 11 have the field, but their answers cannot leave the name out (as in Kafka).
             refused = [
@@ -71,7 +72,7 @@ class MetadataHandlers:
             if topic.name and topic.topic_id == ZERO_UUID and self._view.image.topics.get(topic.name) is None
         ]
         if missing and request.allow_auto_topic_creation and self._creator.auto_create:
-            return self._create_and_respond(context, request, missing)
+            return self._create_and_respond(context, request, wanted, missing)
         return self._respond(context, request, [self._find(context, topic, {}) for topic in wanted])
 
     @staticmethod
@@ -80,10 +81,13 @@ class MetadataHandlers:
         return request.topics is None or (context.api_version == 0 and not request.topics)
 
     async def _create_and_respond(
-        self, context: RequestContext, request: MetadataRequest, missing: list[str]
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        wanted: tuple[MetadataRequestTopic, ...],
+        missing: list[str],
     ) -> MetadataResponse:
         errors = await self._creator.create_automatically(missing)
-        wanted = request.topics or ()
         return self._respond(context, request, [self._find(context, topic, errors) for topic in wanted])
 
     def _respond(
@@ -170,8 +174,9 @@ class MetadataHandlers:
         self, context: RequestContext, request: DescribeClusterRequest
     ) -> DescribeClusterResponse:
         if request.endpoint_type != ENDPOINT_BROKERS:
+            is_known = request.endpoint_type == ENDPOINT_CONTROLLERS
             raise KafkaError(
-                ErrorCode.mismatched_endpoint_type,
+                ErrorCode.mismatched_endpoint_type if is_known else ErrorCode.unsupported_endpoint_type,
                 "this listener belongs to a broker: ask for broker endpoints here",
             )
         return DescribeClusterResponse(

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import delete_records as deletion
@@ -110,6 +111,8 @@ class OffsetHandlers:
         try:
             if not allowed:
                 raise KafkaError(ErrorCode.topic_authorization_failed)
+            if topic in INTERNAL_TOPICS:
+                raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is an internal topic")
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
             low_watermark = await partition.delete_records(part.offset)
         except KafkaError as error:

@@ -1,5 +1,6 @@
 """InitProducerId for idempotent producers, and DescribeProducers."""
 
+from moldau.cluster.decisions.topic_names import check_name
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import describe_producers as description
@@ -51,6 +52,7 @@ class ProducerHandlers:
 
     def _describe(self, topic: str, index: int) -> description.PartitionResponse:
         try:
+            check_name(topic)
             partition = self._partitions.find(topic, ZERO_UUID, index)
         except KafkaError as error:
             return description.PartitionResponse(partition_index=index, error_code=error.code)

@@ -12,7 +12,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import Authorizer, Operation, ResourceType, authorized_operations
 from moldau.server.cluster_view import INTERNAL_TOPICS, ClusterView
 from moldau.server.dispatch import Handler
@@ -42,10 +42,11 @@ class TopicPartitionHandlers:
         start = NO_CURSOR
         if request.cursor is not None:
             start = (request.cursor.topic_name, request.cursor.partition_index)
-            if start[1] < 0:
-                raise KafkaError(
-                    ErrorCode.invalid_request,
-                    f"DescribeTopicPartitionsRequest cursor partition must be valid: {start[1]}",
+            names = [topic.name for topic in request.topics]
+            if start[1] < 0 or (names and start[0] not in names):
+                # There is no other place for the error of a request than the rows of its topics.
+                return DescribeTopicPartitionsResponse(
+                    topics=[_failed(name, ErrorCode.invalid_request) for name in names]
                 )
         left = max(1, min(request.response_partition_limit, self._partitions_max))
         rows: list[DescribeTopicPartitionsResponseTopic] = []
@@ -55,6 +56,7 @@ class TopicPartitionHandlers:
             first = start[1] if name == start[0] else 0
             topic = self._view.image.topics.get(name)
             if topic is None:
+                rows.append(_failed(name, ErrorCode.unknown_topic_or_partition))
                 continue
             if not left:
                 return _page(rows, name, 0)
@@ -71,7 +73,7 @@ class TopicPartitionHandlers:
         request: DescribeTopicPartitionsRequest,
         refused: list[DescribeTopicPartitionsResponseTopic],
     ) -> list[str]:
-        """The topics to describe; the ones that were asked for by name and cannot be get their rows."""
+        """The topics to describe, in order; those that may or can not be get their rows before."""
         if not request.topics:
             names = [topic.name for topic in self._view.image.topics]
             return sorted(name for name in names if self._may_describe(context, name))
@@ -79,8 +81,7 @@ class TopicPartitionHandlers:
         for name in sorted({topic.name for topic in request.topics}):
             if not self._may_describe(context, name):
                 refused.append(_failed(name, ErrorCode.topic_authorization_failed))
-            elif self._view.image.topics.get(name) is None:
-                error = self._creator.name_error(name) or ErrorCode.unknown_topic_or_partition
+            elif (error := self._creator.name_error(name)) is not None:
                 refused.append(_failed(name, error))
             else:
                 found.append(name)

@@ -5,6 +5,7 @@ import os
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -14,36 +15,20 @@ pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[sp
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from exporting import Killed, dying_after, run_here
 
 import moldau.testing
 from moldau.client.errors import ToolError
+from moldau.pipeline.catalogs import open_catalog
 from moldau.pipeline.export import ExportJob, export_once
 from moldau.pipeline.fetching import find_bounds
-from moldau.pipeline.iceberg_export import OFFSETS_PROPERTY, export_iceberg, open_catalog, table_name
-from moldau.pipeline.parquet_export import ParquetFolder, RunUnits, export_parquet
-from moldau.pipeline.planning import OffsetRange, Source
-from moldau.pipeline.units import Written
+from moldau.pipeline.iceberg_export import OFFSETS_PROPERTY, export_iceberg, table_name
+from moldau.pipeline.parquet_export import ParquetFolder, export_parquet
+from moldau.pipeline.planning import Source
+from moldau.pipeline.rounds import Request
 from moldau.runtime.errors import KafkaError
 
 RECORDS = 300
-
-
-class Killed(BaseException):
-    """A driver dies here; no handler of errors sees it."""
-
-
-def run_here(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
-    return [function(unit) for unit in units]
-
-
-def dying_after(count: int) -> RunUnits:
-    def run(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
-        done = run_here(function, units[:count])
-        if count <= len(units):
-            raise Killed
-        return done
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +70,12 @@ def test_rounds_add_what_is_new(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:
     job = job_of(node, topic, tmp_path / "to", table_format)
-    assert export_once(job, run_here) == []
+    assert export_once(job, run_here).files == []
     produce(node, topic, RECORDS)
-    assert sum(file.records for file in export_once(job, run_here)) == RECORDS
-    assert export_once(job, run_here) == []
+    assert export_once(job, run_here).records == RECORDS
+    assert export_once(job, run_here).files == []
     produce(node, topic, 7, RECORDS)
-    assert sum(file.records for file in export_once(job, run_here)) == 7
+    assert export_once(job, run_here).records == 7
     assert values(job) == list(range(RECORDS + 7))
 
 
@@ -122,7 +107,7 @@ def test_a_plan_of_a_driver_that_died_before_its_first_unit_is_done_by_the_next(
         export_once(job, dying_after(0))
     plan = ParquetFolder(job.folder).last_plan()
     assert plan is not None
-    names = {file.unit for file in export_once(job, run_here)}
+    names = {file.unit for file in export_once(job, run_here).files}
     assert names == set(plan.units)
 
 
@@ -133,7 +118,7 @@ def test_a_unit_that_is_written_twice_is_there_once(
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
 
-    def twice(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+    def twice(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
         assert run_here(function, units) == run_here(function, units)
         return run_here(function, units)
 
@@ -147,11 +132,11 @@ def test_two_drivers_at_once_make_one_folder_of_files(
     """The second comes in after the first has planned, and again at the end with more records."""
     job = job_of(node, topic, tmp_path, "parquet")
     produce(node, topic, RECORDS)
-    inner: list[Written] = []
+    inner: list[Any] = []
 
-    def run(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+    def run(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
         produce(node, topic, 10, RECORDS)
-        inner.extend(export_once(job, run_here))
+        inner.extend(export_once(job, run_here).files)
         return run_here(function, units)
 
     export_once(job, run)
@@ -173,14 +158,8 @@ def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_
         next(others, lambda: None)()
         return bounds
 
-    written = export_parquet(
-        source,
-        ParquetFolder(job.folder),
-        look_while_another_exports,
-        run_here,
-        1000,  # type: ignore[arg-type]
-    )
-    assert written == []
+    request = Request(source, look_while_another_exports, run_here, 1000)  # type: ignore[arg-type]
+    assert export_parquet(request, ParquetFolder(job.folder)).written == []
     assert values(job) == list(range(RECORDS))
 
 
@@ -191,14 +170,14 @@ def test_of_two_iceberg_drivers_one_commits(
     for start in (0, RECORDS):  # the first commit of a table, and a later one
         produce(node, topic, RECORDS, start)
 
-        def run(function: Callable[[OffsetRange], Written], units: Sequence[OffsetRange]) -> list[Written]:
+        def run(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
             export_once(job, run_here)
             return run_here(function, units)
 
         with pytest.raises(ToolError, match="another driver has committed"):
             export_once(job, run)
         assert values(job) == list(range(start + RECORDS))
-        assert export_once(job, run_here) == []
+        assert export_once(job, run_here).files == []
 
 
 def test_progress_of_an_iceberg_table_outlives_its_snapshots(
@@ -217,7 +196,7 @@ def test_progress_of_an_iceberg_table_outlives_its_snapshots(
     table.refresh()
     assert len(table.snapshots()) == 1
     assert table.properties[OFFSETS_PROPERTY] == f'{{"0": {RECORDS}, "1": {RECORDS}}}'
-    assert export_once(job, run_here) == []
+    assert export_once(job, run_here).files == []
     assert values(job) == list(range(2 * RECORDS))
 
 
@@ -263,4 +242,4 @@ def test_iceberg_export_needs_its_own_table(
         change.remove_properties("commit.retry.num-retries")
     source = Source(job.bootstrap, topic, "")
     with pytest.raises(ToolError, match=r"set commit.retry.num-retries to 0"):
-        export_iceberg(source, catalog, lambda: pytest.fail("not asked"), run_here, 10)
+        export_iceberg(Request(source, lambda: pytest.fail("not asked"), run_here, 10), catalog)

@@ -1,11 +1,9 @@
 """Ranges of offsets, cut into units and continued from round to round."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.client.errors import ToolError
-from moldau.pipeline.planning import Bounds, OffsetRange, pending, split, unit_size
+from moldau.pipeline.planning import OffsetRange, split, unit_size
 
 ranges = st.lists(
     st.builds(
@@ -34,24 +32,3 @@ def test_units_cover_every_offset_once_and_none_is_too_long(wanted: list[OffsetR
 def test_there_are_as_many_units_as_asked_for(wanted: list[OffsetRange], units_min: int) -> None:
     total = sum(end - start for _, start, end in wanted)
     assert len(split(wanted, unit_size(wanted, units_min, 10**9))) >= min(total, units_min)
-
-
-def bounds(starts: dict[int, int], ends: dict[int, int]) -> Bounds:
-    return Bounds("id", starts, ends)
-
-
-def test_a_round_goes_on_where_the_last_one_ended_and_takes_new_partitions_whole() -> None:
-    found = pending("t", {0: 10}, bounds({0: 3, 1: 5, 2: 0}, {0: 12, 1: 9, 2: 0}), may_lose=False)
-    assert found == [OffsetRange(0, 10, 12), OffsetRange(1, 5, 9)]
-
-
-def test_records_that_were_deleted_before_their_export_are_not_passed_over_in_silence() -> None:
-    now = bounds({0: 20}, {0: 30})
-    with pytest.raises(ToolError, match="t-0: offsets 10 to 19 were deleted before they were exported"):
-        pending("t", {0: 10}, now, may_lose=False)
-    assert pending("t", {0: 10}, now, may_lose=True) == [OffsetRange(0, 20, 30)]
-
-
-def test_a_topic_that_ends_before_its_export_is_refused() -> None:
-    with pytest.raises(ToolError, match="ends at offset 5"):
-        pending("t", {0: 10}, bounds({0: 0}, {0: 5}), may_lose=True)

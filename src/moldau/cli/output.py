@@ -14,9 +14,13 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def print_json_line(value: Mapping[str, Any]) -> None:
+def json_line(value: Mapping[str, Any]) -> str:
     """One line of many."""
-    print(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def print_json_line(value: Mapping[str, Any]) -> None:
+    print(json_line(value))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

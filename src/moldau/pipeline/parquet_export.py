@@ -1,39 +1,54 @@
 """A topic as a folder of Parquet files, each record in exactly one of them.
 
-The folder ``_moldau`` holds numbered plans. A plan names the files of one round by their offsets, and is
-created only where no plan has its number: that is the one compare-and-set. A round first finishes the last
-plan, whoever made it, and only then makes the next. So a driver that dies anywhere, a repeated task or two
-drivers at once lead to the same files. Plans are never removed: a driver that has slept must not find the
-number free that it wants.
+The folder ``_moldau`` holds numbered plans. A plan names the files of one round by their offsets and says how
+values are decoded, and is created only where no plan has its number: that is the one compare-and-set. A round
+first finishes the last plan, whoever made it, and only then makes the next. So a driver that dies anywhere, a
+repeated task or two drivers at once lead to the same files. Plans are never removed: a driver that has slept
+must not find the number free that it wants.
+
+Records that do not decode are in ``_dead_letters/<generation>``. A replay is a plan like any other: it moves
+what now decodes to the table, and the rest to the next generation, so that a task which wakes up late can
+only write where nobody looks any more.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shutil
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
+
+import pyarrow.parquet as pq
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.planning import Bounds, OffsetRange, Source, pending, split
-from moldau.pipeline.units import ParquetUnits, Written, file_name, publish, sync_folder
+from moldau.pipeline.planning import OffsetRange
+from moldau.pipeline.progress import Covered, Span
+from moldau.pipeline.replaying import ReplayNames
+from moldau.pipeline.rounds import Outcome, Request
+from moldau.pipeline.targets import publish, sync_folder
+from moldau.pipeline.units import ParquetUnits, Written, file_name
+from moldau.pipeline.values import RAW, ValueFormat
 from moldau.runtime.entropy import SystemEntropy
 
-RunUnits: TypeAlias = Callable[[Callable[[OffsetRange], Written], Sequence[OffsetRange]], list[Written]]
-"""Calls a function for each unit, somewhere."""
-
 PLANS_FOLDER: Final = "_moldau"
-FORMAT_VERSION: Final = 1
+DEAD_LETTERS_FOLDER: Final = "_dead_letters"
+FORMAT_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One round: its units, and up to where each partition is exported after it."""
+    """One round: its units, and what the table has after it."""
 
     number: int
     topic: str
     topic_id: str
     units: tuple[OffsetRange, ...]
-    ends: Mapping[int, int]
+    covered: Covered
+    values: ValueFormat = RAW
+    generation: int = 0
+    """Of the dead letters after this round: the number of the last replay."""
+    replayed: tuple[str, ...] = ()
+    """Files of dead letters of the generation before that this round decodes again."""
+    replays_generation: int = 0
 
 
 class ParquetFolder:
@@ -45,6 +60,13 @@ class ParquetFolder:
 
     def scratch(self, plan: Plan) -> str:
         return os.path.join(self._plans, f"scratch-{plan.number:010d}")
+
+    @property
+    def dead_letters(self) -> str:
+        return os.path.join(self.path, DEAD_LETTERS_FOLDER)
+
+    def generation(self, number: int) -> str:
+        return os.path.join(self.dead_letters, f"generation-{number:010d}")
 
     def last_plan(self) -> Plan | None:
         """Raises :class:`ToolError` when it cannot be read."""
@@ -78,43 +100,107 @@ class ParquetFolder:
     def missing(self, plan: Plan) -> list[OffsetRange]:
         return [unit for unit in plan.units if not os.path.exists(os.path.join(self.path, file_name(unit)))]
 
+    def dead_files(self, generation: int, *, with_records: bool = False) -> list[str]:
+        """Names of the files of dead letters."""
+        folder = self.generation(generation)
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+        except FileNotFoundError:
+            return []
+        if not with_records:
+            return names
+        return [name for name in names if pq.read_metadata(os.path.join(folder, name)).num_rows]
 
-def export_parquet(
-    source: Source,
-    folder: ParquetFolder,
-    find_bounds: Callable[[], Bounds],
-    run: RunUnits,
-    unit_records_max: int,
-) -> list[Written]:
+    def forget_before(self, generation: int) -> None:
+        """Remove generations of dead letters that were replayed."""
+        for name in os.listdir(self.dead_letters) if os.path.isdir(self.dead_letters) else []:
+            if name.startswith("generation-") and name < os.path.basename(self.generation(generation)):
+                shutil.rmtree(os.path.join(self.dead_letters, name), ignore_errors=True)
+
+
+def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
     """Bring the folder up to where the topic ends now; the files that were written on the way."""
+    written: list[Written] = []
+    topic = request.source.topic
+    while True:
+        last = folder.last_plan()
+        bounds = request.find_bounds()  # after the plan: the topic never ends before what is planned of it
+        if last is not None:
+            _check_same_topic(last, topic, bounds.topic_id, folder.path)
+            written += _finish(last, request, folder)
+        covered = {} if last is None else last.covered
+        ranges, after = request.next_round(covered, bounds)
+        units = request.units(ranges)
+        values = request.format_of(None if last is None else last.values, units, folder.path)
+        if not ranges and (not after or after == covered or request.find_starts is None):
+            return Outcome(written, covered, folder.dead_letters)
+        plan = Plan(
+            number=1 if last is None else last.number + 1,
+            topic=topic,
+            topic_id=bounds.topic_id,
+            units=tuple(units),
+            covered=after,
+            values=values,
+            generation=0 if last is None else last.generation,
+        )
+        if folder.create(plan):
+            return Outcome(written + _finish(plan, request, folder), after, folder.dead_letters)
+
+
+def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
+    """Decode the dead letters once more: what decodes now is moved to the table."""
     written: list[Written] = []
     while True:
         last = folder.last_plan()
-        bounds = find_bounds()  # after the plan: the topic never ends before what is planned of it
-        if last is not None:
-            _check_same_topic(last, source.topic, bounds.topic_id, folder.path)
-            written += _finish(last, source, folder, run)
-        exported = {} if last is None else last.ends
-        ranges = pending(source.topic, exported, bounds, may_lose=source.may_lose)
-        if not ranges:
-            return written
-        plan = Plan(
-            number=1 if last is None else last.number + 1,
-            topic=source.topic,
-            topic_id=bounds.topic_id,
-            units=tuple(split(ranges, unit_records_max)),
-            ends={**exported, **{partition: end for partition, _, end in ranges}},
+        if last is None:
+            raise ToolError(f"{folder.path} holds no export")
+        _check_same_topic(last, request.source.topic, request.find_bounds().topic_id, folder.path)
+        written += _finish(last, request, folder)
+        names = folder.dead_files(last.generation, with_records=True)
+        if not names:
+            return Outcome(written, last.covered, folder.dead_letters)
+        number = last.number + 1
+        plan = replace(
+            last,
+            number=number,
+            units=(),
+            values=request.format_of(last.values, [], folder.path),
+            generation=number,
+            replayed=tuple(names),
+            replays_generation=last.generation,
         )
         if folder.create(plan):
-            return written + _finish(plan, source, folder, run)
+            return Outcome(written + _finish(plan, request, folder), last.covered, folder.dead_letters)
 
 
-def _finish(plan: Plan, source: Source, folder: ParquetFolder, run: RunUnits) -> list[Written]:
+def _finish(plan: Plan, request: Request, folder: ParquetFolder) -> list[Written]:
+    os.makedirs(folder.generation(plan.generation), exist_ok=True)
+    written: list[Written] = []
     missing = folder.missing(plan)
-    if not missing:
-        return []
-    source = replace(source, topic_id=plan.topic_id)
-    return run(ParquetUnits(source, folder.path, folder.scratch(plan)), missing)
+    if missing:
+        units = ParquetUnits(
+            replace(request.source, topic_id=plan.topic_id),
+            folder.path,
+            folder.scratch(plan),
+            folder.generation(plan.generation),
+            plan.values,
+        )
+        written += request.run(units, missing)
+    there = set(folder.dead_files(plan.generation))
+    to_replay = [name for name in plan.replayed if name not in there]
+    if to_replay:
+        replays = ReplayNames(
+            folder.path,
+            folder.scratch(plan),
+            folder.generation(plan.replays_generation),
+            folder.generation(plan.generation),
+            plan.number,
+            plan.values,
+        )
+        written += request.run(replays, to_replay)
+    if plan.replayed:
+        folder.forget_before(plan.generation)
+    return written
 
 
 def _check_same_topic(plan: Plan, topic: str, topic_id: str, path: str) -> None:
@@ -131,7 +217,11 @@ def _json_of_plan(plan: Plan) -> dict[str, Any]:
         "topic": plan.topic,
         "topic_id": plan.topic_id,
         "units": [list(unit) for unit in plan.units],
-        "ends": {str(partition): end for partition, end in plan.ends.items()},
+        "covered": {str(partition): list(span) for partition, span in plan.covered.items()},
+        "values": plan.values.to_json(),
+        "generation": plan.generation,
+        "replayed": list(plan.replayed),
+        "replays_generation": plan.replays_generation,
     }
 
 
@@ -143,5 +233,9 @@ def _plan_of_json(found: Any) -> Plan:
         topic=found["topic"],
         topic_id=found["topic_id"],
         units=tuple(OffsetRange(*unit) for unit in found["units"]),
-        ends={int(partition): end for partition, end in found["ends"].items()},
+        covered={int(partition): Span(*span) for partition, span in found["covered"].items()},
+        values=ValueFormat.of_json(found["values"]),
+        generation=found["generation"],
+        replayed=tuple(found["replayed"]),
+        replays_generation=found["replays_generation"],
     )

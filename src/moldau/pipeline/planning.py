@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from moldau.client.errors import ToolError
 from moldau.pipeline.wal_access import WalAccess
 
 
@@ -102,30 +101,3 @@ def _windows(ranges: Sequence[OffsetRange], unit_records_max: int) -> list[tuple
         ]
         windows.append(tuple(one for one in cut if one.end > one.start))
     return [window for window in windows if window]
-
-
-def pending(topic: str, exported: Mapping[int, int], bounds: Bounds, *, may_lose: bool) -> list[OffsetRange]:
-    """What an incremental job has to read, given the next offsets to be exported by partition.
-
-    Partitions that it has not met begin at their first record. Raises :class:`ToolError` when records
-    were deleted before they were exported (unless ``may_lose``), or when the topic ends before what was
-    exported of it.
-    """
-    found = []
-    for partition, end in sorted(bounds.ends.items()):
-        first = bounds.starts[partition]
-        start = exported.get(partition, first)
-        if end < start:
-            raise ToolError(
-                f"{topic}-{partition} ends at offset {end}, but {start} offsets were exported of it"
-            )
-        if first > start:
-            if not may_lose:
-                raise ToolError(
-                    f"{topic}-{partition}: offsets {start} to {first - 1} were deleted before they were"
-                    " exported (--allow-data-loss goes on behind them)"
-                )
-            start = first
-        if end > start:
-            found.append(OffsetRange(partition, start, end))
-    return found

@@ -1,19 +1,23 @@
-"""The Spark session of a job, and units run on it."""
+"""The Spark session of a process, and units run on it."""
 
+import contextlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Protocol, Self, TypeVar
 
+from pyspark.accumulators import Accumulator
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.planning import OffsetRange
+from moldau.runtime.entropy import SystemEntropy
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 DEFAULT_MASTER: Final = "local[*,4]"
 """Plain ``local[*]`` never runs a failed task again."""
@@ -25,6 +29,7 @@ SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.driver.memory": "1g",
 }
+POLL_S: Final = 0.5
 _LOGGING: Final = os.path.join(os.path.dirname(__file__), "log4j2.properties")
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -45,26 +50,44 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
     return builder.getOrCreate()
 
 
-class SparkUnits:
-    """Runs functions on Spark, a task for each unit; the session is made when there is work.
+class Display(Protocol):
+    """Shows how far jobs are. Called from several threads."""
 
-    A context manager that stops the session at the end.
-    """
+    def show(self, job: str, done: int, total: int, size_bytes: int) -> None:
+        """``done`` of ``total`` units, which have made so many bytes."""
+        ...
 
-    def __init__(self, master: str | None = None) -> None:
+    def end(self, job: str) -> None: ...
+
+
+class SparkPool:
+    """The session that the jobs of a process share; made when there is work, stopped at the end."""
+
+    def __init__(self, master: str | None = None, display: Display | None = None, **settings: str) -> None:
         self._master = master
+        self._display = display
+        self._settings = settings
         self._session: SparkSession | None = None
+        self._starting = threading.Lock()
 
-    def __call__(self, function: Callable[[OffsetRange], T], units: Sequence[OffsetRange]) -> list[T]:
-        """What the function returned for each unit, in order. Raises :class:`ToolError`."""
-        if self._session is None:
-            self._session = open_session(self._master)
-        context = self._session.sparkContext
-        try:
-            found: list[T] = context.parallelize(units, len(units)).map(function).collect()
-        except Exception as error:
-            raise ToolError(f"a task failed: {task_error(error)}") from error
-        return found
+    def session(self) -> SparkSession:
+        """Raises :class:`ToolError` when Spark does not start."""
+        with self._starting:
+            if self._session is None:
+                try:
+                    self._session = open_session(self._master, **self._settings)
+                except Exception as error:
+                    raise ToolError(f"Spark does not start: {task_error(error)}") from error
+            return self._session
+
+    def units(self, job: str) -> "SparkUnits":
+        return SparkUnits(self, job, self._display)
+
+    def cancel(self) -> None:
+        """End what is running; whoever waits for it gets an error."""
+        if self._session is not None:
+            with contextlib.suppress(Exception):
+                self._session.sparkContext.cancelAllJobs()
 
     def __enter__(self) -> Self:
         return self
@@ -77,6 +100,75 @@ class SparkUnits:
     ) -> None:
         if self._session is not None:
             self._session.stop()
+            self._session = None
+
+
+class SparkUnits:
+    """Runs functions on Spark, a task for each unit."""
+
+    def __init__(self, pool: SparkPool, job: str, display: Display | None = None) -> None:
+        self._pool = pool
+        self._job = job
+        self._display = display
+
+    def __call__(self, function: Callable[[U], T], units: Sequence[U]) -> list[T]:
+        """What the function returned for each unit, in order. Raises :class:`ToolError`."""
+        if not units:
+            return []
+        context = self._pool.session().sparkContext
+        made = context.accumulator(0)
+        group = f"{self._job}-{SystemEntropy().uuid4()}"
+        context.setJobGroup(group, self._job)
+        try:
+            with self._shown(group, len(units), made):
+                job = context.parallelize(units, len(units)).map(_Measured(function, made))
+                found: list[T] = job.collect()
+        except Exception as error:
+            raise ToolError(f"a task failed: {task_error(error)}") from error
+        return found
+
+    @contextlib.contextmanager
+    def _shown(self, group: str, total: int, made: Accumulator[int]) -> Iterator[None]:
+        """Ask how far it is, from a thread of its own, while the block runs."""
+        display = self._display
+        if display is None:
+            yield
+            return
+        ended = threading.Event()
+        tracker = self._pool.session().sparkContext.statusTracker()
+
+        def watch() -> None:
+            while not ended.wait(POLL_S):
+                done = 0
+                with contextlib.suppress(Exception):  # the session may be stopping
+                    for job_id in tracker.getJobIdsForGroup(group):
+                        info = tracker.getJobInfo(job_id)
+                        stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
+                        done += sum(stage.numCompletedTasks for stage in stages if stage is not None)
+                display.show(self._job, done, total, made.value)
+
+        display.show(self._job, 0, total, 0)
+        watcher = threading.Thread(target=watch, name=f"moldau-progress-{self._job}", daemon=True)
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+            display.end(self._job)
+
+
+class _Measured:
+    """Calls a function and adds up the bytes that it says it made; it travels to the tasks."""
+
+    def __init__(self, function: Callable[[Any], Any], made: Accumulator[int]) -> None:
+        self._function = function
+        self._made = made
+
+    def __call__(self, unit: Any) -> Any:
+        found = self._function(unit)
+        self._made.add(int(getattr(found, "size_bytes", 0)))
+        return found
 
 
 def task_error(error: BaseException) -> str:

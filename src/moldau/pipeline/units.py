@@ -1,31 +1,45 @@
 """What a task of an export does: read a range of offsets, write it as one Parquet file, publish that file.
 
 These functions know no Spark. Whatever they leave behind when they are killed is a file that nobody names.
+Records that do not decode go to a file of their own, with the reason.
 """
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from moldau.pipeline.decoding import SCHEMA, decode
-from moldau.pipeline.fetching import fetch_batches
+from moldau.pipeline.decoding import SCHEMA, decode_found
+from moldau.pipeline.fetching import fetch_found
 from moldau.pipeline.planning import OffsetRange, Source
+from moldau.pipeline.targets import TableFolder, create_file, publish
+from moldau.pipeline.values import DEAD_LETTER_SCHEMA, RAW, Decoded, ValueFormat, decode_values, fit
 from moldau.runtime.entropy import SystemEntropy
 
-COMPRESSION = "zstd"
+COMPRESSION: Final = "zstd"
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""In memory, before compression."""
+
+
+class DeadLetters(NamedTuple):
+    """A file of records that did not decode."""
+
+    path: str
+    records: int
 
 
 class Written(NamedTuple):
-    """A unit that is done: its file, with how many records."""
+    """A unit that is done: its file (empty for none) with how many records, and its dead letters."""
 
     unit: OffsetRange
     path: str
     records: int
     size_bytes: int
+    dead: DeadLetters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,43 +47,100 @@ class ParquetUnits:
     """Writes units into ``folder``, each with a name made of its offsets.
 
     The name appears at once with the whole file below it. A unit that is there already is not written
-    again, and of two attempts at once the first is kept: both hold the same records.
+    again, and of two attempts at once the first is kept: both hold the same records. Dead letters are
+    there before the unit is.
     """
 
     source: Source
     folder: str
     scratch: str
     """A folder on the same file system."""
+    dead_folder: str
+    values: ValueFormat = RAW
 
     def __call__(self, unit: OffsetRange) -> Written:
-        final = os.path.join(self.folder, file_name(unit))
-        if os.path.exists(final):
-            return Written(unit, final, pq.read_metadata(final).num_rows, os.path.getsize(final))
-        os.makedirs(self.scratch, exist_ok=True)
-        attempt = os.path.join(self.scratch, f"{SystemEntropy().uuid4()}.parquet")
-        try:
-            records = write_parquet(attempt, read(self.source, unit))
-            publish(attempt, final)
-        finally:
-            if os.path.exists(attempt):
+        name = file_name(unit)
+        final, dead = os.path.join(self.folder, name), os.path.join(self.dead_folder, name)
+        if not os.path.exists(final):
+            write_named(read_decoded(self.source, unit, self.values), self, final, dead)
+        return described(unit, final, dead)
+
+
+def described(unit: OffsetRange, final: str, dead: str) -> Written:
+    """What files say that are there."""
+    letters = DeadLetters(dead, pq.read_metadata(dead).num_rows) if os.path.exists(dead) else None
+    if not os.path.exists(final):
+        return Written(unit, "", 0, 0, letters)
+    return Written(unit, final, pq.read_metadata(final).num_rows, os.path.getsize(final), letters)
+
+
+def write_named(
+    records: Iterable[Decoded], units: Any, final: str, dead: str, *, last_is_dead: bool = False
+) -> None:
+    """Write both files under names of their own, then give them theirs; last the one that says: it is done.
+
+    With ``last_is_dead`` that is the one of dead letters, which then is made even when it is empty.
+    ``units`` has the formats and the folder for files that are not done.
+    """
+    os.makedirs(units.scratch, exist_ok=True)
+    attempts = [os.path.join(units.scratch, f"{SystemEntropy().uuid4()}.parquet") for _ in range(2)]
+    try:
+        good_count, dead_count = write_parquet(
+            lambda: create_file(attempts[0]), lambda: create_file(attempts[1]), records, units.values
+        )
+        if last_is_dead:
+            if not dead_count:
+                with create_file(attempts[1]) as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA):
+                    pass
+            if good_count:
+                publish(attempts[0], final)
+            publish(attempts[1], dead)
+        else:
+            if dead_count:
+                publish(attempts[1], dead)
+            publish(attempts[0], final)
+    finally:
+        for attempt in attempts:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(attempt)
-        return Written(unit, final, records, os.path.getsize(final))
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptUnits:
-    """Writes units into ``folder`` under names that no other attempt has; a commit names those it takes."""
+    """Writes units into a folder under names that no other attempt has; a commit names those it takes."""
 
     source: Source
-    folder: str
+    folder: TableFolder
+    dead_folder: TableFolder
+    values: ValueFormat = RAW
 
     def __call__(self, unit: OffsetRange) -> Written:
-        os.makedirs(self.folder, exist_ok=True)
-        name = file_name(unit).removesuffix(".parquet")
-        path = os.path.join(self.folder, f"{name}-{SystemEntropy().uuid4()}.parquet")
-        records = write_parquet(path, read(self.source, unit))
-        sync_folder(self.folder)
-        return Written(unit, path, records, os.path.getsize(path))
+        stem = f"{file_name(unit).removesuffix('.parquet')}-{SystemEntropy().uuid4()}"
+        return write_attempt(unit, stem, self, read_decoded(self.source, unit, self.values))
+
+
+def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[Decoded]) -> Written:
+    """Write a unit's files in the folders of ``units``."""
+    name = f"{stem}.parquet"
+    sizes = _Sizes()
+    good_count, dead_count = write_parquet(
+        lambda: sizes.counted(units.folder.create(name)),
+        lambda: units.dead_folder.create(name),
+        records,
+        units.values,
+    )
+    letters = DeadLetters(units.dead_folder.locate(name), dead_count) if dead_count else None
+    return Written(unit, units.folder.locate(name), good_count, sizes.bytes, letters)
+
+
+class _Sizes:
+    bytes = 0
+
+    @contextlib.contextmanager
+    def counted(self, opening: Any) -> Iterator[Any]:
+        with opening as file:
+            yield file
+            self.bytes = file.tell()
 
 
 def file_name(unit: OffsetRange) -> str:
@@ -77,37 +148,68 @@ def file_name(unit: OffsetRange) -> str:
     return f"partition-{unit.partition:05d}-offsets-{unit.start:020d}-{unit.end - 1:020d}.parquet"
 
 
-def read(source: Source, unit: OffsetRange) -> Iterator[Any]:
-    """The unit's records as Arrow record batches, some 16 MiB each."""
-    return decode(fetch_batches(source, unit), unit)
+def read(source: Source, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
+    """The unit's records as Arrow record batches, some MiB each, with the named columns or all."""
+    return decode_found(fetch_found(source, [unit]), [unit], columns)
 
 
-def write_parquet(path: str, tables: Iterator[pa.RecordBatch]) -> int:
-    """Write a file that is durable when this returns; a row group for each record batch."""
-    records = 0
-    with open(path, "xb") as file:
-        with pq.ParquetWriter(file, SCHEMA, compression=COMPRESSION) as writer:
-            for table in tables:
-                writer.write_batch(table)
-                records += table.num_rows
-        file.flush()
-        os.fsync(file.fileno())
-    return records
+def read_decoded(source: Source, unit: OffsetRange, values: ValueFormat) -> Iterator[Decoded]:
+    return (decode_values(records, values) for records in read(source, unit))
 
 
-def publish(attempt: str, final: str) -> bool:
-    """Give a file its name unless another has it; whether this one got it. Durable when this returns."""
-    try:
-        os.link(attempt, final)
-    except FileExistsError:
-        return False
-    sync_folder(os.path.dirname(final))
-    return True
+def read_dead_letters(file: Any, values: ValueFormat) -> Iterator[Decoded]:
+    """Dead letters, decoded again."""
+    with pq.ParquetFile(file) as reader:
+        for found in reader.iter_batches():
+            yield decode_values(fit(found, SCHEMA), values)
 
 
-def sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def write_parquet(
+    create: Callable[[], Any],
+    create_dead: Callable[[], Any],
+    records: Iterable[Decoded],
+    values: ValueFormat,
+) -> tuple[int, int]:
+    """Write a file, and where there are dead letters another one; how many records each has."""
+    good_count = dead_count = 0
+    with contextlib.ExitStack() as stack:
+        good = _RowGroups(stack.enter_context(create()), values.schema)
+        dead: _RowGroups | None = None
+        for found in records:
+            good.add(found.good)
+            good_count += found.good.num_rows
+            if found.dead is not None:
+                dead = dead or _RowGroups(stack.enter_context(create_dead()), DEAD_LETTER_SCHEMA)
+                dead.add(found.dead)
+                dead_count += found.dead.num_rows
+        good.close()
+        if dead is not None:
+            dead.close()
+    return good_count, dead_count
+
+
+class _RowGroups:
+    """A Parquet file whose row groups hold many record batches."""
+
+    def __init__(self, file: Any, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(file, schema, compression=COMPRESSION)
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def add(self, records: pa.RecordBatch) -> None:
+        if not records.num_rows:
+            return
+        self._waiting.append(records)
+        self._waiting_bytes += records.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> None:
+        self._write()
+        self._writer.close()

@@ -1,0 +1,96 @@
+"""Running jobs of the pipeline from the command line: once, or until a signal comes."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from moldau.cli.output import json_line, print_json_line
+from moldau.cli.progress_display import display
+
+if TYPE_CHECKING:
+    from moldau.pipeline.jobs import JobsFile
+    from moldau.pipeline.runner import Job, Round
+
+T = TypeVar("T")
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def check_spark() -> None:
+    """Raises :class:`moldau.client.errors.ToolError` for what is missing; nothing of it is imported yet."""
+    from moldau.pipeline.requirements import check_requirements
+
+    check_requirements()
+
+
+def run_job_once(name: str, work: Callable[[Any], T], master: str | None) -> T:
+    """Do one round of a job on a session of its own."""
+    from moldau.pipeline.session import SparkPool
+
+    with display() as shown, SparkPool(master, shown) as pool:
+        return work(pool.units(name))
+
+
+def repeat_job(job: "Job", master: str | None) -> None:
+    """Do a job on its interval until a signal comes."""
+    from moldau.pipeline.jobs import JobsFile
+
+    run_jobs(JobsFile((job,), master, {}, "", None, None))
+
+
+def run_jobs(found: "JobsFile") -> None:
+    """Run a file's jobs until SIGTERM or SIGINT; each round is a line on stdout."""
+    from moldau.pipeline.metrics_server import MetricsServer
+    from moldau.pipeline.runner import JobRunner
+    from moldau.pipeline.session import SparkPool
+    from moldau.runtime.clock import SystemClock
+
+    with contextlib.ExitStack() as stack:
+        shown = stack.enter_context(display())
+        pool = stack.enter_context(SparkPool(found.master, shown, **found.spark))
+        runner = JobRunner(found.jobs, pool, SystemClock(), _tell, history_path=found.history)
+        stack.enter_context(_signals_restored())
+        _on_signal(_leave)
+        port = None
+        if found.metrics_port is not None:
+            server = MetricsServer(found.metrics_host, found.metrics_port, runner.meters)
+            port = stack.enter_context(server).port
+        pool.session()  # which takes SIGINT for itself
+        _on_signal(lambda number, frame: runner.stop())
+        _print_ready([job.name for job in found.jobs], port)
+        runner.run()
+
+
+def _print_ready(names: list[str], metrics_port: int | None) -> None:
+    line: dict[str, Any] = {"ready": names}
+    if metrics_port is not None:
+        line["metrics_port"] = metrics_port
+    print(json_line(line), flush=True)
+
+
+def _tell(done: "Round") -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the jobs go on
+        print_json_line(done.to_json())
+        sys.stdout.flush()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _on_signal(handler: Callable[[int, FrameType | None], Any]) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _signals_restored() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,42 @@
+"""Which Iceberg catalog ``--to`` names: one of pyiceberg's configuration, or a local folder with its own."""
+
+import os
+from collections.abc import Mapping
+from typing import Final
+
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.utils.config import Config
+
+from moldau.client.errors import ToolError
+
+CATALOG_FILE: Final = "catalog.db"
+
+
+def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:
+    """The catalog called ``to``, with properties over those of pyiceberg's configuration.
+
+    Without either, ``to`` is a local folder with a catalog in SQLite, which is its warehouse, too. Raises
+    :class:`ToolError` for a catalog that cannot be opened.
+    """
+    if not properties and Config().get_catalog_config(to) is None:
+        return _open_folder(to)
+    try:
+        return load_catalog(to, **dict(properties or {}))
+    # Each catalog raises what its libraries raise: of its configuration, its packages, its server.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ToolError(f"the catalog {to} cannot be opened: {reason}") from error
+
+
+def _open_folder(folder: str) -> SqlCatalog:
+    if "://" in folder:
+        raise ToolError(
+            f"{folder} is no local folder: name a catalog of pyiceberg's configuration, or give"
+            " --catalog-property type=…, uri=…, warehouse=…"
+        )
+    path = os.path.abspath(folder)
+    os.makedirs(path, exist_ok=True)
+    return SqlCatalog(
+        "moldau", uri=f"sqlite:///{os.path.join(path, CATALOG_FILE)}", warehouse=f"file://{path}"
+    )

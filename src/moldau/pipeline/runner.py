@@ -1,0 +1,195 @@
+"""Several jobs on intervals in one process with one Spark session: their history, lag and bytes.
+
+Each job has a thread, so that a long one does not keep the others waiting; Spark shares the cores among them.
+A round that fails is told, counted and tried again when the next is due: every job is safe to repeat.
+"""
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from moldau.client.errors import ToolError
+from moldau.metrics import Counter, Meters
+from moldau.pipeline.rounds import RunUnits
+from moldau.runtime.clock import Clock
+from moldau.runtime.errors import KafkaError
+
+HISTORY_MAX: Final = 100
+"""Rounds of each job that are kept in memory."""
+STOP_TIMEOUT_S: Final = 20.0
+
+Report = Mapping[str, Any]
+"""What a round did, as JSON; ``records``, ``bytes``, ``dead_letters``, ``lag_records`` are metrics, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to be done every so often. ``run`` raises ``ToolError`` or ``KafkaError``."""
+
+    name: str
+    kind: str
+    interval_s: float
+    run: Callable[[RunUnits], Report]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round of a job: a line of its history. Times in milliseconds."""
+
+    job: str
+    kind: str
+    started_ms: int
+    took_ms: int
+    error: str | None = None
+    report: Report = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        line: dict[str, Any] = {
+            "job": self.job,
+            "kind": self.kind,
+            "started_ms": self.started_ms,
+            "took_ms": self.took_ms,
+        }
+        if self.error is not None:
+            line["error"] = self.error
+        return {**line, **self.report}
+
+
+class Pool(Protocol):
+    """Where units run; see :class:`moldau.pipeline.session.SparkPool`."""
+
+    def units(self, job: str, /) -> RunUnits: ...
+
+    def cancel(self) -> None: ...
+
+
+class JobRunner:
+    """Runs jobs until :meth:`stop`."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        pool: Pool,
+        clock: Clock,
+        tell: Callable[[Round], None],
+        *,
+        meters: Meters | None = None,
+        history_path: str | None = None,
+    ) -> None:
+        """``tell`` is called after each round, from the job's thread, one at a time."""
+        self._jobs = jobs
+        self._pool = pool
+        self._clock = clock
+        self._tell = tell
+        self._telling = threading.Lock()
+        self._stopping = threading.Event()
+        self._history_path = history_path
+        self.history: dict[str, deque[Round]] = {job.name: deque(maxlen=HISTORY_MAX) for job in jobs}
+        self.meters = meters or Meters()
+        self._meters = {job.name: _JobMeters(self.meters, job, self._last) for job in jobs}
+
+    def run(self) -> None:
+        """Start every job at once, and then on its interval; returns when :meth:`stop` was called."""
+        threads = [
+            threading.Thread(target=self._repeat, args=(job,), name=f"moldau-job-{job.name}", daemon=True)
+            for job in self._jobs
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._stopping.wait()
+        finally:
+            self._stopping.set()
+            self._pool.cancel()
+            for thread in threads:
+                thread.join(STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """May be called from a signal's handler."""
+        self._stopping.set()
+
+    def _repeat(self, job: Job) -> None:
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            self.run_once(job)
+            left = job.interval_s - (time.monotonic() - began)
+            self._stopping.wait(max(0.0, left))
+
+    def run_once(self, job: Job) -> Round:
+        """One round; what goes wrong is in it."""
+        started_ms, began = self._clock.now_ms(), time.monotonic()
+        error: str | None = None
+        report: Report = {}
+        try:
+            report = job.run(self._pool.units(job.name))
+        except (ToolError, KafkaError, OSError) as problem:
+            error = " ".join(str(problem).split()) or type(problem).__name__
+        except Exception as problem:  # a job of ours that fails must not take the others with it
+            error = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        done = Round(job.name, job.kind, started_ms, round((time.monotonic() - began) * 1000), error, report)
+        if error is None or not self._stopping.is_set():
+            self._note(done)
+        return done
+
+    def _note(self, done: Round) -> None:
+        with self._telling:
+            self.history[done.job].append(done)
+            self._meters[done.job].note(done)
+            if self._history_path is not None:
+                with contextlib.suppress(OSError):
+                    _append(self._history_path, json.dumps(done.to_json(), default=str))
+            self._tell(done)
+
+    def _last(self, name: str, key: str) -> float:
+        """What the last round that said it said."""
+        for done in reversed(tuple(self.history[name])):
+            if key in done.report:
+                return float(done.report[key])
+        return 0.0
+
+
+def _append(path: str, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        os.write(descriptor, (line + "\n").encode())
+    finally:
+        os.close(descriptor)
+
+
+class _JobMeters:
+    def __init__(self, meters: Meters, job: Job, last: Callable[[str, str], float]) -> None:
+        scope = meters.scoped("moldau.pipeline", "Jobs")
+        tags = {"job": job.name, "kind": job.kind}
+        self._rounds = scope.counter("Rounds", "Rounds that were done.", **tags)
+        self._failed = scope.counter("FailedRounds", "Rounds that failed.", **tags)
+        self._sums: dict[str, Counter] = {
+            "records": scope.counter("Records", "Records that rounds wrote.", **tags),
+            "bytes": scope.counter("Bytes", "Bytes that rounds wrote.", **tags),
+            "dead_letters": scope.counter("DeadLetters", "Records that did not decode.", **tags),
+        }
+        scope.gauge(
+            "LagRecords",
+            lambda: last(job.name, "lag_records"),
+            "Offsets that the source had after the last round and the target had not.",
+            **tags,
+        )
+        self._last_ms = 0
+        self._took_ms = 0
+        scope.gauge("LastSuccessTimeMs", lambda: self._last_ms, "When the last good round began.", **tags)
+        scope.gauge("LastRoundMs", lambda: self._took_ms, "How long the last round took.", **tags)
+
+    def note(self, done: Round) -> None:
+        self._rounds.mark()
+        self._took_ms = done.took_ms
+        if done.error is not None:
+            self._failed.mark()
+        else:
+            self._last_ms = done.started_ms
+        for key, counter in self._sums.items():
+            counter.mark(float(done.report.get(key, 0)))

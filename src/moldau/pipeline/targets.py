@@ -1,0 +1,85 @@
+"""Where a task writes files: a folder of this machine, or whatever a table's catalog can reach."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.io import load_file_io
+
+from moldau.client.errors import ToolError
+
+_LOCAL: Final = "file://"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFolder:
+    """A folder by its URI, and the properties by which pyiceberg gets there; it travels to the tasks."""
+
+    uri: str
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str | None:
+        """Of a local folder."""
+        return self.uri.removeprefix(_LOCAL) if self.uri.startswith((_LOCAL, "/")) else None
+
+    @contextlib.contextmanager
+    def create(self, name: str) -> Iterator[Any]:
+        """A new file to be written, durable when the block has ended."""
+        if self.path is not None:
+            os.makedirs(self.path, exist_ok=True)
+            with create_file(os.path.join(self.path, name)) as file:
+                yield file
+            sync_folder(self.path)
+            return
+        with self._io().new_output(self.locate(name)).create(overwrite=True) as file:
+            yield file
+
+    def open(self, location: str) -> Any:
+        """A file of the folder, to be read."""
+        if location.startswith((_LOCAL, "/")):
+            return pa.memory_map(location.removeprefix(_LOCAL))
+        return self._io().new_input(location).open()
+
+    def locate(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def _io(self) -> Any:
+        try:
+            return load_file_io(dict(self.properties), self.uri)
+        except (ValueError, ModuleNotFoundError) as error:
+            raise ToolError(f"files cannot be written to {self.uri}: {error}") from error
+
+
+@contextlib.contextmanager
+def create_file(path: str) -> Iterator[Any]:
+    """A new local file, durable when the block has ended. Raises ``FileExistsError``."""
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    with pa.OSFile(path, "wb") as file:
+        yield file
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(attempt: str, final: str) -> bool:
+    """Give a file its name unless another has it; whether this one got it. Durable when this returns."""
+    try:
+        os.link(attempt, final)
+    except FileExistsError:
+        return False
+    sync_folder(os.path.dirname(final))
+    return True
+
+
+def sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,76 @@
+"""What the tests of exports share: topics to export, drivers that die, and a reader of tables."""
+
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import moldau.testing
+from moldau.pipeline.catalogs import open_catalog
+from moldau.pipeline.export import ExportJob
+from moldau.pipeline.iceberg_export import dead_letters_name, table_name
+from moldau.pipeline.rounds import RunUnits
+
+FORMATS = ["parquet", "iceberg"]
+
+
+class Killed(BaseException):
+    """A driver dies here; no handler of errors sees it."""
+
+
+def run_here(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+    return [function(unit) for unit in units]
+
+
+def dying_after(count: int) -> RunUnits:
+    def run(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        done = run_here(function, units[:count])
+        if count <= len(units):
+            raise Killed
+        return done
+
+    return run
+
+
+def create_topic(node: moldau.testing.Node, name: str, partitions: int = 2) -> str:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(10)
+    return name
+
+
+def produce_values(
+    node: moldau.testing.Node, topic: str, values: Sequence[bytes | None], partition: int = 0
+) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, key=b"k", value=value, partition=partition)
+    assert producer.flush(10) == 0
+
+
+def read_table(job: ExportJob) -> list[dict[str, Any]]:
+    """The table's rows, by partition and offset."""
+    if job.table_format == "iceberg":
+        found = open_catalog(job.folder).load_table(table_name(job.topic)).scan().to_arrow()
+        return _sorted([found])
+    return _sorted(
+        [pq.ParquetFile(file).read() for file in sorted(pathlib.Path(job.folder).glob("*.parquet"))]
+    )
+
+
+def read_dead_letters(job: ExportJob) -> list[dict[str, Any]]:
+    if job.table_format == "iceberg":
+        catalog = open_catalog(job.folder)
+        if not catalog.table_exists(dead_letters_name(job.topic)):
+            return []
+        return _sorted([catalog.load_table(dead_letters_name(job.topic)).scan().to_arrow()])
+    files = sorted(pathlib.Path(job.folder).glob("_dead_letters/*/*.parquet"))
+    return _sorted([pq.ParquetFile(file).read() for file in files])
+
+
+def _sorted(tables: list[pa.Table]) -> list[dict[str, Any]]:
+    rows = [row for table in tables for row in table.to_pylist()]
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"]))

@@ -169,8 +169,14 @@ def _check_tiered(config: TopicConfig) -> None:
         ("local.retention.bytes", config.retention_bytes),
     ):
         local = config.integer(key)
+        kind = key.removeprefix("local.")
+        if config.flag("remote.log.copy.disable") and local not in (-2, whole):
+            raise ConfigError(
+                key,
+                f"When `remote.log.copy.disable` is set to true, the `{key}` and `{kind}` must be set to the "
+                "identical value because there will be no more logs copied to the remote storage.",
+            )
         if local != -2 and whole != -1 and (local == -1 or local > whole):
-            kind = key.removeprefix("local.")
             local_is = "-1 as" if local == -1 else "more than"
             raise ConfigError(
                 key,

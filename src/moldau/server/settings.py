@@ -56,7 +56,7 @@ def development_config(
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        "remote.log.storage.system.enable": "true",
+        "remote.log.storage.system.enable": "false" if "," in properties.get("log.dirs", "") else "true",
         "remote.log.metadata.topic.num.partitions": "4",
         "remote.log.metadata.topic.replication.factor": "1",
         "rsm.config.url": f"file://{quote(data)}/objects",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Protocol, TypeVar
 
-from moldau.cluster.decisions import diskless
+from moldau.cluster.decisions import diskless, tiered
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.delta import image_of
 from moldau.cluster.image import ResourceType
@@ -183,6 +183,7 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
     old = view.image.config(resource_type, name)
     if resource_type is ResourceType.TOPIC:
         diskless.check_change(view, name, old, new)
+        tiered.check_change(old, new)
     view.configs.validate(resource_type, name, new)
     return [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=new.get(key))

@@ -1,0 +1,78 @@
+"""A remote storage manager with moods, named by ``remote.log.storage.manager.class.name`` in tests."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from moldau.metrics import Meters
+from moldau.runtime import Machine
+from moldau.tiered.object_storage_manager import open_object_storage_manager
+from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
+
+CLASS_NAME = "moody_storage.open_moody"
+
+
+class Mood:
+    """How the store is, for every node of this process. Nodes look at it from threads of their own."""
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.custom_metadata: bytes | None = None
+        self.slow = threading.Event()
+        """Set: reads wait until it is cleared."""
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        self.is_down = True
+        try:
+            yield
+        finally:
+            self.is_down = False
+
+    @contextlib.contextmanager
+    def stalled(self) -> Iterator[None]:
+        self.slow.set()
+        try:
+            yield
+        finally:
+            self.slow.clear()
+
+
+MOOD = Mood()
+
+
+class MoodyStorageManager:
+    def __init__(self, storage: RemoteStorageManager) -> None:
+        self._storage = storage
+
+    async def _judge(self) -> None:
+        if MOOD.is_down:
+            raise RemoteStorageError("the store is down")
+        while MOOD.slow.is_set():
+            await asyncio.sleep(0.01)
+
+    async def copy_log_segment_data(self, *copied: Any) -> bytes | None:
+        await self._judge()
+        stored = await self._storage.copy_log_segment_data(*copied)
+        return stored if MOOD.custom_metadata is None else MOOD.custom_metadata
+
+    async def fetch_log_segment(self, *wanted: Any) -> memoryview:
+        await self._judge()
+        return await self._storage.fetch_log_segment(*wanted)
+
+    async def fetch_index(self, *wanted: Any) -> Any:
+        await self._judge()
+        return await self._storage.fetch_index(*wanted)
+
+    async def delete_log_segment_data(self, metadata: Any) -> None:
+        await self._judge()
+        await self._storage.delete_log_segment_data(metadata)
+
+    async def close(self) -> None:
+        await self._storage.close()
+
+
+def open_moody(configs: Mapping[str, str], machine: Machine, meters: Meters) -> MoodyStorageManager:
+    return MoodyStorageManager(open_object_storage_manager(configs, machine, meters))

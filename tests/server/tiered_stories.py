@@ -1,0 +1,91 @@
+"""What tests of tiered topics do over and over: fill segments, wait for copies, look at both tiers."""
+
+from pathlib import Path
+from typing import Any
+
+from moody_storage import CLASS_NAME
+from plain_requests import Requests, eventually
+
+from moldau.runtime import SystemClock
+
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
+BATCH_RECORDS = 3
+STEP_MS = 1_000
+PROPERTIES = {
+    "remote.log.storage.manager.class.name": CLASS_NAME,
+    "remote.log.manager.task.interval.ms": "50",
+    "remote.log.manager.task.retry.backoff.ms": "50",
+    "remote.log.manager.task.retry.backoff.max.ms": "100",
+    "log.retention.check.interval.ms": "100",
+    "log.index.interval.bytes": "1",
+}
+TIERED = {
+    "remote_storage_enable": "true",
+    "segment_ms": "1",
+    "local_retention_bytes": "1",
+    "retention_ms": "-1",
+    "file_delete_delay_ms": "0",
+}
+"""Every batch of :func:`fill` closes the segment of the one before, and what is copied leaves the disk."""
+
+
+def value(offset: int) -> bytes:
+    return b"value %d" % offset
+
+
+async def fill(
+    client: Requests, topic: str, count: int, *, start_ms: int | None = None, partition: int = 0
+) -> int:
+    """``count`` batches, a second apart from each other; the timestamp of the first."""
+    if start_ms is None:
+        # Later than what is there, or it would not close its segment.
+        start_ms = SystemClock().now_ms() - 600_000 + await end_of(client, topic, partition) * STEP_MS
+    for number in range(count):
+        first = await end_of(client, topic, partition)
+        found = await client.produce_values(
+            topic,
+            *map(value, range(first, first + BATCH_RECORDS)),
+            partition=partition,
+            timestamp=start_ms + number * STEP_MS,
+            step_ms=1,
+        )
+        assert found == first
+    return start_ms
+
+
+async def end_of(client: Requests, topic: str, partition: int = 0) -> int:
+    return int((await client.offset_at(topic, LATEST, partition)).offset)
+
+
+async def tiers(client: Requests, topic: str, partition: int = 0) -> tuple[int, int, int]:
+    """First offset, first local offset, last copied offset."""
+    rows = [
+        await client.offset_at(topic, which, partition) for which in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
+    ]
+    return rows[0].offset, rows[1].offset, rows[2].offset
+
+
+async def until_tiers(client: Requests, topic: str, *wanted: int, partition: int = 0) -> None:
+    """Wait for ``(first, first local, last copied)``."""
+    seen: list[Any] = [None]
+
+    async def probe() -> bool:
+        seen[0] = await tiers(client, topic, partition)
+        return bool(seen[0] == wanted)
+
+    try:
+        await eventually(probe, f"{topic} at {wanted}", 20)
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but at {seen[0]}") from None
+
+
+async def read_from(client: Requests, topic: str, offset: int, partition: int = 0) -> None:
+    """Everything from an offset on is there, once and in order."""
+    end = await end_of(client, topic, partition)
+    found = await client.read(topic, offset, end - offset, partition)
+    assert [(record.offset, record.value) for record in found] == [(n, value(n)) for n in range(offset, end)]
+
+
+def objects_of(data: str, topic: str) -> list[Path]:
+    """The files of the embedded object store that belong to a topic."""
+    return [path for path in Path(data, "objects").glob(f"tiered/{topic}-*/**/*") if path.is_file()]

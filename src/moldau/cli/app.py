@@ -20,6 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "configs": ("configs", "See and change the configuration of topics and brokers."),
     "records": ("records", "Delete the oldest records of partitions."),
     "diskless": ("diskless", "See diskless topics, their objects and their coordinators."),
+    "tiered": ("tiered", "See what of topics lies in the remote tier."),
     "dump-log": ("dump_log", "Show what is in the files of a log folder."),
     "pipeline": ("pipeline", "Run bulk jobs on Apache Spark: export topics to tables."),
     "completion": ("completion", "Print the script that completes commands in a shell."),

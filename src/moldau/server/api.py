@@ -19,7 +19,7 @@ from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server import settings
+from moldau.server import settings, tiered_settings
 from moldau.server.authorization import Authorizer
 from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC, ClusterView
 from moldau.server.diskless_node import DisklessNode
@@ -42,10 +42,12 @@ from moldau.server.handlers.offsets import OffsetHandlers
 from moldau.server.handlers.produce import ProduceHandlers
 from moldau.server.handlers.producers import ProducerHandlers
 from moldau.server.handlers.quorum import describe_quorum
+from moldau.server.handlers.tiered import TieredHandlers
 from moldau.server.handlers.topic_partitions import TopicPartitionHandlers
 from moldau.server.handlers.versions import VersionHandlers
 from moldau.server.producer_ids import ProducerIds
 from moldau.server.registry import PartitionRegistry
+from moldau.server.tiered_node import TieredNode
 from moldau.server.topic_configs import EffectiveConfigs
 from moldau.server.topic_creation import InternalTopic, TopicCreator
 from moldau.storage.log_manager import LogManager
@@ -78,6 +80,8 @@ class BrokerParts:
     quorum: Callable[[], QuorumDescription]
     diskless: DisklessNode | None
     """``None`` where diskless topics are off."""
+    tiered: TieredNode | None
+    """``None`` where there is no remote tier."""
 
 
 class BrokerApi:
@@ -93,7 +97,7 @@ class BrokerApi:
             lambda name: publisher.until(lambda: view.image.topics.get(name) is not None),
             _name_error,
             auto_create=parts.config.flag("auto.create.topics.enable"),
-            internal=[self._group_topic()],
+            internal=[self._group_topic(), tiered_settings.metadata_topic(parts.config)],
         )
         self.turn = AppendTurn()
         self._produce = ProduceHandlers(parts.partitions, parts.authorizer, self.turn, self._congestion())
@@ -141,6 +145,7 @@ class BrokerApi:
             ProducerHandlers(parts.producer_ids, parts.partitions).table(),
             CoordinatorHandlers(view, self._creator, self._coordinator_kinds()).table(),
             self._diskless_handlers(),
+            self._tiered_handlers(),
             GroupHandlers(parts.groups, parts.authorizer).table(),
             ConfigHandlers(view, parts.configs).table(),
             ConfigChangeHandlers(view.local_id, parts.channel, parts.authorizer).table(),
@@ -170,6 +175,13 @@ class BrokerApi:
         if parts.diskless is None:
             return {}
         return DisklessHandlers(parts.diskless.coordinators, parts.authorizer).table()
+
+    def _tiered_handlers(self) -> HandlerTable:
+        parts = self._parts
+        metadata = None if parts.tiered is None else parts.tiered.metadata
+        return TieredHandlers(
+            parts.partitions, metadata, lambda name: parts.configs.topic(name).is_tiered, parts.authorizer
+        ).table()
 
     def _group_topic(self) -> InternalTopic:
         config = self._parts.config

@@ -192,6 +192,7 @@ class Broker:
             logs=self._logs,
             quorum=self._controller.driver.describe,
             diskless=self._diskless,
+            tiered=self._tiered,
         )
 
     def _new_monitoring(self, logs: LogManager) -> Monitoring | None:

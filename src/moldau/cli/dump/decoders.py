@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, Final
 
+from moldau.cli.dump import remote_segments
 from moldau.cli.dump.diskless_metadata import decode_record
 from moldau.cli.dump.values import message_fields, text_of
 from moldau.protocol import group_records, metadata_records, transaction_records
@@ -63,6 +64,7 @@ DECODERS: Final[dict[str, Decoder]] = {
     "transactions": _keyed(transaction_records.RECORDS),
     "metadata": _metadata,
     "diskless": decode_record,
+    "remote-log-metadata": remote_segments.decode_record,
 }
 """By the names that ``--decoder`` takes."""
 
@@ -71,6 +73,7 @@ TOPIC_DECODERS: Final = {
     "__transaction_state": "transactions",
     "__cluster_metadata": "metadata",
     "__diskless_metadata": "diskless",
+    "__remote_log_metadata": "remote-log-metadata",
 }
 
 

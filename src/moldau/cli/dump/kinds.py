@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from moldau.cli.dump import indexes, segments, text_files, wal_objects
+from moldau.cli.dump import indexes, remote_segments, segments, text_files, wal_objects
 from moldau.cli.dump.file_kind import FileKind
 
 KINDS: Final[tuple[FileKind, ...]] = (
@@ -18,6 +18,7 @@ KINDS: Final[tuple[FileKind, ...]] = (
     text_files.PROPERTIES,
     text_files.JSON_STATE,
     wal_objects.WAL_OBJECT,
+    remote_segments.REMOTE_INDEXES,
 )
 
 PASSING_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".part")

@@ -37,6 +37,9 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11653: ("diskless_prune", "0", "0+"),
     11654: ("diskless_describe_topics", "0", "0+"),
     11655: ("diskless_describe_coordinator", "0", "0+"),
+    # The remote tier.
+    11660: ("tiered_describe_topics", "0", "0+"),
+    11661: ("tiered_list_segments", "0", "0+"),
 }
 
 

@@ -1,0 +1,58 @@
+"""TieredDescribeTopics: what of the partitions led by a broker lies in the remote tier, for tools."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class TieredDescribedPartition(Message):
+    partition_index: int = wire("int32")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """REPLICA_NOT_AVAILABLE while the partition's remote metadata is loaded; then only offsets are told."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    log_start_offset: int = wire("int64", default=-1)
+    local_log_start_offset: int = wire("int64", default=-1)
+    high_watermark: int = wire("int64", default=-1)
+    highest_remote_offset: int = wire("int64", default=-1)
+    """The last offset that was copied (ListOffsets' latest tiered); -1 for none."""
+    local_size_bytes: int = wire("int64", default=0)
+    remote_size_bytes: int = wire("int64", default=0)
+    """Of the segments that are read; their indexes are not counted."""
+    remote_segments: int = wire("int32", default=0)
+    unfinished_segments: int = wire("int32", default=0)
+    """That are being copied or deleted, or whose copy failed."""
+
+
+@message
+class TieredDescribedTopic(Message):
+    name: str = wire("string")
+    topic_id: UUID = wire("uuid")
+    partitions: Sequence[TieredDescribedPartition] = wire([TieredDescribedPartition], default=())
+
+
+@message
+class TieredDescribeTopicsRequest(Message):
+    API_KEY = 11660
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
+    """Names; null for all that are tiered."""
+
+
+@message
+class TieredDescribeTopicsResponse(Message):
+    API_KEY = 11660
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """UNSUPPORTED_VERSION where the broker has no remote tier."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    topics: Sequence[TieredDescribedTopic] = wire([TieredDescribedTopic], default=())
+
+
+REQUEST = TieredDescribeTopicsRequest
+RESPONSE = TieredDescribeTopicsResponse

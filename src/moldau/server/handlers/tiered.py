@@ -1,0 +1,172 @@
+"""What tools ask of the remote tier; served to whoever has CLUSTER_ACTION, and advertised to none."""
+
+from collections.abc import Callable, Iterator
+
+from moldau.network.context import RequestContext
+from moldau.protocol.own.tiered_describe_topics import (
+    TieredDescribedPartition,
+    TieredDescribedTopic,
+    TieredDescribeTopicsRequest,
+    TieredDescribeTopicsResponse,
+)
+from moldau.protocol.own.tiered_list_segments import (
+    TieredListSegmentsRequest,
+    TieredListSegmentsResponse,
+    TieredSegment,
+    TieredSegmentEpoch,
+)
+from moldau.replication.partition import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP, Partition
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import Authorizer
+from moldau.server.dispatch import Handler
+from moldau.server.handlers.diskless import check_cluster_action
+from moldau.server.registry import PartitionRegistry
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata_manager import RemoteLogMetadataManager, RemoteMetadataNotReadyError
+from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.storage_manager import RemoteStorageError
+
+SEGMENTS_MAX = 10_000
+"""In one answer, whatever was asked for: about two megabytes."""
+
+
+class TieredHandlers:
+    """Answers for the partitions that this broker leads."""
+
+    def __init__(
+        self,
+        partitions: PartitionRegistry,
+        metadata: RemoteLogMetadataManager | None,
+        is_tiered: Callable[[str], bool],
+        authorizer: Authorizer,
+    ) -> None:
+        """``metadata`` is None where there is no remote tier; ``is_tiered`` tells of a topic by name."""
+        self._partitions = partitions
+        self._manager = metadata
+        self._is_tiered = is_tiered
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            TieredDescribeTopicsRequest.API_KEY: self.describe_topics,
+            TieredListSegmentsRequest.API_KEY: self.list_segments,
+        }
+
+    async def describe_topics(
+        self, context: RequestContext, request: TieredDescribeTopicsRequest
+    ) -> TieredDescribeTopicsResponse:
+        """Offsets and sizes of both tiers."""
+        metadata = self._allowed(context)
+        wanted = None if request.topics is None else set(request.topics)
+        topics: dict[str, TieredDescribedTopic] = {}
+        for partition in self._tiered(metadata, wanted):
+            row = await _describe(metadata, partition)
+            topic = topics.get(partition.topic)
+            before = () if topic is None else topic.partitions
+            topics[partition.topic] = TieredDescribedTopic(
+                name=partition.topic, topic_id=partition.key.topic_id, partitions=[*before, row]
+            )
+        return TieredDescribeTopicsResponse(topics=list(topics.values()))
+
+    def _allowed(self, context: RequestContext) -> RemoteLogMetadataManager:
+        check_cluster_action(self._authorizer, context)
+        if self._manager is None:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                "this broker has no remote tier (remote.log.storage.system.enable)",
+            )
+        return self._manager
+
+    def _tiered(self, metadata: RemoteLogMetadataManager, wanted: set[str] | None) -> Iterator[Partition]:
+        for partition in self._partitions:
+            name = partition.topic
+            if not partition.is_leader or (wanted is not None and name not in wanted):
+                continue
+            if self._is_tiered(name) or metadata.is_ready(_identity(partition)):
+                yield partition
+
+    def list_segments(
+        self, context: RequestContext, request: TieredListSegmentsRequest
+    ) -> TieredListSegmentsResponse:
+        """All that are known, in whatever state, a page at a time."""
+        metadata = self._allowed(context)
+        partition = self._partitions.get(request.topic, request.partition_index)
+        if partition is None or not partition.is_leader:
+            raise KafkaError(
+                ErrorCode.not_leader_or_follower,
+                f"{request.topic}-{request.partition_index} is not led by this broker",
+            )
+        try:
+            segments = metadata.list_remote_log_segments(_identity(partition))
+        except RemoteStorageError as error:
+            return TieredListSegmentsResponse(error_code=_code_of(error), error_message=str(error))
+        skip, limit = max(0, request.skip), max(0, min(request.limit, SEGMENTS_MAX))
+        return TieredListSegmentsResponse(
+            topic_id=partition.key.topic_id,
+            segments=[_row(each) for each in segments[skip : skip + limit]],
+        )
+
+
+async def _describe(metadata: RemoteLogMetadataManager, partition: Partition) -> TieredDescribedPartition:
+    state = partition.state()
+    row = TieredDescribedPartition(
+        partition_index=partition.key.partition,
+        log_start_offset=state.log_start_offset,
+        high_watermark=state.high_watermark,
+        local_size_bytes=state.size_bytes,
+    )
+    try:
+        offsets = [
+            (await partition.find_offset(which, read_committed=False, current_leader_epoch=-1)).offset
+            for which in (EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP)
+        ]
+        segments = metadata.list_remote_log_segments(_identity(partition))
+    except (RemoteStorageError, KafkaError) as error:
+        return _with(row, error_code=_code_of(error), error_message=str(error))
+    finished = [
+        each.segment_size_bytes
+        for each in segments
+        if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+    ]
+    return _with(
+        row,
+        local_log_start_offset=offsets[0],
+        highest_remote_offset=offsets[1],
+        remote_size_bytes=sum(finished),
+        remote_segments=len(finished),
+        unfinished_segments=len(segments) - len(finished),
+    )
+
+
+def _identity(partition: Partition) -> TopicIdPartition:
+    return TopicIdPartition(partition.key.topic_id, partition.topic, partition.key.partition)
+
+
+def _with(row: TieredDescribedPartition, **values: object) -> TieredDescribedPartition:
+    fields = {name: getattr(row, name) for name in row.__dataclass_fields__}
+    return TieredDescribedPartition(**{**fields, **values})
+
+
+def _code_of(error: Exception) -> ErrorCode:
+    if isinstance(error, KafkaError):
+        return error.code
+    not_ready = isinstance(error, RemoteMetadataNotReadyError)
+    return ErrorCode.replica_not_available if not_ready else ErrorCode.unknown_server_error
+
+
+def _row(metadata: RemoteLogSegmentMetadata) -> TieredSegment:
+    return TieredSegment(
+        id=metadata.id.id,
+        start_offset=metadata.start_offset,
+        end_offset=metadata.end_offset,
+        state=metadata.state,
+        size_bytes=metadata.segment_size_bytes,
+        max_timestamp_ms=metadata.max_timestamp_ms,
+        event_timestamp_ms=metadata.event_timestamp_ms,
+        broker_id=metadata.broker_id,
+        txn_index_empty=metadata.txn_index_empty,
+        leader_epochs=[
+            TieredSegmentEpoch(epoch=each[0], start_offset=each[1]) for each in metadata.leader_epochs
+        ],
+        custom_metadata=metadata.custom_metadata,
+    )

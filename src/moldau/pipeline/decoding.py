@@ -170,8 +170,13 @@ def _decode_opened(
         *find_records(padded, [len(batch.data) for batch in batches], counts),
     )
     source = pa.py_buffer(padded)
-    base_offsets = np.array([batch.header.base_offset for batch in batches], np.int64)
-    offsets = fields.offset_deltas + np.repeat(base_offsets, counts)
+    owners = np.repeat(np.arange(len(batches)), counts)
+    offsets = (
+        fields.offset_deltas + np.array([batch.header.base_offset for batch in batches], np.int64)[owners]
+    )
+    wanted = _wanted(batches, ranges, owners, offsets)
+    if wanted is not None:
+        fields, owners, offsets = _selected(fields, wanted), owners[wanted], offsets[wanted]
     columns: dict[str, pa.Array] = {"offset": pa.array(offsets)}
     if "key" in names:
         columns["key"] = _gather(source, fields.keys)
@@ -180,36 +185,33 @@ def _decode_opened(
     if "headers" in names:
         columns["headers"] = _headers(source, fields)
     if "partition" in names:
-        columns["partition"] = _repeated([batch.partition for batch in batches], counts)
+        columns["partition"] = _of_batches([batch.partition for batch in batches], owners)
     if "timestamp" in names:
-        columns["timestamp"] = _timestamps(batches, counts, fields.timestamp_deltas, offsets)
+        columns["timestamp"] = _timestamps(batches, owners, fields.timestamp_deltas, offsets)
     if "timestampType" in names:
-        columns["timestampType"] = _repeated([batch.header.timestamp_type for batch in batches], counts)
-    arrays = [columns[name] for name in schema.names]
-    if not arrays:  # a count needs rows without columns
+        columns["timestampType"] = _of_batches([batch.header.timestamp_type for batch in batches], owners)
+    if not schema.names:  # a count needs rows without columns
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(offsets), pa.struct([])))
-    decoded = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    outside = _outside(batches, ranges, counts, offsets)
-    return decoded if outside is None else decoded.filter(pa.array(~outside))
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _repeated(values: Sequence[int], counts: Longs) -> pa.Array:
-    return pa.array(np.repeat(np.array(values, np.int32), counts))
+def _of_batches(values: Sequence[int], owners: Longs) -> pa.Array:
+    return pa.array(np.array(values, np.int32)[owners])
 
 
-def _outside(
-    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
+def _wanted(
+    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], owners: Longs, offsets: Longs
 ) -> Indices | None:
-    """Which records are not wanted; ``None`` where all are, as in most chunks."""
+    """Which records lie in their range; ``None`` where all do, as in most chunks."""
     limits = [ranges[batch.partition] for batch in batches]
     if len(set(limits)) == 1:
         start, end = limits[0].start, limits[0].end
         if offsets.size == 0 or (offsets.min() >= start and offsets.max() < end):
             return None
-    starts = np.repeat(np.array([limit.start for limit in limits], np.int64), counts)
-    ends = np.repeat(np.array([limit.end for limit in limits], np.int64), counts)
-    outside: Indices = (offsets < starts) | (offsets >= ends)
-    return outside if outside.any() else None
+    starts = np.array([limit.start for limit in limits], np.int64)[owners]
+    ends = np.array([limit.end for limit in limits], np.int64)[owners]
+    inside: Indices = (offsets >= starts) & (offsets < ends)
+    return None if inside.all() else inside
 
 
 class _Scratch:
@@ -254,6 +256,9 @@ class Spans(NamedTuple):
     ends: Longs
     nulls: Indices
 
+    def only(self, wanted: Indices) -> "Spans":
+        return Spans(self.starts[wanted], self.ends[wanted], self.nulls[wanted])
+
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
@@ -278,6 +283,20 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
     if np.any(position != ends):
         raise InvalidRecordError("a record does not end where its own length says")
     return _Fields(timestamp_deltas, offset_deltas, keys, values, counts, names, contents)
+
+
+def _selected(fields: _Fields, wanted: Indices) -> _Fields:
+    """The fields of some records. Raises nothing: all were read."""
+    headers = np.repeat(wanted, fields.header_counts)
+    return _Fields(
+        fields.timestamp_deltas[wanted],
+        fields.offset_deltas[wanted],
+        fields.keys.only(wanted),
+        fields.values.only(wanted),
+        fields.header_counts[wanted],
+        fields.header_names.only(headers),
+        fields.header_values.only(headers),
+    )
 
 
 def _read_spans(data: Bytes, positions: Longs, ends: Longs) -> tuple[Spans, Longs]:
@@ -383,7 +402,7 @@ def _text(names: pa.Array) -> pa.Array:
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
 
 
-def _timestamps(batches: Sequence[Opened], counts: Longs, deltas: Longs, offsets: Longs) -> pa.Array:
+def _timestamps(batches: Sequence[Opened], owners: Longs, deltas: Longs, offsets: Longs) -> pa.Array:
     headers = [batch.header for batch in batches]
     appended = [header.timestamp_type is TimestampType.LOG_APPEND_TIME for header in headers]
     base = np.array(
@@ -393,11 +412,12 @@ def _timestamps(batches: Sequence[Opened], counts: Longs, deltas: Longs, offsets
         ],
         np.int64,
     )
-    milliseconds = np.repeat(base, counts) + np.where(np.repeat(np.array(appended), counts), 0, deltas)
-    beyond = np.flatnonzero((milliseconds > TIMESTAMP_MS_MAX) | (milliseconds < -TIMESTAMP_MS_MAX))
-    if beyond.size:
-        first = beyond[0]
+    if any(appended):
+        deltas = np.where(np.array(appended)[owners], 0, deltas)
+    milliseconds = base[owners] + deltas
+    if milliseconds.size and max(int(milliseconds.max()), -int(milliseconds.min())) > TIMESTAMP_MS_MAX:
+        first = int(np.argmax(np.abs(milliseconds) > TIMESTAMP_MS_MAX))
         raise InvalidRecordError(
             f"offset {offsets[first]} has timestamp {milliseconds[first]} ms, which microseconds cannot hold"
         )
-    return pa.array(milliseconds * MICROSECONDS_IN_MS).cast(SCHEMA.field("timestamp").type)
+    return pa.array(milliseconds * MICROSECONDS_IN_MS).view(SCHEMA.field("timestamp").type)

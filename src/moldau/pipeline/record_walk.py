@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from moldau.pipeline.varints import PADDING_BYTES, Longs, read_varints
+from moldau.pipeline.varints import PADDING_BYTES, Bytes, Longs, read_varints
 from moldau.records.errors import InvalidRecordError
 from moldau.records.varint import read_varlong
 
@@ -18,6 +18,9 @@ IN_STEP_COST: Final = 120
 """Records that a walk in Python passes in the time of one common step."""
 RECORD_SIZE_MIN: Final = 6
 """The attributes and five varints take a byte each at the least."""
+RUN_RECORDS: Final = 16
+"""Records that are walked before it is tried again whether the next ones are of one size."""
+RUN_TRIES_MAX: Final = 4
 
 _TOO_FEW: Final = "the records end before the batch's count is reached"
 
@@ -71,7 +74,7 @@ def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs
     return positions, ends
 
 
-def _lengths(source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", at: Longs) -> tuple[Longs, Longs]:
+def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
     """As ``read_varints``, with lengths of one and two bytes, by far the most, read in fewer operations."""
     first = source[at].astype(np.int64)
     if first.max() < 0x80:
@@ -85,32 +88,78 @@ def _lengths(source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", at: Longs) ->
 
 
 def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    positions: list[int] = []
-    ends: list[int] = []
+    """As :func:`_walk_in_step`, a batch after the other."""
     # Indexing a view costs three times as much. Whoever walks beyond the view does not end where it should.
     content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
-    try:
-        for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
-            ends.append(_walk(content, begin, count, positions))
-    except IndexError:
-        raise InvalidRecordError(_TOO_FEW) from None
-    return np.array(positions, np.int64), np.array(ends, np.int64)
+    source = np.frombuffer(data, np.uint8)
+    parts: list[Longs] = []
+    ends: list[int] = []
+    for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
+        ends.append(_walk(content, source, begin, count, parts))
+    return np.concatenate(parts) if parts else np.empty(0, np.int64), np.array(ends, np.int64)
 
 
-def _walk(data: bytes | bytearray, position: int, count: int, positions: list[int]) -> int:
+def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
     """Add where ``count`` records start, and return where they end; their lengths are checked later.
 
-    This is the one loop over records in Python, so lengths of one or two bytes are read in place.
+    Records of one size often stand in a row. Where some do, all that have the same length in the same place
+    are taken at once: one such record leads to the next, so that it needs no walk to know that they are
+    records.
     """
+    left = count
+    run_tries = RUN_TRIES_MAX
+    while left:
+        if run_tries and left > RUN_RECORDS:
+            found, position = _equal_records(source, position, left)
+            left -= len(found)
+            parts.append(found)
+            # Where sizes differ, looking for runs is given up.
+            run_tries = run_tries + 1 if len(found) > 2 * RUN_RECORDS else run_tries - 1
+            run_tries = min(run_tries, RUN_TRIES_MAX)
+            if not left:
+                break
+        some = min(left, RUN_RECORDS if run_tries else left)
+        positions: list[int] = []
+        position = _walk_one_by_one(data, position, some, positions)
+        parts.append(np.array(positions, np.int64))
+        left -= some
+    return position
+
+
+def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int]:
+    """Where records begin that follow each other from ``position`` on with one length, and their end."""
+    first = int(source[position])
+    if first < 0x80:
+        size_bytes, stride = 1, 1 + (first >> 1)
+    else:
+        second = int(source[position + 1])
+        if second >= 0x80:
+            return np.empty(0, np.int64), position
+        size_bytes, stride = 2, 2 + ((first & 0x7F | second << 7) >> 1)
+    count = min(count, (len(source) - PADDING_BYTES - position) // stride)
+    if count <= 0:
+        return np.empty(0, np.int64), position
+    equal = source[position : position + count * stride : stride] == first
+    if size_bytes == 2:
+        equal &= source[position + 1 : position + 1 + count * stride : stride][: len(equal)] == second
+    same = count if equal.all() else int(equal.argmin())
+    return np.arange(position, position + same * stride, stride, dtype=np.int64), position + same * stride
+
+
+def _walk_one_by_one(data: bytes | bytearray, position: int, count: int, positions: list[int]) -> int:
+    """The one loop over records in Python, so lengths of one or two bytes are read in place."""
     append = positions.append
-    for _ in range(count):
-        append(position)
-        raw = data[position]
-        if raw < 0x80:
-            position += 1 + (raw >> 1)
-        elif (more := data[position + 1]) < 0x80:
-            position += 2 + ((raw & 0x7F | more << 7) >> 1)
-        else:
-            size, position = read_varlong(data, position, 32)  # type: ignore[arg-type]
-            position += max(size, 0)
+    try:
+        for _ in range(count):
+            append(position)
+            raw = data[position]
+            if raw < 0x80:
+                position += 1 + (raw >> 1)
+            elif (more := data[position + 1]) < 0x80:
+                position += 2 + ((raw & 0x7F | more << 7) >> 1)
+            else:
+                size, position = read_varlong(data, position, 32)  # type: ignore[arg-type]
+                position += max(size, 0)
+    except IndexError:
+        raise InvalidRecordError(_TOO_FEW) from None
     return position

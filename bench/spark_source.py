@@ -1,0 +1,98 @@
+"""``format("moldau")`` beside Spark's own connector: ``python -m bench.spark_source``.
+
+Each row is a query that looks at every value of the same diskless topic. It needs PySpark, and for the
+comparison the connector's jars (``tools/fetch_clients.py``).
+"""
+
+import argparse
+import pathlib
+import statistics
+import tempfile
+import time
+from typing import Any, Final
+
+from bench.brokers import Broker
+from bench.diskless import DisklessMoldau
+from bench.measure import measure
+from bench.plan import FULL, QUICK, Plan, topic
+from bench.report import Report, environment, rounded
+
+CONNECTOR: Final = pathlib.Path(".tools/spark-kafka")
+RECORDS: Final = {100: 4_000_000, 1024: 1_000_000}
+PARTITIONS: Final = 8
+READERS: Final = {
+    "moldau, from objects": ("moldau", {}),
+    "moldau, through the broker": ("moldau", {"readFrom": "brokers"}),
+    "kafka": ("kafka", {"startingOffsets": "earliest"}),
+}
+
+
+def bench_spark_source(report: Report, folder: pathlib.Path, plan: Plan) -> None:
+    """Read a topic of each record size in each way."""
+    from moldau.pipeline.session import open_session
+
+    jars = sorted(str(path) for path in CONNECTOR.glob("*.jar"))
+    readers = {name: reader for name, reader in READERS.items() if reader[0] != "kafka" or jars}
+    broker = DisklessMoldau(folder / "spark", ())
+    session = open_session(f"local[{CORES},4]", **({"spark.jars": ",".join(jars)} if jars else {}))
+    try:
+        for size, records in RECORDS.items():
+            count = records // (4 if plan is QUICK else 1)
+            with topic(broker, f"spark-{size}", PARTITIONS) as name:
+                measure(broker, "produce", topic=name, partitions=PARTITIONS, record_size=size, records=count)
+                _compare(report, session, broker, name, size, count, readers, plan.repeats)
+    finally:
+        session.stop()
+        broker.stop()
+
+
+CORES: Final = 2
+
+
+def _compare(
+    report: Report,
+    session: Any,
+    broker: Broker,
+    name: str,
+    size: int,
+    records: int,
+    readers: dict[str, tuple[str, dict[str, str]]],
+    repeats: int,
+) -> None:
+    walls: dict[str, float] = {}
+    for reader, (source, options) in readers.items():
+        frame = session.read.format(source).option("kafka.bootstrap.servers", broker.bootstrap)
+        times = []
+        for _ in range(repeats + 1):
+            start = time.perf_counter()
+            loaded = frame.option("subscribe", name).options(**options).load()
+            (row,) = loaded.selectExpr("count(*) AS n", "sum(length(value)) AS size").collect()
+            times.append(time.perf_counter() - start)
+            if row.n != records:
+                raise RuntimeError(f"{reader}: {row.n} of {records} records were read")
+        walls[reader] = statistics.median(times[1:])  # the first run compiles and starts workers
+    for reader, wall_s in walls.items():
+        row = {
+            "reader": reader,
+            "record": f"{size} B",
+            "rows/s": f"{records / wall_s / 1e6:.2f} M",
+            "MB/s": rounded(records * size / wall_s / 1e6),
+            "times kafka": rounded(walls["kafka"] / wall_s) if "kafka" in walls else "",
+        }
+        report.add(f"Spark reads a diskless topic, {PARTITIONS} partitions, {CORES} cores", row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark_source", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short run")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    report = Report("spark-quick" if options.quick else "spark", environment({}))
+    with tempfile.TemporaryDirectory(prefix="moldau-bench-") as made:
+        bench_spark_source(report, pathlib.Path(made), plan)
+    report.print()
+    report.write()
+
+
+if __name__ == "__main__":
+    main()

@@ -358,7 +358,7 @@ class Leader:
         self.wal = Wal(world, self.steps)
         self.metadata = Metadata(world, self.steps)
         self.storage = Stepped(storage or ObjectStorageManager(world.store), self.steps)
-        self.led = [LedPartition(partition, epoch, **led) for partition in world.batches]
+        self.led = {partition: LedPartition(partition, epoch, **led) for partition in world.batches}
         keeper = SegmentKeeper(
             self.wal,
             self.metadata,  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ from moldau.server.cluster_view import (
     REMOTE_LOG_METADATA_TOPIC,
     ClusterView,
 )
+from moldau.server.consolidation_node import ConsolidationNode, ConsolidationSurroundings
 from moldau.server.controller_node import ControllerNode
 from moldau.server.diskless_kind import DisklessOffKind
 from moldau.server.diskless_node import DisklessNode, DisklessSurroundings
@@ -95,6 +96,7 @@ class Broker:
         self._logs = logs
         self._diskless = self._new_diskless() if diskless_settings.is_enabled(config) else None
         self._tiered = self._new_tiered() if tiered_settings.is_enabled(config) else None
+        self._consolidation = self._new_consolidation()
         self._hosting = self._new_hosting(logs)
         self._api = BrokerApi(self._parts())
         self._dispatcher = Dispatcher(
@@ -139,6 +141,23 @@ class Broker:
                 ensure_topic=lambda topic: self._api.ensure_topic(topic),
             )
         )
+
+    def _new_consolidation(self) -> ConsolidationNode | None:
+        """None unless there are both diskless topics and remote storage."""
+        if self._diskless is None or self._tiered is None:
+            return None
+        node = ConsolidationNode(
+            ConsolidationSurroundings(
+                machine=self._machine,
+                view=self._view,
+                configs=self._controller.configs,
+                meters=self._meters.registry,
+                diskless=self._diskless,
+                tiered=self._tiered,
+            )
+        )
+        self._diskless.kind.remote = node
+        return node
 
     def _new_hosting(self, logs: LogManager) -> PartitionHosting:
         configs = self._controller.configs
@@ -216,6 +235,8 @@ class Broker:
             await self._diskless.start()
         if self._tiered is not None:
             await self._tiered.start()
+        if self._consolidation is not None:
+            self._consolidation.start()
         publisher.subscribe(self)
         ports = await self._server.start()
         if self._monitoring is not None:
@@ -299,6 +320,8 @@ class Broker:
                 self._diskless.reconfigure()
             if self._tiered is not None:
                 self._tiered.reconfigure()
+            if self._consolidation is not None:
+                self._consolidation.reconfigure()
         else:
             self._hosting.reconfigure(name for kind, name in resources if kind == ResourceType.TOPIC)
 
@@ -318,6 +341,8 @@ class Broker:
         self._arrivals.release_all()
         await stopping
         await self._dispatcher.close()
+        if self._consolidation is not None:
+            await self._consolidation.stop()
         if self._tiered is not None:
             await self._tiered.stop()
         if self._diskless is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from moldau.cluster.topics_image import Topic
 from moldau.diskless.cache_bound import CacheBound
@@ -13,6 +14,18 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
+
+
+class RemoteHooks(Protocol):
+    """What is told of the diskless partitions of a broker with remote storage."""
+
+    def opened(self, partition: DisklessPartition) -> None: ...
+
+    def role_taken(self, partition: DisklessPartition) -> None: ...
+
+    def reconfigured(self, partition: DisklessPartition) -> None: ...
+
+    def closed(self, partition: DisklessPartition, *, deleted: bool) -> None: ...
 
 
 class DisklessKind:
@@ -29,6 +42,8 @@ class DisklessKind:
         self._local_id = local_id
         self._runtime = runtime
         self._log_config = log_config
+        self.remote: RemoteHooks | None = None
+        """Set before the first partition is opened, or never."""
 
     def open(self, topic: Topic, index: int) -> Partition:
         config = self._log_config(topic.name)
@@ -37,7 +52,10 @@ class DisklessKind:
         cache = PartitionCache(
             PartitionKey(topic.topic_id, index), topic.name, topic.partitions[index].diskless_coordinator, log
         )
-        return self._runtime.open_partition(cache, config)
+        partition = self._runtime.open_partition(cache, config)
+        if self.remote is not None:
+            self.remote.opened(partition)
+        return partition
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
         """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""
@@ -56,15 +74,21 @@ class DisklessKind:
         metadata = topic.partitions[partition.key.partition]
         partition.leader_epoch_in_metadata = metadata.leader_epoch
         partition.is_leader_in_metadata = metadata.leader == self._local_id
+        if self.remote is not None:
+            self.remote.role_taken(partition)
 
     def reconfigure(self, partition: Partition) -> None:
         assert isinstance(partition, DisklessPartition)
         partition.config = self._log_config(partition.topic)
         partition.cache.log.config = self._cache_config(partition.config)
+        if self.remote is not None:
+            self.remote.reconfigured(partition)
 
     def close(self, partition: Partition, *, deleted: bool) -> None:
         assert isinstance(partition, DisklessPartition)
         self._runtime.close_partition(partition)
+        if self.remote is not None:
+            self.remote.closed(partition, deleted=deleted)
         if deleted:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
 

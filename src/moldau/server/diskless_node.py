@@ -60,13 +60,14 @@ class DisklessNode:
         self._metadata_partitions = config.integer("diskless.metadata.topic.num.partitions")
         self._loads: set[asyncio.Task[None]] = set()
         self.coordinators = DisklessCoordinator(around.machine, opener=around.machine.open_sqlite)
+        # One node leads every coordinator; calls to others will go by RPC.
+        self.coordinator = self._new_batch_coordinator(around)
         try:
             self.runtime = DisklessRuntime(
                 around.machine,
                 diskless_settings.runtime_settings(config),
                 broker_id=around.local_id,
-                # One node leads every coordinator; calls to others will go by RPC.
-                coordinator=self._new_batch_coordinator(around),
+                coordinator=self.coordinator,
                 local=self.coordinators,
                 all_coordinators=self.coordinators,
                 coordinator_ids=self._coordinator_ids,

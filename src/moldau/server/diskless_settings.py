@@ -7,6 +7,9 @@ from moldau.config.broker import BrokerConfig
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writer import WriterSettings
 from moldau.objects import StorageSettings
+from moldau.storage.log_config import LogConfig
+from moldau.tiered.consolidation.engine import DEFAULT_UNIT_BYTES, EngineSettings
+from moldau.tiered.consolidation.plan import SegmentRules
 
 OPTION_PREFIX: Final = "diskless.storage."
 _FREE_PUTS_PER_SECOND: Final = 100.0
@@ -31,6 +34,20 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
         file_delete_grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
         orphan_scan_interval_ms=config.integer("diskless.coordinator.orphan.scan.interval.ms"),
         snapshot_records=config.integer("diskless.metadata.max.new.records.between.snapshots"),
+    )
+
+
+def consolidation_engine(config: BrokerConfig) -> EngineSettings:
+    """How much a broker consolidates at a time."""
+    segment_bytes = config.integer("diskless.consolidation.segment.bytes")
+    return EngineSettings(unit_bytes=max(DEFAULT_UNIT_BYTES, segment_bytes))
+
+
+def consolidation_rules(config: BrokerConfig, topic: LogConfig) -> SegmentRules:
+    """Which batches of a topic make a segment."""
+    return SegmentRules(
+        segment_bytes=min(config.integer("diskless.consolidation.segment.bytes"), topic.segment_bytes),
+        max_age_ms=min(config.integer("diskless.consolidation.max.age.ms"), topic.segment_ms),
     )
 
 

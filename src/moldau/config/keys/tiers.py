@@ -315,5 +315,33 @@ MOLDAU = (
         " 0 turns that off, and -1 is 8, or 100 where requests cost nothing (files, memory).",
         check=at_least(-1),
     ),
+    boolean(
+        "diskless.consolidation.enable",
+        True,
+        "Whether brokers with tiered storage build the segments of diskless topics themselves; false where an"
+        " outside engine does. What was recorded is kept in order, and expires, all the same.",
+        update=CLUSTER_WIDE,
+    ),
+    int32(
+        "diskless.consolidation.interval.ms",
+        30_000,
+        "How often a broker looks whether the WAL of a partition that it leads makes a segment.",
+        check=at_least(1),
+    ),
+    int32(
+        "diskless.consolidation.segment.bytes",
+        64 * MIB,
+        "The size at which batches in the WAL make a segment; a topic's smaller `segment.bytes` counts.",
+        check=at_least(1),
+        update=CLUSTER_WIDE,
+    ),
+    int64(
+        "diskless.consolidation.max.age.ms",
+        60 * MINUTE_MS,
+        "How long a batch stays in the WAL before it makes a segment with those behind it, however few they"
+        " are; a topic's smaller `segment.ms` counts.",
+        check=at_least(0),
+        update=CLUSTER_WIDE,
+    ),
     string("metrics.listener", None, "Where `/metrics` and `/health` are served, as `host:port`.", LOW),
 )

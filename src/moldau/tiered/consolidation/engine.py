@@ -27,6 +27,7 @@ __all__ = ["BrokerEngine", "EngineSettings"]
 logger = logging.getLogger(__name__)
 
 ENGINE_NAME: Final = "broker"
+DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
 
 
@@ -34,7 +35,7 @@ _PUBLISH_TRIES: Final = 3
 class EngineSettings:
     """Bounds; bytes, milliseconds."""
 
-    unit_bytes: int = 64 * 1024**2
+    unit_bytes: int = DEFAULT_UNIT_BYTES
     """What is in memory at a time."""
     plan_bytes: int = 512 * 1024**2
     """What is planned at a time."""

@@ -8,7 +8,7 @@ comes early waits for those before it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -86,7 +86,7 @@ class ConsolidationLeader:
         self,
         keeper: SegmentKeeper,
         wal: WalCoordinator,
-        led: Callable[[], Sequence[LedPartition]],
+        led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
         clock: Clock,
         entropy: Entropy,
         broker_id: int,
@@ -110,9 +110,8 @@ class ConsolidationLeader:
 
     async def tidy_all(self) -> None:
         """Go on with what was left, apply retention, delete what is not needed: for each partition."""
-        led = self._led()
-        self._forget_others(led)
-        for one in led:
+        self._forget_others()
+        for one in list(self._led().values()):
             async with self._lock(one.partition):
                 standing = await self._tidy(one)
             if standing is not None:
@@ -134,9 +133,9 @@ class ConsolidationLeader:
         self.standings[partition] = standing
         return standing
 
-    def _forget_others(self, led: Iterable[LedPartition]) -> None:
+    def _forget_others(self) -> None:
         """Partitions that this broker leads no more."""
-        known = {one.partition for one in led}
+        known = self._led()
         for plan in self._plans:
             if plan.partition not in known:
                 self._plans.drop(plan)
@@ -160,10 +159,12 @@ class ConsolidationLeader:
         renew, is planned anew. ``topics``: only these. Partitions whose coordinator or metadata do not
         answer are left out.
         """
+        self._forget_others()
         led = [
-            one for one in self._led() if one.may_copy and (topics is None or one.partition.topic in topics)
+            one
+            for one in self._led().values()
+            if one.may_copy and (topics is None or one.partition.topic in topics)
         ]
-        self._forget_others(self._led())
         self._turn += 1
         start = self._turn % len(led) if led else 0
         until_ms = self._clock.now_ms() + lease_ms
@@ -261,9 +262,8 @@ class ConsolidationLeader:
     async def give_up(self, lease_id: UUID, partitions: Collection[TopicIdPartition] | None = None) -> None:
         """An engine does not go on with its plan (of some partitions): others may."""
         ended = self._plans.give_up(lease_id, partitions)
-        led = {one.partition: one for one in self._led()}
         for plan in ended:
-            one = led.get(plan.partition)
+            one = self._led().get(plan.partition)
             if one is not None:
                 async with self._lock(plan.partition):
                     standing = await self._tidy(one)
@@ -272,12 +272,11 @@ class ConsolidationLeader:
 
     async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
         """Segments that were copied: record them as finished, then let the WAL begin behind them."""
-        led = {one.partition: one for one in self._led()}
         answers: dict[UUID, PublishedSegment] = {}
         for partition in dict.fromkeys(copy.partition for copy in copies):
             some = [copy for copy in copies if copy.partition == partition]
             async with self._lock(partition):
-                answers.update(await self._publish_some(led.get(partition), lease_id, some))
+                answers.update(await self._publish_some(self._led().get(partition), lease_id, some))
         return [answers[copy.segment_id] for copy in copies]
 
     async def _publish_some(

@@ -1,5 +1,6 @@
 """Where a diskless partition stands, and putting in order what is recorded of its segments."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _State: Final = RemoteLogSegmentState
 _STEPS_MAX: Final = 1_000
+_READY_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +57,20 @@ class SegmentKeeper:
         clock: Clock,
         broker_id: int,
         metadata_partition: Callable[[TopicIdPartition], int],
+        *,
+        on_deleted: Callable[[UUID], None] = lambda _: None,
     ) -> None:
-        """``metadata_partition``: which partition of the metadata topic tells of a partition."""
+        """``metadata_partition``: which partition of the metadata topic tells of a partition.
+
+        ``on_deleted`` is told of each segment whose objects are gone.
+        """
         self.metadata = metadata
         self._wal = wal
         self._storage = storage
         self._clock = clock
         self._broker_id = broker_id
         self._metadata_partition = metadata_partition
+        self._on_deleted = on_deleted
 
     async def tidy(self, led: LedPartition, own: Collection[UUID]) -> Standing:
         """Fence older leaders, go on with what they left, and move the log start over what has expired.
@@ -71,7 +79,8 @@ class SegmentKeeper:
         when somebody does not answer: what is done is done, the rest is for the next time.
         """
         partition = led.partition
-        await self.metadata.wait_ready(partition)
+        async with asyncio.timeout(_READY_TIMEOUT_S):
+            await self.metadata.wait_ready(partition)
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         here = await self.fence(led)
         for _ in range(_STEPS_MAX):
@@ -153,6 +162,7 @@ class SegmentKeeper:
                     self.event(segment, _State.DELETE_SEGMENT_STARTED)
                 )
             await self._storage.delete_log_segment_data(segment)
+            self._on_deleted(segment.id.id)
             await self.metadata.update_remote_log_segment_metadata(
                 self.event(segment, _State.DELETE_SEGMENT_FINISHED)
             )

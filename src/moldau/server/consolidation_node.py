@@ -1,0 +1,154 @@
+"""Diskless topics on a broker with remote storage: they leave the WAL, are read on below it, and go whole."""
+
+from dataclasses import dataclass
+
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.repeating import Repeating
+from moldau.metrics import Meters
+from moldau.runtime.machine import Machine
+from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC, ClusterView
+from moldau.server.diskless_node import DisklessNode
+from moldau.server.diskless_remote_part import DisklessRemotePart
+from moldau.server.diskless_settings import consolidation_engine, consolidation_rules
+from moldau.server.tiered_node import TieredNode
+from moldau.server.topic_configs import EffectiveConfigs
+from moldau.storage.log_config import LogConfig
+from moldau.tiered.consolidation.engine import BrokerEngine
+from moldau.tiered.consolidation.leader import ConsolidationLeader
+from moldau.tiered.consolidation.ports import LedPartition
+from moldau.tiered.consolidation.retention import Retention
+from moldau.tiered.consolidation.standing import SegmentKeeper
+from moldau.tiered.metadata_topic import metadata_partition_of
+from moldau.tiered.segments import TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsolidationSurroundings:
+    """What a node lends to consolidation."""
+
+    machine: Machine
+    view: ClusterView
+    configs: EffectiveConfigs
+    meters: Meters
+    diskless: DisklessNode
+    tiered: TieredNode
+
+
+class ConsolidationNode:
+    """Follows the diskless partitions of this broker; started after both halves, stopped before them.
+
+    Implements the hooks of :class:`moldau.server.diskless_kind.DisklessKind`.
+    """
+
+    def __init__(self, around: ConsolidationSurroundings) -> None:
+        self._around = around
+        self._tiered = around.tiered
+        self._led: dict[TopicIdPartition, LedPartition] = {}
+        self._held: dict[TopicIdPartition, DisklessPartition] = {}
+        runtime, machine = around.diskless.runtime, around.machine
+        broker_id = around.view.local_id
+        self.keeper = SegmentKeeper(
+            around.diskless.coordinator,
+            around.tiered.metadata,
+            around.tiered.storage,
+            machine.clock,
+            broker_id,
+            self._metadata_partition,
+            on_deleted=around.tiered.indexes.remove,
+        )
+        self.leader = ConsolidationLeader(
+            self.keeper,
+            around.diskless.coordinator,
+            lambda: self._led,
+            machine.clock,
+            machine.entropy,
+            broker_id,
+        )
+        self.engine = BrokerEngine(
+            self.leader,
+            runtime.storage,
+            around.tiered.storage,
+            machine.workers,
+            around.meters,
+            consolidation_engine(around.configs.broker),
+            is_enabled=lambda: around.configs.broker.flag("diskless.consolidation.enable"),
+        )
+        interval_ms = around.configs.broker.integer("diskless.consolidation.interval.ms")
+        self._repeating = Repeating("consolidation", self._run_once, interval_ms)
+
+    def start(self) -> None:
+        self._repeating.start()
+
+    async def stop(self) -> None:
+        """End where it is: all of it may be begun anew."""
+        await self._repeating.stop()
+
+    async def _run_once(self) -> None:
+        await self.engine.run_once()
+
+    def nudge(self) -> None:
+        """Do now what would be done at the end of the interval."""
+        self._repeating.nudge()
+
+    def reconfigure(self) -> None:
+        """The broker's dynamic configuration has changed."""
+        for partition in list(self._held.values()):
+            self.reconfigured(partition)
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def opened(self, partition: DisklessPartition) -> None:
+        """Records below the WAL can be read on this broker."""
+        name = _identity(partition)
+        self._held[name] = partition
+        partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
+
+    def role_taken(self, partition: DisklessPartition) -> None:
+        """This broker leads the partition or follows it, as the metadata say."""
+        name = _identity(partition)
+        metadata = self._tiered.metadata
+        if partition.is_leader:
+            self._led[name] = self._as_led(name, partition)
+            metadata.on_partition_leadership_changes([name], [])
+        else:
+            self._led.pop(name, None)
+            metadata.on_partition_leadership_changes([], [name])
+
+    def reconfigured(self, partition: DisklessPartition) -> None:
+        """The topic's configuration has changed."""
+        name = _identity(partition)
+        if name in self._led:
+            self._led[name] = self._as_led(name, partition)
+
+    def closed(self, partition: DisklessPartition, *, deleted: bool) -> None:
+        """The partition has left this broker; with ``deleted``, its topic is gone."""
+        name = _identity(partition)
+        self._held.pop(name, None)
+        partition.remote = None
+        was_led = self._led.pop(name, None) is not None
+        if deleted and was_led:
+            self._tiered.remover.delete_partition(name)
+        else:
+            self._tiered.metadata.on_stop_partitions([name])
+
+    def _as_led(self, name: TopicIdPartition, partition: DisklessPartition) -> LedPartition:
+        config: LogConfig = partition.config
+        retention = Retention()
+        if config.cleanup_delete:
+            retention = Retention(config.retention_ms, config.retention_bytes)
+        return LedPartition(
+            name,
+            partition.leader_epoch,
+            consolidation_rules(self._around.configs.broker, config),
+            retention,
+            config.index_interval_bytes,
+            may_copy=not config.remote_log_copy_disable,
+        )
+
+    def _metadata_partition(self, partition: TopicIdPartition) -> int:
+        topic = self._around.view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)
+        return metadata_partition_of(partition, len(topic.partitions) if topic is not None else 1)
+
+
+def _identity(partition: DisklessPartition) -> TopicIdPartition:
+    return TopicIdPartition(partition.key.topic_id, partition.topic, partition.key.partition)

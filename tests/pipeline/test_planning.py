@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.pipeline.planning import OffsetRange, split, unit_size
+from moldau.pipeline.planning import OffsetRange, group, split, unit_size
 
 ranges = st.lists(
     st.builds(
@@ -32,3 +32,21 @@ def test_units_cover_every_offset_once_and_none_is_too_long(wanted: list[OffsetR
 def test_there_are_as_many_units_as_asked_for(wanted: list[OffsetRange], units_min: int) -> None:
     total = sum(end - start for _, start, end in wanted)
     assert len(split(wanted, unit_size(wanted, units_min, 10**9))) >= min(total, units_min)
+
+
+def test_neighbours_in_objects_are_read_together_in_windows() -> None:
+    ranges = [OffsetRange(0, 0, 100), OffsetRange(1, 50, 150), OffsetRange(2, 0, 10), OffsetRange(3, 0, 1)]
+    assert group(ranges, {0: 7, 1: 7, 3: 9}, 100) == [
+        (OffsetRange(2, 0, 10),),
+        (OffsetRange(0, 0, 50), OffsetRange(1, 50, 100)),
+        (OffsetRange(0, 50, 100), OffsetRange(1, 100, 150)),
+        (OffsetRange(3, 0, 1),),
+    ]
+
+
+def test_groups_are_bounded_and_lose_nothing() -> None:
+    ranges = [OffsetRange(partition, 0, partition % 3) for partition in range(40)]
+    units = group(ranges, dict.fromkeys(range(40), 0), 2)
+    assert max(map(len, units)) <= 16
+    found = sorted((one.partition, offset) for unit in units for one in unit for offset in range(*one[1:]))
+    assert found == [(one.partition, offset) for one in ranges for offset in range(*one[1:])]

@@ -24,6 +24,8 @@ class BrokerReader:
         self._source = source
         self._wanted = wanted
         self._position = wanted.start
+        self.first_offset = wanted.start
+        """Records below it are deleted, though a batch may still have them."""
         self._where = f"{source.topic}-{wanted.partition}"
 
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
@@ -109,4 +111,4 @@ class BrokerReader:
             raise ToolError(f"{self._where} has no offset {self._position} (yet)")
         if not self._source.may_lose:
             raise ToolError(f"{self._where}: offsets {self._position} to {first - 1} were deleted meanwhile")
-        self._position = first
+        self._position = self.first_offset = first

@@ -65,6 +65,8 @@ class FoundBatch(NamedTuple):
     """``None``: the one that the batch has."""
     append_time_ms: int | None = None
     """``None``: timestamps are those of the batch."""
+    first_offset: int = 0
+    """Records below it are deleted, though the batch still has them."""
 
 
 class Opened(NamedTuple):
@@ -73,11 +75,12 @@ class Opened(NamedTuple):
     header: BatchHeader
     data: bytes | memoryview
     partition: int = 0
+    first_offset: int = 0
 
 
 def _open(found: FoundBatch) -> Opened | None:
     """The batch with its final header; ``None`` for a control batch."""
-    data, partition, base_offset, append_time_ms = found
+    data, partition, base_offset, append_time_ms, first_offset = found
     try:
         header = check_batch(data)
     except CorruptRecordError as error:
@@ -98,7 +101,7 @@ def _open(found: FoundBatch) -> Opened | None:
     if append_time_ms is not None:
         attributes = header.attributes | TIMESTAMP_TYPE_BIT
         header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
-    return Opened(header, content, partition)
+    return Opened(header, content, partition, first_offset)
 
 
 def decode(
@@ -133,7 +136,7 @@ def decode_found(
             opened = _open(found)
             if opened is None:
                 continue
-            header, data, partition = opened
+            header, data, partition, _ = opened
             within = ranges[partition]
             if header.last_offset < within.start or header.base_offset >= within.end:
                 continue
@@ -203,13 +206,16 @@ def _wanted(
     batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], owners: Longs, offsets: Longs
 ) -> Indices | None:
     """Which records lie in their range; ``None`` where all do, as in most chunks."""
-    limits = [ranges[batch.partition] for batch in batches]
+    limits = [
+        (max(ranges[batch.partition].start, batch.first_offset), ranges[batch.partition].end)
+        for batch in batches
+    ]
     if len(set(limits)) == 1:
-        start, end = limits[0].start, limits[0].end
+        start, end = limits[0]
         if offsets.size == 0 or (offsets.min() >= start and offsets.max() < end):
             return None
-    starts = np.array([limit.start for limit in limits], np.int64)[owners]
-    ends = np.array([limit.end for limit in limits], np.int64)[owners]
+    starts = np.array([start for start, _ in limits], np.int64)[owners]
+    ends = np.array([end for _, end in limits], np.int64)[owners]
     inside: Indices = (offsets >= starts) & (offsets < ends)
     return None if inside.all() else inside
 

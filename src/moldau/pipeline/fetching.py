@@ -1,7 +1,7 @@
 """Finding a topic's offsets, and reading ranges of them, in a task or anywhere else."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
 from moldau.client.cluster import EARLIEST, LATEST, Client, connected, parse_bootstrap
@@ -46,11 +46,12 @@ def fetch_found(source: Source, wanted: Sequence[OffsetRange]) -> Iterator[Found
     """
     with asyncio.Runner() as runner:
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
+        chunks = _chunks(client, source, wanted)
         try:
-            chunks = _chunks(client, source, wanted)
             while (chunk := runner.run(_next(chunks))) is not None:
                 yield from chunk
         finally:
+            runner.run(chunks.aclose())
             runner.run(client.close())
 
 
@@ -60,15 +61,16 @@ async def _next(chunks: AsyncIterator[list[FoundBatch]]) -> list[FoundBatch] | N
 
 async def _chunks(
     client: Client, source: Source, wanted: Sequence[OffsetRange]
-) -> AsyncIterator[list[FoundBatch]]:
+) -> AsyncGenerator[list[FoundBatch], None]:
     owners = source.wal.coordinators if source.wal is not None else {}
     by_coordinator: dict[int, list[OffsetRange]] = {}
     for one in wanted:
         if one.partition in owners:
             by_coordinator.setdefault(owners[one.partition], []).append(one)
             continue
-        async for chunk in BrokerReader(client, source, one).chunks():
-            yield [FoundBatch(batch, one.partition) for batch in chunk]
+        reader = BrokerReader(client, source, one)
+        async for chunk in reader.chunks():
+            yield [FoundBatch(batch, one.partition, first_offset=reader.first_offset) for batch in chunk]
     for ranges in by_coordinator.values():
         assert source.wal is not None
         async for found in WalReader(client, source, source.wal, ranges).chunks():

@@ -54,6 +54,7 @@ class WalReader:
         self._topic_id = UUID(source.topic_id)
         self._ends = {one.partition: one.end for one in ranges}
         self._positions = {one.partition: one.start for one in ranges}
+        self._firsts = dict(self._positions)
         self._records_a_batch = 0.0
         self._vanished = 0
 
@@ -155,7 +156,7 @@ class WalReader:
             raise ToolError(
                 f"{self._where(partition)}: offsets {position} to {first - 1} were deleted meanwhile"
             )
-        self._positions[partition] = first
+        self._positions[partition] = self._firsts[partition] = first
 
     # -- bytes ----------------------------------------------------------------------------------
 
@@ -215,7 +216,8 @@ class WalReader:
             if self._source.committed_only and data[_ATTRIBUTES_LOW_AT] & (TRANSACTIONAL_BIT | CONTROL_BIT):
                 return None
             appended_ms = one.log_append_time_ms if one.timestamp_type == LOG_APPEND_TIME else None
-            found.append(FoundBatch(data, one.partition_index, one.base_offset, appended_ms))
+            first = self._firsts[one.partition_index]
+            found.append(FoundBatch(data, one.partition_index, one.base_offset, appended_ms, first))
         return found
 
     # -- the other way --------------------------------------------------------------------------
@@ -236,7 +238,7 @@ class WalReader:
             )  # fmt: skip
             reader = BrokerReader(self._client, self._source, OffsetRange(partition, position, end))
             async for chunk in reader.chunks():
-                yield [FoundBatch(batch, partition) for batch in chunk]
+                yield [FoundBatch(batch, partition, first_offset=reader.first_offset) for batch in chunk]
             self._positions[partition] = end
 
     async def _wal_start(self, partition: int, end: int) -> int:

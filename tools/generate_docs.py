@@ -4,8 +4,11 @@
 """
 
 import asyncio
+import enum
 import pathlib
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from moldau.cli.docs import cli_page
 from moldau.cluster.broker_lifecycle import MOVES as BROKER_MOVES
@@ -18,6 +21,7 @@ from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.quorum.transitions import mermaid as quorum_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
+from moldau.tiered.lifecycle import PARTITION_DELETE_TRANSITIONS, SEGMENT_TRANSITIONS
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 
@@ -39,6 +43,16 @@ _STATES = """# State machines
 
 ```mermaid
 {broker}```
+
+## A segment in the remote tier
+
+```mermaid
+{segment}```
+
+## The removal of a partition's remote data
+
+```mermaid
+{removal}```
 """
 
 _PROTOCOL = """# What a client sees
@@ -73,9 +87,21 @@ def states_page() -> str:
     def named(state: object) -> str:
         return str(getattr(state, "value", state)).replace(" ", "_")
 
+    def tabled(transitions: Mapping[Any, frozenset[enum.Enum]]) -> dict[str, list[str]]:
+        return {
+            "[*]" if source is None else source.name: sorted(target.name for target in targets)
+            for source, targets in transitions.items()
+        }
+
     groups = {named(s): sorted(map(named, targets)) for s, targets in GROUP_TRANSITIONS.items()}
     broker = {named(s): sorted(map(named, targets)) for s, targets in BROKER_MOVES.items()}
-    return _STATES.format(quorum=quorum_diagram(), group=diagram(groups), broker=diagram(broker))
+    return _STATES.format(
+        quorum=quorum_diagram(),
+        group=diagram(groups),
+        broker=diagram(broker),
+        segment=diagram(tabled(SEGMENT_TRANSITIONS)),
+        removal=diagram(tabled(PARTITION_DELETE_TRANSITIONS)),
+    )
 
 
 def protocol_page() -> str:

@@ -20,8 +20,9 @@ class Mood:
     def __init__(self) -> None:
         self.is_down = False
         self.custom_metadata: bytes | None = None
-        self.slow = threading.Event()
-        """Set: reads wait until it is cleared."""
+        self.answers = threading.Event()
+        """While it is not set, the store keeps everybody waiting."""
+        self.answers.set()
 
     @contextlib.contextmanager
     def down(self) -> Iterator[None]:
@@ -33,11 +34,11 @@ class Mood:
 
     @contextlib.contextmanager
     def stalled(self) -> Iterator[None]:
-        self.slow.set()
+        self.answers.clear()
         try:
             yield
         finally:
-            self.slow.clear()
+            self.answers.set()
 
 
 MOOD = Mood()
@@ -50,8 +51,8 @@ class MoodyStorageManager:
     async def _judge(self) -> None:
         if MOOD.is_down:
             raise RemoteStorageError("the store is down")
-        while MOOD.slow.is_set():
-            await asyncio.sleep(0.01)
+        if not MOOD.answers.is_set():
+            await asyncio.to_thread(MOOD.answers.wait)
 
     async def copy_log_segment_data(self, *copied: Any) -> bytes | None:
         await self._judge()

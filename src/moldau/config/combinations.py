@@ -161,8 +161,8 @@ def _check_log(config: NodeSettings) -> None:
     _require(
         len(config.log_dirs) == 1 or not config.flag("remote.log.storage.system.enable"),
         "remote.log.storage.system.enable",
-        f"Multiple log directories `{','.join(config.log_dirs)}` are not supported when remote log storage is "
-        "enabled.",
+        f"Multiple log directories `{','.join(config.log_dirs)}` are not supported when remote log storage "
+        "is enabled.",
     )
     _require(config.log_roll_ms >= 1, "log.roll.ms", "log.roll.ms must be greater than or equal to 1")
     jitter = config.optional_integer("log.roll.jitter.ms")

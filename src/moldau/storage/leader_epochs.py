@@ -123,6 +123,14 @@ class LeaderEpochs:
         self._entries[:above] = [EpochEntry(first.epoch, start_offset)]
         return True
 
+    def extend_back(self, entries: Iterable[EpochEntry]) -> None:
+        """Put the history of the offsets before the first entry in front of it."""
+        known = self._entries
+        earlier = [entry for entry in entries if not known or entry.start_offset < known[0].start_offset]
+        self._entries = []
+        for entry in (*earlier, *known):
+            self.assign(entry.epoch, entry.start_offset)
+
     def in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
         """The epochs of the offsets in ``[start, end)``, the first beginning at ``start_offset``.
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, Self
 
 from moldau.records.batch import BatchHeader
@@ -132,6 +132,13 @@ class LogState:
         )
         self._save_epochs()
         self._last_epoch = self._latest_epoch()
+
+    def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
+        """The epochs of offsets before the first local segment were lost, and are found again."""
+        with self.guarded("writing the leader epochs of"):
+            self.leader_epochs.extend_back(entries)
+            self.leader_epochs.truncate_from_start(self.log_start_offset)
+            self._save_epochs()
 
     def settle_start(self) -> None:
         """Without a remote tier a log begins with its first local segment."""
@@ -275,5 +282,5 @@ def _first_offset(checkpointed: int, epochs: LeaderEpochs, first_local_offset: i
         return checkpointed
     earliest = epochs.earliest
     if earliest is None:
-        return first_local_offset
+        return checkpointed
     return min(max(checkpointed, earliest.start_offset), first_local_offset)

@@ -9,6 +9,8 @@ from moldau.tiered.deletion import delete_segment
 from moldau.tiered.expiry import Retention, plan_expiry, unreferenced
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.lineage import LogLineage
+from moldau.tiered.restoring import restore_start
+from moldau.tiered.segment_cache import epoch_ranges
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, Surroundings, TaskPartition
 
@@ -23,6 +25,7 @@ class ExpirationTask:
     def __init__(self, around: Surroundings, partition: TaskPartition) -> None:
         self._around = around
         self._partition = partition
+        self._has_start = False
         self._gauges = around.meters.gauges(partition.partition.topic, partition.partition.partition)
 
     async def run(self) -> None:
@@ -30,6 +33,9 @@ class ExpirationTask:
         ``RemoteStorageError``; the next round goes on from there."""
         around, log, partition = self._around, self._partition.log, self._partition.partition
         await around.metadata.wait_ready(partition)
+        if not self._has_start:
+            await restore_start(around, partition, log)
+            self._has_start = True
         await self._remove(self._leftovers())
         started_s = asyncio.get_running_loop().time()
         segments = around.metadata.list_remote_log_segments(partition)
@@ -53,11 +59,11 @@ class ExpirationTask:
     def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         around, partition = self._around, self._partition.partition
         segments = around.metadata.list_remote_log_segments(partition)
-        epochs = {start.epoch for segment in segments for start in segment.leader_epochs}
         referenced = {
-            segment.id.id
-            for epoch in epochs
-            for segment in around.metadata.list_remote_log_segments(partition, epoch)
+            found.id.id
+            for segment in segments
+            for epoch, first_offset, _ in epoch_ranges(segment)
+            if (found := around.metadata.remote_log_segment_metadata(partition, epoch, first_offset))
         }
         return unreferenced(
             segments,

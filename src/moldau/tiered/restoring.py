@@ -1,0 +1,66 @@
+"""What a new leader makes sure of: its log begins where the remote tier does, and so do its epochs."""
+
+import logging
+from collections.abc import Sequence
+
+from moldau.storage.checkpoint import CheckpointError, parse_checkpoint, parse_number
+from moldau.storage.leader_epochs import EpochEntry
+from moldau.storage.log import PartitionLog
+from moldau.tiered.expiry import is_of_lineage
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.lineage import LogLineage
+from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.storage_manager import IndexType, RemoteStorageError
+from moldau.tiered.tasks.surroundings import Surroundings
+
+__all__ = ["restore_start"]
+
+logger = logging.getLogger(__name__)
+
+
+async def restore_start(around: Surroundings, partition: TopicIdPartition, log: PartitionLog) -> None:
+    """Called when the partition's metadata are loaded. Raises ``RemoteStorageError``.
+
+    Epochs that were lost come from the newest remote segment, which has those of all offsets before it.
+    What the previous leader has deleted while this replica did not hear of it is no part of the log.
+    """
+    if log.log_start_offset >= log.local_log_start_offset:
+        return
+    finished = [
+        segment
+        for segment in around.metadata.list_remote_log_segments(partition)
+        if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        and segment.start_offset < log.local_log_start_offset
+    ]
+    if log.leader_epochs.epoch_for_offset(log.log_start_offset) is None and finished:
+        newest = max(finished, key=lambda segment: (segment.leader_epochs[-1].epoch, segment.end_offset))
+        log.restore_epochs(await _epochs_of(around, newest))
+        logger.warning("the leader epochs of %s were restored from %s", partition, newest.id)
+    first_offset = _first_remote_offset(finished, log)
+    if first_offset > log.log_start_offset:
+        logger.warning("%s begins at offset %d: nothing is before it", partition, first_offset)
+        log.update_log_start_offset(first_offset)
+
+
+def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:
+    lineage = LogLineage(log.leader_epochs)
+    starts = [
+        max(segment.start_offset, log.log_start_offset)
+        for segment in finished
+        if segment.end_offset >= log.log_start_offset
+        and is_of_lineage(segment, lineage, max(segment.start_offset, log.log_start_offset))
+    ]
+    return min(starts, default=log.local_log_start_offset)
+
+
+async def _epochs_of(around: Surroundings, segment: RemoteLogSegmentMetadata) -> list[EpochEntry]:
+    content = bytes(await around.storage.fetch_index(segment, IndexType.LEADER_EPOCH))
+    name = f"leader epochs of {segment.id}"
+    try:
+        rows = parse_checkpoint(content, name, 2)
+        return [
+            EpochEntry(parse_number(epoch, name, line), parse_number(offset, name, line))
+            for line, (epoch, offset) in enumerate(rows, start=3)
+        ]
+    except CheckpointError as error:
+        raise RemoteStorageError(str(error), transient=False) from error

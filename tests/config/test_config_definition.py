@@ -91,6 +91,13 @@ def test_plug_in_keys_are_passed_on():
     assert config.passed_on("rsm.config.") == {"bucket": "b", "region": "r"}
 
 
+def test_plug_ins_may_have_prefixes_of_their_own():
+    config = BrokerConfig({"remote.log.storage.manager.impl.prefix": "cold.", "cold.bucket": "b"})
+    assert config.passed_on("cold.") == {"bucket": "b"}
+    with pytest.raises(ConfigError, match=r"Unknown configuration cold\.bucket"):
+        BrokerConfig({"cold.bucket": "b"})
+
+
 @pytest.mark.parametrize("definition", [BROKER, TOPIC], ids=["broker", "topic"])
 def test_every_default_survives_text(definition):
     for each in definition:

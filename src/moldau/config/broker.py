@@ -42,6 +42,8 @@ BROKER = ConfigDef(
     ),
 )
 
+_PREFIX_KEYS = ("remote.log.storage.manager.impl.prefix", "remote.log.metadata.manager.impl.prefix")
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -60,9 +62,13 @@ class BrokerConfig(NodeSettings):
         self._layers = (
             (ConfigSource.DYNAMIC_BROKER, BROKER.parse(self.dynamic)),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, BROKER.parse(self.cluster_defaults)),
-            (ConfigSource.STATIC_BROKER, BROKER.parse(self.static)),
+            (ConfigSource.STATIC_BROKER, BROKER.parse(self.static, self._own_prefixes())),
         )
         super().__init__({key.name: self._effective(key.name)[0] for key in BROKER})
+
+    def _own_prefixes(self) -> tuple[str, ...]:
+        """Prefixes for the tiers' plug-ins that the file chose instead of the usual ones."""
+        return tuple(filter(None, (self.static.get(key) for key in _PREFIX_KEYS)))
 
     @classmethod
     def from_properties(

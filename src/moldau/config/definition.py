@@ -193,13 +193,16 @@ class ConfigDef:
         """Whether the key belongs to a plug-in, which checks it itself (``rsm.config.…``)."""
         return name.startswith(self._prefixes) if self._prefixes else False
 
-    def parse(self, values: Mapping[str, str]) -> dict[str, Value]:
-        """Typed values of the given keys (no defaults); raises :class:`ConfigError` for the first bad one."""
+    def parse(self, values: Mapping[str, str], passed_on: tuple[str, ...] = ()) -> dict[str, Value]:
+        """Typed values of the given keys (no defaults); raises :class:`ConfigError` for the first bad one.
+
+        ``passed_on`` are more prefixes of keys that belong to plug-ins.
+        """
         typed: dict[str, Value] = {}
         for name, text in values.items():
             key = self._keys.get(name)
             if key is None:
-                if self.is_passed_on(name):
+                if self.is_passed_on(name) or (passed_on and name.startswith(passed_on)):
                     typed[name] = text
                     continue
                 raise self.unknown(name)

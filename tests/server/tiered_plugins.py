@@ -1,0 +1,28 @@
+"""Managers of somebody else's, as ``remote.log.*.manager.class.name`` finds them."""
+
+from collections.abc import Mapping
+
+from moldau.metrics import Meters
+from moldau.objects import MemoryStorage
+from moldau.runtime import Machine
+from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage_manager import RemoteStorageError
+
+GIVEN: list[dict[str, str]] = []
+
+
+def open_storage(configs: Mapping[str, str], machine: Machine, meters: Meters) -> ObjectStorageManager:
+    GIVEN.append(dict(configs))
+    if configs.get("colour") == "red":
+        raise RemoteStorageError("colour: it must not be red", transient=False)
+    return ObjectStorageManager(MemoryStorage(machine.clock))
+
+
+class Takes:
+    """A metadata manager that says only what it was made with."""
+
+    def __init__(self, configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
+        self.configs = dict(configs)
+
+
+NO_MAKER = 5

@@ -131,7 +131,7 @@ class Replica:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 20))
+    asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def news(replicas: list[Replica]) -> None:

@@ -17,7 +17,7 @@ PROPERTIES = {
 
 
 def wait_until(condition, why: str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, why
         time.sleep(0.05)

@@ -32,7 +32,7 @@ def play(node: Node) -> Callable[[Story], None]:
     def run(story: Story) -> None:
         async def told() -> None:
             async with Requests(node.bootstrap_servers) as client:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await story(client, f"t-{uuid.uuid4().hex[:12]}")
 
         asyncio.run(told())

@@ -73,7 +73,7 @@ def consume(bootstrap: str, group: str, count: int) -> list[int]:
 
 def health(node: Node) -> dict[str, str]:
     try:
-        with urllib.request.urlopen(f"{node.monitoring_url}/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"{node.monitoring_url}/health", timeout=30) as answer:
             found = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         found = json.loads(error.read())
@@ -82,7 +82,7 @@ def health(node: Node) -> dict[str, str]:
 
 
 def metric(node: Node, name: str) -> float:
-    with urllib.request.urlopen(f"{node.monitoring_url}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{node.monitoring_url}/metrics", timeout=30) as answer:
         lines = answer.read().decode().splitlines()
     return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name + " "))
 
@@ -113,7 +113,7 @@ def test_all_but_producing_goes_on_while_the_store_is_down(tmp_path: Path) -> No
 
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_topics([NewTopic("made-meanwhile", 1)])["made-meanwhile"].result(10)
-        assert "made-meanwhile" in admin.list_topics(timeout=10).topics
+        assert "made-meanwhile" in admin.list_topics(timeout=30).topics
         assert consume(bootstrap, "meanwhile", 100) == list(range(100))
 
         patient = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})

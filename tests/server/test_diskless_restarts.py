@@ -22,7 +22,7 @@ def on_a_node(data: Path, story: Story) -> None:
     """Start a node on the folder, play, stop it."""
 
     async def told(bootstrap_servers: str) -> None:
-        async with Requests(bootstrap_servers) as client, asyncio.timeout(30):
+        async with Requests(bootstrap_servers) as client, asyncio.timeout(60):
             await story(client)
 
     with Node(data=str(data), properties=PROPERTIES, diskless=True) as node:

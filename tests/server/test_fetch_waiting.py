@@ -64,7 +64,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
             await asyncio.sleep(0)
         if turns:
             partition.grow()
-        answer = await asyncio.wait_for(waiting, 5)
+        answer = await asyncio.wait_for(waiting, 30)
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].records == (b"more",)
         assert len(arrivals) == 0

@@ -35,7 +35,7 @@ def play(node: Node) -> Callable[[Story], None]:
     def run(story: Story) -> None:
         async def told() -> None:
             async with Requests(node.bootstrap_servers) as client:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     await story(client, f"t-{uuid.uuid4().hex[:12]}")
 
         asyncio.run(told())
@@ -367,7 +367,7 @@ def test_a_topic_of_the_same_name_begins_anew(play: Any) -> None:
             await asyncio.sleep(0.02)
             await client.delete(topic)
             # A reader that waits learns of it at once.
-            assert (await asyncio.wait_for(polling, 3)).error_code is not ErrorCode.none
+            assert (await asyncio.wait_for(polling, 10)).error_code is not ErrorCode.none
             gone = await client.produce(topic, numbered(6, 1))
             assert gone.error_code is ErrorCode.unknown_topic_or_partition
         assert len(ids) == 3

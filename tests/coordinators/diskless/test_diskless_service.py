@@ -31,7 +31,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def run(scene) -> None:  # type: ignore[no-untyped-def]
-    asyncio.run(asyncio.wait_for(scene, 20))
+    asyncio.run(asyncio.wait_for(scene, 60))
 
 
 def test_commit_and_find(tmp_path: Path) -> None:

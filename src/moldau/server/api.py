@@ -27,6 +27,7 @@ from moldau.server.dispatch import DirectTable, Handler, HandlerTable, routes
 from moldau.server.fetch_sessions import FetchSessions
 from moldau.server.handlers.config_changes import ConfigChangeHandlers
 from moldau.server.handlers.configs import ConfigHandlers
+from moldau.server.handlers.consolidation import ConsolidationHandlers
 from moldau.server.handlers.coordinators import GROUP, CoordinatorHandlers, CoordinatorKind
 from moldau.server.handlers.diskless import (
     DisklessHandlers,
@@ -51,6 +52,7 @@ from moldau.server.tiered_node import TieredNode
 from moldau.server.topic_configs import EffectiveConfigs
 from moldau.server.topic_creation import InternalTopic, TopicCreator
 from moldau.storage.log_manager import LogManager
+from moldau.tiered.consolidation.leader import ConsolidationLeader
 
 FORWARDED: Final = (
     ApiKey.ELECT_LEADERS,
@@ -80,6 +82,8 @@ class BrokerParts:
     quorum: Callable[[], QuorumDescription]
     diskless: DisklessNode | None
     """``None`` where diskless topics are off."""
+    consolidation: ConsolidationLeader | None
+    """``None`` unless there are both diskless topics and a remote tier."""
     tiered: TieredNode | None
     """``None`` where there is no remote tier."""
 
@@ -146,6 +150,7 @@ class BrokerApi:
             CoordinatorHandlers(view, self._creator, self._coordinator_kinds()).table(),
             self._diskless_handlers(),
             self._tiered_handlers(),
+            ConsolidationHandlers(parts.consolidation, parts.authorizer).table(),
             GroupHandlers(parts.groups, parts.authorizer).table(),
             ConfigHandlers(view, parts.configs).table(),
             ConfigChangeHandlers(view.local_id, parts.channel, parts.authorizer).table(),

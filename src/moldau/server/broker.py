@@ -211,6 +211,7 @@ class Broker:
             logs=self._logs,
             quorum=self._controller.driver.describe,
             diskless=self._diskless,
+            consolidation=None if self._consolidation is None else self._consolidation.leader,
             tiered=self._tiered,
         )
 

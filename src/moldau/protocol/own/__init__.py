@@ -37,6 +37,10 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11653: ("diskless_prune", "0", "0+"),
     11654: ("diskless_describe_topics", "0", "0+"),
     11655: ("diskless_describe_coordinator", "0", "0+"),
+    # Consolidation: the WAL of diskless partitions becomes segments, built by whoever asks for a plan.
+    11656: ("consolidation_plan", "0", "0+"),
+    11657: ("consolidation_publish", "0", "0+"),
+    11658: ("consolidation_lease", "0", "0+"),
     # The remote tier.
     11660: ("tiered_describe_topics", "0", "0+"),
     11661: ("tiered_list_segments", "0", "0+"),

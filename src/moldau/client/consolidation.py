@@ -1,0 +1,158 @@
+"""For engines that consolidate diskless topics outside of the brokers: plans, publishing, leases.
+
+An engine asks every leader for a plan, lays all segments out as units
+(:func:`moldau.tiered.consolidation.plan.lay_out_units`), builds and copies them
+(:mod:`moldau.tiered.consolidation.building`), tells each leader of the copies of its segments, and gives up
+what it does not do. Whatever it leaves undone is planned anew when its lease is over; nothing that it does
+late or twice does harm.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from moldau.client.cluster import Client, Endpoint
+from moldau.protocol.own.consolidation_lease import ConsolidationLeaseRequest
+from moldau.protocol.own.consolidation_plan import ConsolidationPlanRequest
+from moldau.protocol.own.consolidation_publish import ConsolidationPublishRequest
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.tiered.consolidation import wire
+from moldau.tiered.consolidation.leader import BuiltCopy, Plan, PublishedSegment
+from moldau.tiered.segments import TopicIdPartition
+
+__all__ = ["ClusterPlan", "give_up", "plan_everywhere", "publish_everywhere", "renew"]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """The plans of several leaders, by broker id."""
+
+    plans: Mapping[int, Plan]
+
+    def leader_of(self, segment_id: UUID) -> int:
+        """The broker that planned a segment, and is to be told of its copy."""
+        for broker_id, plan in self.plans.items():
+            if any(work.segment.segment_id == segment_id for work in plan.work):
+                return broker_id
+        raise KeyError(segment_id)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to build."""
+        return not any(plan.work for plan in self.plans.values())
+
+
+async def plan_everywhere(
+    client: Client,
+    engine: str,
+    *,
+    max_bytes: int,
+    lease_ms: int = 600_000,
+    topics: Collection[str] | None = None,
+) -> ClusterPlan:
+    """Ask every broker for a plan of the partitions that it leads; ``max_bytes`` are shared evenly.
+
+    A broker that does not answer is left out; raises ``KafkaError`` when none does, and
+    UNSUPPORTED_VERSION where diskless topics have no remote storage.
+    """
+    brokers = await _brokers(client)
+    request = ConsolidationPlanRequest(
+        engine=engine,
+        max_bytes=max(1, max_bytes // len(brokers)),
+        lease_ms=lease_ms,
+        topics=None if topics is None else sorted(topics),
+    )
+    answers = await asyncio.gather(
+        *(_ask(client, endpoint, request) for endpoint in brokers.values()), return_exceptions=True
+    )
+    plans: dict[int, Plan] = {}
+    failure: BaseException | None = None
+    for broker_id, answer in zip(brokers, answers, strict=True):
+        if isinstance(answer, KafkaError | OSError):
+            failure = answer
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            plans[broker_id] = wire.as_plan(answer)
+    if not plans and failure is not None:
+        raise failure
+    return ClusterPlan(plans)
+
+
+async def publish_everywhere(
+    client: Client, plan: ClusterPlan, copies: Sequence[BuiltCopy]
+) -> list[PublishedSegment]:
+    """Tell each leader of the copies of its segments; the outcomes in the order of ``copies``.
+
+    A leader that does not answer leaves NETWORK_EXCEPTION: the same may be told again.
+    """
+    brokers = await _brokers(client)
+    by_leader: dict[int, list[BuiltCopy]] = {}
+    for copy in copies:
+        by_leader.setdefault(plan.leader_of(copy.segment_id), []).append(copy)
+    outcomes: dict[UUID, PublishedSegment] = {}
+    for broker_id, some in by_leader.items():
+        request = ConsolidationPublishRequest(
+            lease_id=plan.plans[broker_id].lease_id, copies=[wire.copy_message(copy) for copy in some]
+        )
+        try:
+            if broker_id not in brokers:
+                raise KafkaError(ErrorCode.network_exception, f"broker {broker_id} is away")
+            answer = await _ask(client, brokers[broker_id], request)
+        except (KafkaError, OSError) as error:
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.network_exception
+            for copy in some:
+                outcomes[copy.segment_id] = PublishedSegment(copy.segment_id, code, str(error))
+        else:
+            for one in answer.segments:
+                outcomes[one.segment_id] = wire.as_published(one)
+    return [outcomes[copy.segment_id] for copy in copies]
+
+
+async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> bool:
+    """Go on; False when a leader has given the plan to others, or does not answer."""
+    answers = await _tell(client, plan, lease_ms, None)
+    return all(not isinstance(one, BaseException) and one.lease_until_ms >= 0 for one in answers)
+
+
+async def give_up(
+    client: Client, plan: ClusterPlan, partitions: Collection[TopicIdPartition] | None = None
+) -> None:
+    """Leave the rest of a plan, or of some of its partitions, to others; also when all of it is done.
+
+    A leader that does not answer finds out when the lease is over.
+    """
+    await _tell(client, plan, 0, partitions)
+
+
+async def _tell(
+    client: Client, plan: ClusterPlan, lease_ms: int, partitions: Collection[TopicIdPartition] | None
+) -> list[Any]:
+    brokers = await _brokers(client)
+    named = None if partitions is None else [wire.partition_message(one) for one in partitions]
+    return await asyncio.gather(
+        *(
+            _ask(
+                client,
+                brokers[broker_id],
+                ConsolidationLeaseRequest(lease_id=one.lease_id, lease_ms=lease_ms, partitions=named),
+            )
+            for broker_id, one in plan.plans.items()
+            if one.work and broker_id in brokers
+        ),
+        return_exceptions=True,
+    )
+
+
+async def _brokers(client: Client) -> dict[int, Endpoint]:
+    metadata = await client.metadata([])
+    return {one.node_id: Endpoint(one.host, one.port) for one in metadata.brokers}
+
+
+async def _ask(client: Client, endpoint: Endpoint, request: Any) -> Any:
+    response = await client.ask(request, broker=endpoint, version=0)
+    if response.error_code is not ErrorCode.none:
+        raise KafkaError(response.error_code, response.error_message)
+    return response

@@ -1,0 +1,44 @@
+"""ConsolidationLease: an engine goes on with its plan, or gives it up."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class ConsolidationLeasePartition(Message):
+    topic_id: UUID = wire("uuid")
+    topic: str = wire("string")
+    partition_index: int = wire("int32")
+
+
+@message
+class ConsolidationLeaseRequest(Message):
+    API_KEY = 11658
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    lease_id: UUID = wire("uuid")
+    lease_ms: int = wire("int64", default=600_000)
+    """How long it is to last from now on; 0 gives it up."""
+    partitions: Sequence[ConsolidationLeasePartition] | None = wire(
+        [ConsolidationLeasePartition], nullable="0+", default=None
+    )
+    """With 0 ms: only these are given up; null for all."""
+
+
+@message
+class ConsolidationLeaseResponse(Message):
+    API_KEY = 11658
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    lease_until_ms: int = wire("int64", default=-1)
+    """-1: the lease is over."""
+
+
+REQUEST = ConsolidationLeaseRequest
+RESPONSE = ConsolidationLeaseResponse

@@ -1,0 +1,68 @@
+"""ConsolidationPlan: a leader plans the next segments of diskless partitions for an engine that builds them.
+
+The segments are recorded as COPY_SEGMENT_STARTED before this is answered, and nobody else is given the same
+partitions for as long as the lease lasts.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import ZERO_UUID, Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class ConsolidationSegment(Message):
+    topic_id: UUID = wire("uuid")
+    topic: str = wire("string")
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    """Of the leader that has planned it: to be told with the copy."""
+    segment_id: UUID = wire("uuid")
+    base_offset: int = wire("int64")
+    end_offset: int = wire("int64")
+    """Of the last record (inclusive)."""
+    size_bytes: int = wire("int32")
+    """Of the segment's log, which is the sum of its runs."""
+    max_timestamp_ms: int = wire("int64")
+    event_timestamp_ms: int = wire("int64")
+    broker_id: int = wire("int32")
+    txn_index_empty: bool = wire("bool")
+    index_interval_bytes: int = wire("int32")
+    runs: bytes = wire("bytes")
+    """Columns: number of runs; of each the object's number, its first byte, its bytes, its last offset less
+    its first one, its append time or -1. Offsets are dense."""
+
+
+@message
+class ConsolidationPlanRequest(Message):
+    API_KEY = 11656
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    engine: str = wire("string")
+    """Who asks, for the log."""
+    max_bytes: int = wire("int64")
+    """About so much is planned; less when there is no more, or others are at it."""
+    lease_ms: int = wire("int64", default=600_000)
+    topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
+    """Only these; null for all."""
+
+
+@message
+class ConsolidationPlanResponse(Message):
+    API_KEY = 11656
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    lease_id: UUID = wire("uuid", default=ZERO_UUID)
+    lease_until_ms: int = wire("int64", default=-1)
+    """By the leader's clock."""
+    object_keys: Sequence[str] = wire(["string"], default=())
+    """By number, from 0: the objects in which the runs lie."""
+    segments: Sequence[ConsolidationSegment] = wire([ConsolidationSegment], default=())
+
+
+REQUEST = ConsolidationPlanRequest
+RESPONSE = ConsolidationPlanResponse

@@ -1,0 +1,55 @@
+"""ConsolidationPublish: an engine tells a leader which planned segments it has copied to remote storage."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class ConsolidationCopy(Message):
+    topic_id: UUID = wire("uuid")
+    topic: str = wire("string")
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    segment_id: UUID = wire("uuid")
+    custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
+    """What the storage manager answered; it names the attempt whose objects are the segment."""
+
+
+@message
+class ConsolidationPublished(Message):
+    segment_id: UUID = wire("uuid")
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    """FENCED_LEADER_EPOCH: another leader planned it. INVALID_UPDATE_VERSION: its plan has lapsed.
+
+    Its objects are not needed then. After any other error the same may be told again."""
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    is_waiting: bool = wire("bool", default=False)
+    """It is published as soon as the segments of its partition before it are."""
+
+
+@message
+class ConsolidationPublishRequest(Message):
+    API_KEY = 11657
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    lease_id: UUID = wire("uuid")
+    copies: Sequence[ConsolidationCopy] = wire([ConsolidationCopy], default=())
+
+
+@message
+class ConsolidationPublishResponse(Message):
+    API_KEY = 11657
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    segments: Sequence[ConsolidationPublished] = wire([ConsolidationPublished], default=())
+    """In the order of the copies."""
+
+
+REQUEST = ConsolidationPublishRequest
+RESPONSE = ConsolidationPublishResponse

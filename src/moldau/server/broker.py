@@ -116,6 +116,11 @@ class Broker:
         """The diskless coordinators led here; None without diskless topics."""
         return None if self._diskless is None else self._diskless.coordinators
 
+    @property
+    def tiered(self) -> TieredNode | None:
+        """The remote tier; None without one."""
+        return self._tiered
+
     def _new_diskless(self) -> DisklessNode:
         return DisklessNode(
             DisklessSurroundings(

@@ -20,6 +20,7 @@ from moldau.server import settings
 from moldau.server.broker import Address, Broker
 from moldau.server.controller_node import ControllerNode
 from moldau.server.identity import identify
+from moldau.server.tiered_node import TieredNode
 from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
 
@@ -54,6 +55,11 @@ class Node:
     def coordinators(self) -> DisklessCoordinator | None:
         """The diskless coordinators of a running node, for tools and judges in its process."""
         return None if self._running is None else self._running.coordinators
+
+    @property
+    def tiered(self) -> TieredNode | None:
+        """The remote tier of a running node, for tools and judges in its process."""
+        return None if self._running is None else self._running.tiered
 
     async def start(self) -> Address:
         """Start everything. What fails is raised, after what had been started is stopped again.

@@ -15,6 +15,11 @@ from moldau.protocol.messages.delete_records import (
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -39,6 +44,7 @@ CREATE_TOPICS_VERSION = 5
 DELETE_TOPICS_VERSION = 5
 DELETE_RECORDS_VERSION = 2
 LIST_OFFSETS_VERSION = 6
+INCREMENTAL_ALTER_CONFIGS_VERSION = 1
 
 SEQUENCE_MODULUS = 2**31
 
@@ -148,6 +154,28 @@ class Client:
                     return
                 if code not in RETRIABLE:
                     self.history.violate(f"{self.name}: DeleteTopics of {topic}: {code.name}")
+                    return
+            except (OSError, RetryError):
+                pass
+            await self.pause()
+
+    async def alter_topic(self, topic: str, configs: dict[str, str]) -> None:
+        """Set configs of a topic."""
+        rows = [
+            AlterableConfig(name=name, config_operation=0, value=value) for name, value in configs.items()
+        ]
+        resource = AlterConfigsResource(resource_type=2, resource_name=topic, configs=rows)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        while True:
+            try:
+                response = await self._ask(
+                    ApiKey.INCREMENTAL_ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS_VERSION, request
+                )
+                code = response.responses[0].error_code
+                if code is ErrorCode.none:
+                    return
+                if code not in RETRIABLE:
+                    self.history.violate(f"{self.name}: configs of {topic}: {code.name}")
                     return
             except (OSError, RetryError):
                 pass

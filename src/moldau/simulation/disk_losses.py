@@ -8,6 +8,7 @@ from moldau.simulation.process import Process
 
 DATA = "/data"
 METADATA_TOPIC = "__diskless_metadata"
+REMOTE_CACHES = ("remote-log-metadata", "remote-log-index-cache")
 
 
 def lose_folders(host: Host, topics: Sequence[str]) -> None:
@@ -19,8 +20,12 @@ def lose_folders(host: Host, topics: Sequence[str]) -> None:
 
 
 def lose_databases(host: Host) -> None:
-    """The coordinators' SQLite files are gone, durably."""
+    """The coordinators' SQLite files and the caches of the remote tier are gone, durably."""
     disk = host.disk.mount(Process("operator"))
+    for cache in REMOTE_CACHES:
+        disk.remove_tree(f"{DATA}/{cache}")
+    if disk.exists(DATA):
+        disk.sync_dir(DATA)
     for folder in _folders(disk, [METADATA_TOPIC]):
         for name in disk.list(f"{DATA}/{folder}"):
             if ".sqlite" in name:

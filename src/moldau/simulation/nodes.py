@@ -14,6 +14,7 @@ from moldau.simulation.diskless_stories import (
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
+from moldau.simulation.tiered_stories import tiered, tiered_power
 from moldau.simulation.tiny_node import PARTITION as TINY_PARTITION
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 from moldau.simulation.tiny_node import Flaw, TinyNode
@@ -93,4 +94,6 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,
     "diskless-store": diskless_store,
+    "tiered": tiered,
+    "tiered-power": tiered_power,
 }

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapp
 from functools import partial
 from typing import Any, TypeVar
 
-from moldau.objects import ObjectInfo, ObjectStorage, StorageError
+from moldau.metrics import Meters
+from moldau.objects import ObjectInfo, ObjectStorage, RetryingStorage, StorageError
 from moldau.objects import ObjectNotFoundError as NotFoundError
 from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
@@ -23,8 +24,11 @@ from moldau.simulation.object_store import (
     SlowDownError,
 )
 from moldau.simulation.process import Process
+from moldau.tiered.object_storage_manager import COPY_POLICY, ObjectStorageManager
+from moldau.tiered.storage_manager import RemoteStorageManager
 
 CLASS_NAME = "moldau.simulation.object_storage.open_simulated"
+TIER_CLASS_NAME = "moldau.simulation.object_storage.open_simulated_tier"
 PAGE_SIZE = 10
 
 T = TypeVar("T")
@@ -35,6 +39,14 @@ def open_simulated(url: str, options: Mapping[str, str], machine: Machine) -> Ob
     assert isinstance(machine.disk, MountedDisk)
     process = machine.disk.process
     return SimulatedObjectStorage(process.host.world.object_store, process, process.host.world.loop)
+
+
+def open_simulated_tier(configs: Mapping[str, str], machine: Machine, meters: Meters) -> RemoteStorageManager:
+    """What ``remote.log.storage.manager.class.name`` names: the built-in manager, on that store."""
+    store = open_simulated("", configs, machine)
+    reads = RetryingStorage(store, machine.entropy, name="simulated")
+    copies = RetryingStorage(store, machine.entropy, policy=COPY_POLICY, name="simulated")
+    return ObjectStorageManager(reads, copies_to=copies)
 
 
 class SimulatedObjectStorage:

@@ -91,6 +91,11 @@ class RemoteLogManager:
         self._expiration.size = self._following.size = settings.expiration_pool_size
         self.removals.size = settings.expiration_pool_size
 
+    @property
+    def partitions(self) -> list[TopicIdPartition]:
+        """Those that have tasks here."""
+        return [partition for partition, running in self._running.items() if running]
+
     # -- roles --------------------------------------------------------------------------------
 
     def lead(self, partition: TopicIdPartition, replica: LocalReplica, *, copies: bool) -> None:

@@ -80,11 +80,20 @@ class RemoteOffsetSearch:
     async def _find_max_timestamp(
         self, wanted: RemoteRange, start_offset: int, above_ms: int
     ) -> FoundOffset | None:
-        best: _Part | None = None
-        async for part in self._parts(wanted, start_offset):
-            if part.segment.max_timestamp_ms > above_ms:
-                best, above_ms = part, part.segment.max_timestamp_ms
-        return None if best is None else await self._in_segment(best, best.segment.max_timestamp_ms)
+        later = [
+            part
+            async for part in self._parts(wanted, start_offset)
+            if part.segment.max_timestamp_ms > above_ms
+        ]
+        best: FoundOffset | None = None
+        for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
+            # A segment of records without timestamps says when its file was written: then it has none.
+            found = await self._in_segment(part, part.segment.max_timestamp_ms)
+            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                best = found
+            if best is not None and best.timestamp_ms >= part.segment.max_timestamp_ms:
+                break
+        return best
 
     async def _parts(self, wanted: RemoteRange, offset: int) -> AsyncIterator[_Part]:
         """The segments of the range in order, by metadata alone."""

@@ -121,7 +121,8 @@ class CopyTask:
             id=segment_id,
             start_offset=segment.base_offset,
             end_offset=closed.next_offset - 1,
-            max_timestamp_ms=segment.max_timestamp_ms,
+            # Without timestamps a segment is as old as its file: retention must not take it for older.
+            max_timestamp_ms=segment.retention_timestamp_ms,
             broker_id=around.broker_id,
             event_timestamp_ms=around.now_ms(),
             segment_size_bytes=segment.size_bytes,

@@ -1,0 +1,60 @@
+"""Judges what tiered topics leave behind: every segment has its objects, every object its segment."""
+
+import asyncio
+
+from moldau.server.tiered_node import TieredNode
+from moldau.simulation.disk_losses import lose_databases
+from moldau.simulation.history import History
+from moldau.simulation.host import Host
+from moldau.simulation.world import World
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.object_layout import parse_segment_key
+
+QUIET_S = 400.0
+"""What failed copies have left is old enough, is found and deleted, too."""
+SETTLE_LIMIT_S = 120.0
+
+
+class TieredAfterlife:
+    """The end of a tiered story, whose node shows itself as its process's exhibit."""
+
+    async def quiet(self, world: World, node: Host, history: History) -> None:
+        """Let grace periods pass, and some rounds of background work."""
+        history.note("quiet")
+        await asyncio.sleep(QUIET_S)
+
+    async def judge(self, world: World, node: Host, history: History) -> None:
+        assert node.process is not None
+        judging = _judge(node.process.exhibit.tiered, world, history)
+        context = node.process.context()
+        task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
+        async with asyncio.timeout(SETTLE_LIMIT_S):
+            await task
+
+    async def spoil(self, world: World, node: Host, history: History) -> None:
+        history.note("caches of the remote tier are lost")
+        node.kill()
+        lose_databases(node)
+
+
+async def _judge(tiered: TieredNode, world: World, history: History) -> None:
+    expected: set[tuple[str, bool]] = set()
+    for partition in tiered.manager.partitions:
+        await tiered.metadata.wait_ready(partition)
+        for segment in tiered.metadata.list_remote_log_segments(partition):
+            if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                history.violate(f"{segment.id} is still {segment.state.name}")
+            expected |= {(str(segment.id), True), (str(segment.id), False)}
+    for deletion in tiered.metadata.remote_partition_deletions():
+        history.violate(f"the deletion of {deletion.partition} is still {deletion.state.name}")
+    found: set[tuple[str, bool]] = set()
+    for key in sorted(world.object_store.objects):
+        parsed = parse_segment_key(key)
+        if parsed is None:
+            continue
+        name = (str(parsed.id), parsed.is_log)
+        found.add(name)
+        if name not in expected:
+            history.violate(f"object {key} has leaked")
+    for name in sorted(expected - found):
+        history.violate(f"an object of segment {name[0]} is missing")

@@ -1,0 +1,136 @@
+"""Stories of tiered topics: segments leave the disk within seconds, while a store has bad days."""
+
+from collections.abc import Mapping
+
+from moldau.runtime import Machine
+from moldau.simulation.client import Client, Producer, RetryError
+from moldau.simulation.disk import MountedDisk
+from moldau.simulation.disk_losses import DATA
+from moldau.simulation.history import Partition
+from moldau.simulation.nemesis import Fault, Weather
+from moldau.simulation.object_storage import TIER_CLASS_NAME
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+from moldau.simulation.tiered_judge import TieredAfterlife
+from moldau.simulation.tiny_node import PORT as NODE_PORT
+
+KEPT = "events"
+SHORTENED = "shrinking"
+SWITCHING = "switching"
+PASSING = tuple(f"passing-{number}" for number in range(3))
+PARTITION_COUNT = 2
+_PROPERTIES = {
+    "controller.listener.names": "CONTROLLER",
+    "num.partitions": "1",
+    "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
+    "remote.log.manager.task.interval.ms": "500",
+    "remote.log.metadata.topic.num.partitions": "3",
+    # Often, so that every story has rolls, copies and deletions.
+    "log.roll.ms": "400",
+    "log.retention.check.interval.ms": "700",
+    "log.index.interval.bytes": "256",
+    "log.segment.delete.delay.ms": "500",
+}
+_SYNCED = {"log.flush.interval.messages": "1"}
+_TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
+_ALWAYS = (Fault.KILL, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET, Fault.DATABASES_LOST)
+_STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
+
+
+def tiered() -> Scenario:
+    """Kills at any step, losses of caches, and a store that is down, slow, throttled, or does not answer."""
+    return _story((*_ALWAYS, *_STORE))
+
+
+def tiered_power() -> Scenario:
+    """Losses of power too, where every append is synced."""
+    return _story((*_ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _SYNCED)
+
+
+def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = None) -> Scenario:
+    # Imported here: the tiny node runs without the server.
+    from moldau.server.node import Node
+    from moldau.server.settings import development_config
+
+    async def program(machine: Machine) -> None:
+        assert isinstance(machine.disk, MountedDisk)
+        machine.disk.make_dirs(DATA)  # a mount point: there long before the node
+        machine.disk.sync_dir("/")
+        values = {**_PROPERTIES, **(properties or {})}
+        config = development_config(DATA, NODE_PORT, values, host="node-1")
+        node = Node(config, machine, format_new=True)
+        machine.disk.process.exhibit = node
+        await node.start()
+        raise RuntimeError(await node.failed())
+
+    async def prepare(client: Client) -> None:
+        await client.create_topic(KEPT, PARTITION_COUNT, _TIERED)
+        await client.create_topic(SHORTENED, 1, {**_TIERED, "retention.bytes": "6000"})
+        await client.create_topic(SWITCHING, 1, _TIERED)
+
+    partitions = (
+        Partition(KEPT, 0),
+        Partition(SHORTENED, 0),
+        Partition(KEPT, 1),
+        Partition(SWITCHING, 0),
+    )
+    return Scenario(
+        program,
+        partitions,
+        prepare=prepare,
+        meddle=_meddle,
+        shortened=frozenset(partition for partition in partitions if partition.topic != KEPT),
+        afterlife=TieredAfterlife(),
+        weather=Weather(faults),
+        producer_count=4,
+        plain_producer_count=1,
+        consumer_count=4,
+        records_per_producer=120,
+        fault_count=4,
+        time_limit_s=2_000.0,
+    )
+
+
+async def _meddle(client: Client) -> None:
+    """Topics come and go, tiering is switched off and on, and records are deleted, while all else goes on."""
+    chance = client.chance
+    for number, topic in enumerate(PASSING):
+        retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
+        await client.create_topic(topic, 2, {**_TIERED, **retention})
+        partition = Partition(topic, chance.randrange(2))
+        producer = Producer(
+            f"passer-{number}",
+            client.bootstrap,
+            client.history,
+            stream(chance.getrandbits(32)),
+            partition,
+            idempotent=chance.random() < 0.5,
+        )
+        await producer.run(20, pause_s=0.2)
+        producer.disconnect()
+        await _delete_some_records(client, Partition(SHORTENED, 0))
+        await _switch(client)
+        if chance.random() < 0.7:
+            await client.delete_topic(topic)
+        await client.pause()
+
+
+async def _switch(client: Client) -> None:
+    """Tiering ends, or copying stops, and after a while it begins again."""
+    if client.chance.random() < 0.5:
+        change = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+    else:
+        change = {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
+    await client.alter_topic(SWITCHING, change)
+    for _ in range(client.chance.randrange(10)):
+        await client.pause()
+    again = {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}
+    await client.alter_topic(SWITCHING, {**again, "local.retention.bytes": "1"})
+
+
+async def _delete_some_records(client: Client, partition: Partition) -> None:
+    try:
+        end = await client.list_offset(partition, -1)
+    except (OSError, RetryError):
+        return
+    await client.delete_records(partition, client.chance.randint(0, end))

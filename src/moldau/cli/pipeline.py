@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from moldau.cli.app import new_app
+from moldau.cli.pipeline_checks import orphans, verify
 from moldau.cli.pipeline_export import export, replay
 from moldau.cli.pipeline_jobs import check_spark, run_jobs
 
@@ -13,6 +14,8 @@ app = new_app(help="Bulk jobs on Apache Spark.", no_args_is_help=True)
 
 app.command("export")(export)
 app.command("replay")(replay)
+app.command("verify")(verify)
+app.command("orphans")(orphans)
 
 
 @app.command("run")

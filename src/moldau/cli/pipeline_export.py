@@ -9,7 +9,7 @@ import typer
 from moldau.cli.errors import CommandError
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, key_values
 from moldau.cli.output import print_json
-from moldau.cli.pipeline_jobs import check_spark, repeat_job, run_job_once
+from moldau.cli.pipeline_jobs import MasterOption, StorageOption, check_spark, repeat_job, run_job_once
 from moldau.client.cluster import parse_bootstrap
 
 if TYPE_CHECKING:
@@ -74,23 +74,9 @@ CatalogOption = Annotated[
         help="A property of the Iceberg catalog, as in pyiceberg's configuration; may be repeated.",
     ),
 ]
-MasterOption = Annotated[
-    str | None,
-    typer.Option("--master", metavar="URL", help="Spark's master; every core of this machine by default."),
-]
 UnitOption = Annotated[
     int, typer.Option("--unit-records", metavar="N", min=1, help="At most so many offsets in a file.")
 ]
-StorageOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--storage",
-        metavar="KEY=VALUE",
-        help="diskless.storage.* as far as the brokers do not tell it; may be repeated.",
-    ),
-]
-
-
 OnceOption = Annotated[
     bool, typer.Option("--once", help="Export up to where the topic ends now, and end: the default.")
 ]

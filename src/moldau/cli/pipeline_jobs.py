@@ -5,7 +5,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
 
 from moldau.cli.output import json_line, print_json_line
 from moldau.cli.progress_display import display
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark's master; every core of this machine by default."),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage",
+        metavar="KEY=VALUE",
+        help="diskless.storage.* as far as the brokers do not tell it; may be repeated.",
+    ),
+]
 
 
 def check_spark() -> None:

@@ -109,9 +109,8 @@ class OrphanScan:
         if not coordinator_ids:
             # No metadata partitions, no witness: then nothing may be judged.
             return report
-        before_ms = self._clock.now_ms() - self.settings.min_age_ms
         for folder in wal_folders(self.settings.prefix):
-            if not await self._scan_folder(folder, before_ms, coordinator_ids, report, dry_run):
+            if not await self._scan_folder(folder, self._before_ms(), coordinator_ids, report, dry_run):
                 report.is_complete = False
                 break
         self.last_report = report
@@ -121,6 +120,19 @@ class OrphanScan:
                 *(report.orphans, report.listed, report.deleted),
             )
         return report
+
+    async def run_folder(self, folder: str, *, dry_run: bool) -> OrphanReport:
+        """The same for one of :func:`wal_folders`; several may be scanned at once."""
+        report = OrphanReport()
+        coordinator_ids = list(self._coordinator_ids())
+        if coordinator_ids:
+            report.is_complete = await self._scan_folder(
+                folder, self._before_ms(), coordinator_ids, report, dry_run
+            )
+        return report
+
+    def _before_ms(self) -> int:
+        return self._clock.now_ms() - self.settings.min_age_ms
 
     async def _scan_folder(
         self,

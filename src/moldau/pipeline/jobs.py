@@ -10,8 +10,10 @@ from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
 from moldau.pipeline.export import ExportJob, export_once
 from moldau.pipeline.export_options import parse_writers, resolved, value_format
+from moldau.pipeline.orphans import OrphansJob, find_orphans
 from moldau.pipeline.progress import parse_start_at
 from moldau.pipeline.runner import Job, Report
+from moldau.pipeline.verify import VerifyJob, verify_once
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_INTERVAL_S: Final = 60.0
@@ -201,7 +203,37 @@ def export_report(job: ExportJob, run: Any) -> Report:
     }
 
 
+def _verify(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+    topics = table.text("topics")
+    names = tuple(name.strip() for name in topics.split(",")) if topics else ()
+    job = VerifyJob(common.bootstrap, names, timeout_s=common.timeout_s, storage=common.storage)
+
+    def run(units: Any) -> Report:
+        report = verify_once(job, units)
+        if report["damages"]:
+            first = report["examples"][0]
+            raise ToolError(
+                f"{report['damages']} damages; the first: {first['kind']}, {first['topic']}-"
+                f"{first['partition']}, offsets {first['first_offset']} to {first['last_offset']}"
+            )
+        return report
+
+    return "verify", run
+
+
+def _orphans(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+    job = OrphansJob(
+        common.bootstrap,
+        delete=table.flag("delete"),
+        timeout_s=common.timeout_s,
+        storage=common.storage,
+    )
+    return "orphans", lambda run: find_orphans(job, run)
+
+
 KINDS: Final[Mapping[str, Callable[[Table, Common], tuple[str, Callable[[Any], Report]]]]] = {
     "export": _export,
+    "verify": _verify,
+    "orphans": _orphans,
 }
 """By kind: the job's name unless it has one, and what is done in a round."""

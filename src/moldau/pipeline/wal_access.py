@@ -111,7 +111,7 @@ async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]
         if await _config(client, _TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
             return None
         coordinators = await _find_owners(client, topic)
-        storage = await _storage(client, given)
+        storage = await find_storage(client, given)
     except (KafkaError, ToolError) as error:
         logger.warning("topic %s is read through the brokers: %s", topic.name, error)
         return None
@@ -134,12 +134,12 @@ async def _find_owners(client: Client, topic: Topic) -> dict[int, int]:
     return owners
 
 
-async def _storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
+async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
+    """The object store, as options say and else as a broker says. Raises :class:`ToolError`."""
     url, class_name = given.get(URL), given.get(CLASS_NAME)
     if url is None:
-        broker = (await client.metadata([])).brokers[0].node_id
-        url = await _config(client, _BROKER_CONFIG, str(broker), URL)
-        class_name = class_name or await _config(client, _BROKER_CONFIG, str(broker), CLASS_NAME)
+        url = await broker_config(client, URL)
+        class_name = class_name or await broker_config(client, CLASS_NAME)
     if not url:
         raise ToolError(f"no {URL} is known: give it as an option")
     if url.startswith("memory:"):
@@ -150,6 +150,12 @@ async def _storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
         if name not in (URL, CLASS_NAME)
     }
     return StorageSettings(url, class_name or None, options)
+
+
+async def broker_config(client: Client, key: str) -> str | None:
+    """A config of some broker; ``None`` where it has no value or is kept secret."""
+    broker = (await client.metadata([])).brokers[0].node_id
+    return await _config(client, _BROKER_CONFIG, str(broker), key)
 
 
 async def _config(client: Client, kind: int, name: str, key: str) -> str | None:

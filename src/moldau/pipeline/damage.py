@@ -1,0 +1,92 @@
+"""What a verification found, and how coordinates and batches are judged. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.records.batch import Buffer, check_batch
+from moldau.records.errors import CorruptRecordError
+
+DAMAGES_MAX: Final = 1000
+"""Of a unit, told one by one; the rest are counted."""
+
+MISSING: Final = "missing"
+CORRUPT: Final = "corrupt"
+GAP: Final = "gap"
+UNREADABLE: Final = "unreadable"
+
+
+class Damage(NamedTuple):
+    """Something that is not as it must be. Offsets of both ends; ``object_key`` where one is to blame."""
+
+    kind: str
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    reason: str
+    object_key: str = ""
+
+
+class Checked(NamedTuple):
+    """A unit that was looked at."""
+
+    batches: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    moved: int = 0
+    """Offsets that were deleted or moved to the tier while they were looked at."""
+    damages: tuple[Damage, ...] = ()
+    damages_count: int = 0
+
+
+def total(checked: Iterable[Checked]) -> Checked:
+    """Sums, and the first damages in order."""
+    units = list(checked)
+    damages = sorted(
+        (damage for unit in units for damage in unit.damages),
+        key=lambda damage: (damage.topic, damage.partition, damage.first_offset),
+    )
+    return Checked(
+        sum(unit.batches for unit in units),
+        sum(unit.records for unit in units),
+        sum(unit.size_bytes for unit in units),
+        sum(unit.moved for unit in units),
+        tuple(damages[:DAMAGES_MAX]),
+        sum(unit.damages_count for unit in units),
+    )
+
+
+def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[tuple[int, int]]:
+    """Offsets from ``start`` to before ``end`` that no batch has, or more than one: first and last.
+
+    The first batch may begin before ``start``: deletion does not cut batches.
+    """
+    gaps: list[tuple[int, int]] = []
+    position = start
+    for batch in batches:
+        if batch.base_offset > position:
+            gaps.append((position, batch.base_offset - 1))
+        elif batch.base_offset < position and (batch is not batches[0] or batch.last_offset < start):
+            gaps.append((batch.base_offset, position - 1))
+        position = max(position, batch.last_offset + 1)
+    if position < end:
+        gaps.append((position, end - 1))
+    return gaps
+
+
+def judge_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
+    """Why these bytes are not the batch that the coordinator means; ``None`` when they are."""
+    try:
+        header = check_batch(data)
+    except CorruptRecordError as error:
+        return str(error)
+    if header.size_bytes != coordinate.size_bytes:
+        return f"the batch has {header.size_bytes} bytes, the coordinator has {coordinate.size_bytes}"
+    offsets = coordinate.last_offset - coordinate.base_offset
+    if header.last_offset - header.base_offset != offsets:
+        return (
+            f"the batch has {header.last_offset - header.base_offset + 1} offsets,"
+            f" the coordinator has {offsets + 1}"
+        )
+    return None

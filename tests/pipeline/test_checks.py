@@ -1,0 +1,218 @@
+"""Verification finds what was damaged on purpose; the orphan job removes what may go, and nothing else."""
+
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
+pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from exporting import run_here
+from hypothesis import given
+from hypothesis import strategies as st
+
+import moldau.testing
+from moldau.cli import pipeline_checks
+from moldau.cli.main import main
+from moldau.client.errors import ToolError
+from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.pipeline.damage import find_gaps, judge_batch
+from moldau.pipeline.orphans import FixedClock, OrphansJob, find_orphans
+from moldau.pipeline.verify import VerifyJob, verify_once
+from moldau.pipeline.wal_access import Coordinators
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.runtime.clock import SystemClock
+
+DAY_MS = 86_400_000
+RECORDS = 60
+
+
+def coordinate(first: int, last: int, size_bytes: int = 100) -> BatchCoordinate:
+    return BatchCoordinate(UUID(int=1), 0, first, last, "key", 0, size_bytes, 0, 0, 0)
+
+
+@given(st.lists(st.booleans(), max_size=30), st.integers(0, 5), st.integers(0, 5))
+def test_gaps_are_exactly_the_offsets_without_a_batch(there: list[bool], start: int, width: int) -> None:
+    batches = [
+        coordinate(start + index * (width + 1), start + index * (width + 1) + width)
+        for index, is_there in enumerate(there)
+        if is_there
+    ]
+    end = start + len(there) * (width + 1)
+    missing = [offset for first, last in find_gaps(batches, start, end) for offset in range(first, last + 1)]
+    held = {offset for one in batches for offset in range(one.base_offset, one.last_offset + 1)}
+    assert missing == [offset for offset in range(start, end) if offset not in held]
+
+
+def test_the_first_batch_may_begin_before_and_others_may_not() -> None:
+    assert find_gaps([coordinate(0, 9), coordinate(10, 19)], 5, 20) == []
+    assert find_gaps([coordinate(5, 9), coordinate(8, 19)], 5, 20) == [(8, 9)]
+
+
+def test_a_batch_is_what_its_coordinator_means() -> None:
+    data = build_batch([Record(offset, 1, None, b"value") for offset in range(3)], base_offset=0)
+    assert judge_batch(data, coordinate(7, 9, len(data))) is None
+    assert "3 offsets, the coordinator has 4" in str(judge_batch(data, coordinate(7, 10, len(data))))
+    assert "CRC" in str(judge_batch(data[:-1] + b"!", coordinate(7, 9, len(data))))
+    assert judge_batch(data[:-1], coordinate(7, 9, len(data))) is not None
+    assert judge_batch(b"", coordinate(7, 9, len(data))) is not None
+
+
+@pytest.fixture
+def node(tmp_path: pathlib.Path) -> Iterator[moldau.testing.Node]:
+    properties = {"diskless.metadata.topic.num.partitions": "3", "diskless.append.commit.interval.ms": "5"}
+    with moldau.testing.Node(data=str(tmp_path), properties=properties, diskless=True) as running:
+        admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
+        for name in ("orders", "other"):
+            admin.create_topics([NewTopic(name, num_partitions=3)])[name].result(10)
+        for _ in range(3):
+            produce(running)
+        yield running
+
+
+def produce(node: moldau.testing.Node) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "linger.ms": 0})
+    for number in range(RECORDS // 3):
+        for topic in ("orders", "other"):
+            producer.produce(topic, value=b"%d" % number * 20, partition=number % 3)
+    assert producer.flush(30) == 0
+
+
+def objects(node: moldau.testing.Node) -> list[pathlib.Path]:
+    """WAL objects, the oldest first."""
+    found = [path for path in pathlib.Path(node.data).rglob("wal/*/*/*") if path.is_file()]
+    return sorted(found, key=lambda path: path.name)
+
+
+def verify(node: moldau.testing.Node, **more: Any) -> dict[str, Any]:
+    return verify_once(VerifyJob(node.bootstrap_servers, unit_records_max=13, **more), run_here)
+
+
+def test_damage_is_found(node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = verify(node)
+    assert (whole["topics"], whole["partitions"], whole["damages"]) == (2, 6, 0)
+    assert whole["records"] == 2 * RECORDS
+    assert verify(node, topics=["orders"])["records"] == RECORDS
+    with pytest.raises(ToolError, match="no diskless topic is called absent"):
+        verify(node, topics=["absent"])
+
+    flipped, cut, removed = objects(node)[:3]
+    data = bytearray(flipped.read_bytes())
+    data[90] ^= 1
+    flipped.write_bytes(data)
+    os.truncate(cut, 70)
+    removed.unlink()
+    found = verify(node)
+    by_object: dict[str, set[str]] = {}
+    for one in found["examples"]:
+        by_object.setdefault(pathlib.Path(one["object_key"]).name, set()).add(one["kind"])
+    assert by_object == {flipped.name: {"corrupt"}, cut.name: {"corrupt"}, removed.name: {"missing"}}
+    lost = sum(one["last_offset"] - one["first_offset"] + 1 for one in found["examples"])
+    assert found["damages"] == len(found["examples"])
+    assert found["records"] + lost == whole["records"]
+
+    monkeypatch.setattr(pipeline_checks, "check_spark", lambda: None)
+    monkeypatch.setattr(pipeline_checks, "run_job_once", lambda name, work, master: work(run_here))
+    assert main(["pipeline", "verify", "--bootstrap", node.bootstrap_servers]) == 1
+    assert main(["pipeline", "verify", "--bootstrap", node.bootstrap_servers, "--json"]) == 1
+
+
+def test_offsets_that_no_batch_has_are_found(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator cannot be made to forget a batch, so its answers are thinned out.
+
+    Each flush ends a batch, and has seven records for the first partition.
+    """
+    find = Coordinators.find
+    hidden: set[tuple[str, int, int]] = set()
+
+    async def find_less(self: Coordinators, *asked: Any) -> Any:
+        rows = await find(self, *asked)
+        for row in rows:
+            kept = [one for one in row.batches if one.base_offset != 7]
+            for one in row.batches:
+                if one.base_offset == 7:
+                    hidden.add((str(asked[1]), row.partition_index, one.last_offset))
+            object.__setattr__(row, "batches", kept)
+        return rows
+
+    monkeypatch.setattr(Coordinators, "find", find_less)
+    found = verify_once(VerifyJob(node.bootstrap_servers), run_here)
+    gaps = [(one["partition"], one["first_offset"], one["last_offset"]) for one in found["examples"]]
+    assert {one["kind"] for one in found["examples"]} == {"gap"}
+    assert sorted(gaps) == sorted((partition, 7, last) for _, partition, last in hidden)
+    assert gaps
+
+
+def test_a_job_fails_on_damage(node: moldau.testing.Node, tmp_path: pathlib.Path) -> None:
+    from moldau.pipeline.jobs import parse_jobs
+
+    jobs = parse_jobs(
+        "jobs.toml", {"job": [{"kind": "verify"}, {"kind": "orphans"}]}, node.bootstrap_servers
+    ).jobs
+    assert jobs[0].run(run_here)["damages"] == 0
+    assert jobs[1].run(run_here)["orphans"] == 0
+    objects(node)[0].unlink()
+    with pytest.raises(ToolError, match=r"damages?; the first: missing, o\w+-\d, offsets \d+ to \d+"):
+        jobs[0].run(run_here)
+
+
+def test_orphans_are_found_and_only_they_are_removed(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = SystemClock().now_ms()
+    one = objects(node)[0]
+    key = f"{now_ms - 30 * DAY_MS:012x}-0-{'5' * 20}"
+    orphan, foreign = one.with_name(key), one.with_name("notes.txt")
+    for path in (orphan, foreign):
+        path.write_bytes(b"left behind")
+    known = set(objects(node)) - {orphan, foreign}
+    job = OrphansJob(node.bootstrap_servers, delete=True)
+
+    young = find_orphans(job, run_here)
+    assert (young["orphans"], young["deleted"], young["old"]) == (0, 0, 0)
+    later = FixedClock(now_ms + DAY_MS)
+    dry = find_orphans(OrphansJob(node.bootstrap_servers), run_here, later)
+    assert (dry["orphans"], dry["deleted"], dry["foreign"]) == (1, 0, 1)
+    assert dry["examples"] == [str(orphan.relative_to(orphan.parents[3]))]
+    assert dry["known"] == len(known)
+    assert orphan.exists()
+
+    gone = find_orphans(job, run_here, later)
+    assert (gone["orphans"], gone["deleted"], gone["orphan_bytes"]) == (1, 1, 11)
+    assert set(objects(node)) == known | {foreign}
+    assert verify(node)["damages"] == 0
+
+
+def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from moldau.pipeline import coordinator_calls
+    from moldau.runtime.errors import ErrorCode, KafkaError
+
+    one = objects(node)[0]
+    one.with_name(f"{0:012x}-0-{'5' * 20}").write_bytes(b"left behind")
+
+    async def refuse(*_: Any) -> Any:
+        raise KafkaError(ErrorCode.cluster_authorization_failed, "this needs CLUSTER_ACTION")
+
+    monkeypatch.setattr(coordinator_calls.CoordinatorCalls, "describe_files", refuse)
+    later = FixedClock(SystemClock().now_ms() + DAY_MS)
+    found = find_orphans(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
+    assert (found["orphans"], found["deleted"]) == (0, 0)
+    assert found["unanswered"] == len(objects(node))
+    assert len(json.dumps(found)) > 0
+
+
+def test_orphans_need_diskless_topics() -> None:
+    with moldau.testing.Node() as classic, pytest.raises(ToolError, match="no diskless topics"):
+        find_orphans(OrphansJob(classic.bootstrap_servers), run_here)

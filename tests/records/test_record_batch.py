@@ -44,9 +44,9 @@ def patched(layout: str, position: int, value: int, **options: object) -> bytear
     return resealed(batch)
 
 
-def refusal(batch: bytes | bytearray, max_batch_bytes: int = MIB, **options: bool) -> ErrorCode:
+def refusal(batch: bytes | bytearray, max_batch_bytes: int = MIB) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
-        validate_produce(memoryview(batch), max_batch_bytes=max_batch_bytes, **options)
+        validate_produce(memoryview(batch), max_batch_bytes=max_batch_bytes)
     return caught.value.code
 
 
@@ -100,12 +100,6 @@ def test_the_size_limit_counts_the_whole_batch() -> None:
     batch = one_record()
     validate_produce(memoryview(batch), max_batch_bytes=len(batch))
     assert refusal(batch, len(batch) - 1) is ErrorCode.message_too_large
-
-
-def test_zstd_needs_a_newer_produce_request() -> None:
-    batch = one_record(compression=Compression.ZSTD)
-    validate_produce(memoryview(batch), max_batch_bytes=MIB)
-    assert refusal(batch, allow_zstd=False) is ErrorCode.unsupported_compression_type
 
 
 @given(st.integers(0, 200), st.integers(1, 255))

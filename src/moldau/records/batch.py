@@ -46,6 +46,7 @@ __all__ = [
     "MutableBuffer",
     "TimestampType",
     "check_batch",
+    "claims_zstd",
     "iter_headers",
     "next_sequence",
     "parse_header",
@@ -70,6 +71,7 @@ NO_SEQUENCE = -1
 SEQUENCE_MAX = 2**31 - 1
 
 COMPRESSION_MASK = 0x07
+CODEC_MAX = 4
 TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
@@ -230,15 +232,14 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
     return header
 
 
-def validate_produce(buffer: Buffer, *, max_batch_bytes: int, allow_zstd: bool = True) -> list[BatchHeader]:
+def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     """Check what a producer sent for one partition; return its headers (always exactly one, as in Kafka).
 
     The codes are those of Kafka's broker: ``INVALID_RECORD`` for no batch, more than one, another
     magic, a control batch, a base offset that is not 0, a count that differs from the offsets, a
     producer id without a sequence; ``MESSAGE_TOO_LARGE`` beyond ``max_batch_bytes`` (the topic's
     max.message.bytes, counted with the 12 bytes before the length); ``CORRUPT_MESSAGE`` for a length
-    below the header's or a wrong CRC; ``INVALID_TIMESTAMP`` when the producer claims LogAppendTime;
-    ``UNSUPPORTED_COMPRESSION_TYPE`` for zstd where ``allow_zstd`` is off (produce below v7).
+    below the header's or a wrong CRC; ``INVALID_TIMESTAMP`` when the producer claims LogAppendTime.
 
     Kafka drops a partial batch behind the first; here it is ``INVALID_RECORD``, so that callers may
     append ``buffer`` as it is.
@@ -260,10 +261,15 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int, allow_zstd: bool =
         or header[6] != count - 1
         or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT)
         or (header[9] >= 0 and header[11] < 0)
-        or attributes & COMPRESSION_MASK > (4 if allow_zstd else 3)
+        or attributes & COMPRESSION_MASK > CODEC_MAX
     ):
-        _explain_refusal(buffer, header, max_batch_bytes, allow_zstd)
+        _explain_refusal(buffer, header, max_batch_bytes)
     return [header]
+
+
+def claims_zstd(batch: Buffer) -> bool:
+    """Whether what may be a batch names the codec that clients know since KIP-110."""
+    return len(batch) >= HEADER_SIZE_BYTES and batch[_ATTRIBUTES_AT + 1] & COMPRESSION_MASK == CODEC_MAX
 
 
 def _too_short(buffer: Buffer) -> KafkaError:
@@ -281,7 +287,7 @@ def _too_short(buffer: Buffer) -> KafkaError:
     return InvalidRecordError(f"{size} bytes hold no whole record batch; a partition needs one")
 
 
-def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int, allow_zstd: bool) -> None:
+def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) -> None:
     """Raise the error for a batch that failed the fast check, in the order in which Kafka looks."""
     _refuse_framing(buffer, header, max_batch_bytes)
     count = header.records_count
@@ -299,10 +305,7 @@ def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int, 
         raise KafkaError(
             ErrorCode.invalid_timestamp, "producers must not set the timestamp type LogAppendTime"
         )
-    if header.compression is Compression.ZSTD and not allow_zstd:
-        raise KafkaError(
-            ErrorCode.unsupported_compression_type, "zstd needs a produce request of version 7 or newer"
-        )
+    _ = header.compression  # raises for the codecs that Kafka does not define
     raise AssertionError(f"the fast check refused a batch that breaks no rule: {header}")
 
 

@@ -293,6 +293,8 @@ class ClassicPartition:
         )
         if request.last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(request.last_fetched_epoch)
+            if epoch < 0:  # newer than anything here, or older
+                return known._replace(error=ErrorCode.offset_out_of_range)
             if epoch != request.last_fetched_epoch or end < request.offset:
                 return known._replace(diverging_epoch=(epoch, end))
         readable_end = log.log_end_offset if from_follower else watermark

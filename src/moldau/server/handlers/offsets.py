@@ -1,6 +1,8 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where things are in a partition."""
 
 import asyncio
+from collections import Counter
+from dataclasses import replace
 from typing import Final
 
 from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
@@ -10,12 +12,25 @@ from moldau.protocol.messages import delete_records as deletion
 from moldau.protocol.messages import list_offsets as listing
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
 from moldau.protocol.schema import ZERO_UUID
+from moldau.replication.partition import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
 from moldau.server.dispatch import Handler
 from moldau.server.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1
+_FIRST_VERSIONS: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
+"""Since which version of ListOffsets a special timestamp has its meaning."""
 
 
 class OffsetHandlers:
@@ -36,15 +51,24 @@ class OffsetHandlers:
         self, context: RequestContext, request: listing.ListOffsetsRequest
     ) -> listing.ListOffsetsResponse:
         read_committed = request.isolation_level == READ_COMMITTED
+        counts = Counter(
+            (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+        )
         topics = []
         for topic in request.topics:
             allowed = self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
-            rows = [
-                self._list_one(topic.name, part, read_committed)
-                if allowed
-                else _refused(part.partition_index, ErrorCode.topic_authorization_failed)
-                for part in topic.partitions
-            ]
+            rows = []
+            for part in topic.partitions:
+                if not allowed:
+                    refusal = ErrorCode.topic_authorization_failed
+                elif counts[topic.name, part.partition_index] > 1:
+                    refusal = ErrorCode.invalid_request
+                elif context.api_version < _FIRST_VERSIONS.get(part.timestamp, 0):
+                    refusal = ErrorCode.unsupported_version
+                else:
+                    rows.append(self._list_one(topic.name, part, read_committed))
+                    continue
+                rows.append(_refused(part.partition_index, refusal))
             topics.append(
                 listing.ListOffsetsTopicResponse(name=topic.name, partitions=await asyncio.gather(*rows))
             )
@@ -55,11 +79,14 @@ class OffsetHandlers:
     ) -> listing.ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
+            is_pending = part.timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP
             found = await partition.find_offset(
-                part.timestamp,
+                LATEST_TIERED_TIMESTAMP if is_pending else part.timestamp,
                 read_committed=read_committed,
                 current_leader_epoch=part.current_leader_epoch,
             )
+            if is_pending and found.offset >= 0:
+                found = replace(found, offset=found.offset + 1)  # KIP-1023: what follows the uploaded part
         except KafkaError as error:
             return listing.ListOffsetsPartitionResponse(
                 partition_index=part.partition_index, error_code=error.code

@@ -17,6 +17,7 @@ from moldau.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from moldau.protocol.produce import TOPIC_ID_VERSION
+from moldau.records.batch import claims_zstd
 from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -33,6 +34,8 @@ CONGESTED_PAUSE_S: Final = 0.05
 """How long a producer is not read when too much of what was read waits; then one request, and so on."""
 
 VALID_ACKS: Final = (-1, 0, 1)
+ZSTD_VERSION: Final = 7
+"""The first version whose clients read and write zstd (KIP-110)."""
 
 
 class ProduceHandlers:
@@ -70,7 +73,7 @@ class ProduceHandlers:
             rows: list[tuple[int, AppendAnswer]] = []
             refusal = self._refusal(context, topic)
             for data in topic.partition_data:
-                answer = refusal or self._append(topic, data, request)
+                answer = refusal or self._append(context, topic, data, request)
                 waiting += type(answer) is not AppendOutcome
                 rows.append((data.index, answer))
             answers.append((topic.name, topic.topic_id, rows))
@@ -100,7 +103,11 @@ class ProduceHandlers:
         return None
 
     def _append(
-        self, topic: TopicProduceData, data: PartitionProduceData, request: ProduceRequest
+        self,
+        context: RequestContext,
+        topic: TopicProduceData,
+        data: PartitionProduceData,
+        request: ProduceRequest,
     ) -> AppendAnswer:
         try:
             partition = self._partitions.find(topic.name, topic.topic_id, data.index)
@@ -110,6 +117,11 @@ class ProduceHandlers:
         if records is None:
             return AppendOutcome(ErrorCode.invalid_record, message="the partition has no records")
         view = records if isinstance(records, memoryview) else memoryview(b"".join(_parts(records)))
+        if context.api_version < ZSTD_VERSION and claims_zstd(view):
+            return AppendOutcome(
+                ErrorCode.unsupported_compression_type,
+                message=f"zstd needs a produce request of version {ZSTD_VERSION} or newer",
+            )
         return partition.append(view, required_acks=request.acks, timeout_ms=request.timeout_ms)
 
     def _slow_down(self, context: RequestContext) -> None:

@@ -6,8 +6,8 @@ planned anew in a later round.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from moldau.runtime import ErrorCode, Workers
 from moldau.tiered.builder import BuiltSegment
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
-from moldau.tiered.consolidation.plan import PlannedSegment, lay_out_units
+from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
 from moldau.tiered.segments import TopicIdPartition
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
 
@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 ENGINE_NAME: Final = "broker"
 DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
+_UNITS_AT_A_TIME: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class EngineSettings:
     """Bounds; bytes, milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """What is in memory at a time."""
+    """What a unit has in memory; two are there at a time."""
     plan_bytes: int = 512 * 1024**2
     """What is planned at a time."""
     lease_ms: int = 600_000
@@ -64,14 +65,14 @@ class BrokerEngine:
         self._workers = workers
         self.settings = settings or EngineSettings()
         self._is_enabled = is_enabled
-        self._memory: bytearray | None = None
+        self._memory: list[bytearray] = []
         scope = meters.scoped("moldau.diskless", "Consolidation")
         self._segments = scope.counter("SegmentsPerSec", "Segments that this broker has built and copied.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of those segments.")
         self._failures = scope.counter("ErrorsPerSec", "Units that failed and are planned anew.")
 
     async def run_once(self) -> int:
-        """Put in order what is recorded, then consolidate what there is; bytes that left the WAL.
+        """Put in order what is recorded, then consolidate what there is; bytes that were copied.
 
         Raises nothing but what is a defect.
         """
@@ -84,59 +85,65 @@ class BrokerEngine:
                     break  # nothing to do, or something is wrong: not at once again
                 total += done
         finally:
-            self._memory = None
+            self._memory.clear()
         return total
 
     async def _carry_out_a_plan(self) -> int:
         """Plan once and build all of it; bytes that were published."""
         settings = self.settings
         plan = await self._leader.plan(ENGINE_NAME, max_bytes=settings.plan_bytes, lease_ms=settings.lease_ms)
-        epochs = {work.segment.segment_id: work.epoch for work in plan.work}
-        given_up: set[TopicIdPartition] = set()
-        done = 0
+        if not plan.work:
+            return 0
+        units = lay_out_units([work.segment for work in plan.work], settings.unit_bytes)
+        task = _Task(plan.lease_id, {work.segment.segment_id: work.epoch for work in plan.work}, iter(units))
         try:
-            for unit in lay_out_units([work.segment for work in plan.work], settings.unit_bytes):
-                segments = [one for one in unit.segments if one.partition not in given_up]
-                if segments and self._leader.renew(plan.lease_id, settings.lease_ms) is not None:
-                    done += await self._build(plan.lease_id, segments, epochs, given_up)
-        finally:
+            # While one unit is copied the next one is read and built.
+            await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
+        except asyncio.CancelledError:
+            raise  # the node stops: the next leader goes on
+        except Exception:
             await self._leader.give_up(plan.lease_id)
-        return done
+            raise
+        await self._leader.give_up(plan.lease_id)
+        return task.done_bytes
 
-    async def _build(
-        self,
-        lease_id: UUID,
-        segments: Sequence[PlannedSegment],
-        epochs: Mapping[UUID, int],
-        given_up: set[TopicIdPartition],
-    ) -> int:
-        """Build, copy and publish; partitions for which that fails go to ``given_up``."""
+    async def _build_units(self, task: "_Task") -> None:
+        for unit in task.units:
+            segments = [one for one in unit.segments if one.partition not in task.given_up]
+            if not segments or self._leader.renew(task.lease_id, self.settings.lease_ms) is None:
+                continue
+            copies = await self._build(task, segments)
+            if copies:
+                await self._publish(task, segments, copies)
+
+    async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
+        """Build and copy; nothing when that fails."""
+        memory = self._take_memory(sum(one.size_bytes for one in segments))
         try:
             built = await build_segments(
                 segments,
                 self._wal_storage,
                 self._workers,
-                into=self._take_memory(segments),
+                into=memory,
                 reads_in_flight=self.settings.reads_in_flight,
             )
-            copies = await self._copy(segments, built, epochs)
+            copies = await self._copy(task, segments, built)
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:
+            # Its memory is not used again: somebody may still be reading from it.
             self._failures.value += 1
-            self._memory = None  # somebody may still be reading from it
             logger.warning("segments of %s cannot be built now: %s", _names(segments), error)
-            given_up.update(one.partition for one in segments)
-            return 0
-        return await self._publish(lease_id, segments, copies, given_up)
+            task.given_up.update(one.partition for one in segments)
+            return []
+        self._memory.append(memory)
+        return copies
 
-    def _take_memory(self, segments: Sequence[PlannedSegment]) -> bytearray:
-        """The same memory for each unit of a round: fresh pages cost more than the copy."""
-        size_bytes = sum(one.size_bytes for one in segments)
-        if self._memory is None or len(self._memory) < size_bytes:
-            self._memory = bytearray(size_bytes)
-        return self._memory
+    def _take_memory(self, size_bytes: int) -> bytearray:
+        """The same memory for many units: fresh pages cost more than the copy."""
+        memory = self._memory.pop() if self._memory else bytearray()
+        return memory if len(memory) >= size_bytes else bytearray(size_bytes)
 
     async def _copy(
-        self, segments: Sequence[PlannedSegment], built: Sequence[BuiltSegment], epochs: Mapping[UUID, int]
+        self, task: "_Task", segments: Sequence[PlannedSegment], built: Sequence[BuiltSegment]
     ) -> list[BuiltCopy]:
         """All at once; when one fails the others are waited for, since they read the shared memory."""
         copying = [
@@ -146,34 +153,29 @@ class BrokerEngine:
         try:
             await asyncio.wait(copying)
         finally:
-            for task in copying:
-                task.cancel()
+            for copy in copying:
+                copy.cancel()
             await asyncio.gather(*copying, return_exceptions=True)
         return [
-            BuiltCopy(segment.partition, segment.segment_id, epochs[segment.segment_id], task.result())
-            for segment, task in zip(segments, copying, strict=True)
+            BuiltCopy(segment.partition, segment.segment_id, task.epochs[segment.segment_id], copy.result())
+            for segment, copy in zip(segments, copying, strict=True)
         ]
 
     async def _publish(
-        self,
-        lease_id: UUID,
-        segments: Sequence[PlannedSegment],
-        copies: Sequence[BuiltCopy],
-        given_up: set[TopicIdPartition],
-    ) -> int:
+        self, task: "_Task", segments: Sequence[PlannedSegment], copies: Sequence[BuiltCopy]
+    ) -> None:
         sizes = {one.segment_id: one.size_bytes for one in segments}
         left = list(copies)
-        done = 0
         for _ in range(_PUBLISH_TRIES):
-            answers = await self._leader.publish(lease_id, left)
+            answers = await self._leader.publish(task.lease_id, left)
             again: list[BuiltCopy] = []
             for copy, answer in zip(left, answers, strict=True):
                 if answer.error is ErrorCode.none:
-                    done += sizes[copy.segment_id]
+                    task.done_bytes += sizes[copy.segment_id]
                     self._segments.value += 1
                     self._bytes.value += sizes[copy.segment_id]
                 elif answer.error in REFUSALS:
-                    given_up.add(copy.partition)
+                    task.given_up.add(copy.partition)
                     logger.info("%s is not published: %s", copy.partition, answer.message)
                 else:
                     again.append(copy)
@@ -183,9 +185,20 @@ class BrokerEngine:
         for copy in left:
             # What is recorded and not pruned is found and gone on with in the next round.
             self._failures.value += 1
-            given_up.add(copy.partition)
+            task.given_up.add(copy.partition)
             logger.warning("%s is not published now", copy.partition)
-        return done
+
+
+@dataclass(slots=True)
+class _Task:
+    """A plan that is being carried out."""
+
+    lease_id: UUID
+    epochs: Mapping[UUID, int]
+    units: Iterator[Unit]
+    given_up: set[TopicIdPartition] = field(default_factory=set)
+    """Partitions of which something failed: what comes after it could not be published."""
+    done_bytes: int = 0
 
 
 def _names(segments: Sequence[PlannedSegment]) -> str:

@@ -50,9 +50,9 @@ def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
 
 def create(node: moldau.testing.Node, name: str, partitions: int = PARTITIONS, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    new = NewTopic(
-        name, num_partitions=partitions, config={k.replace("_", "."): v for k, v in config.items()}
-    )
+    # Records have times long ago.
+    given = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
+    new = NewTopic(name, num_partitions=partitions, config=given)
     admin.create_topics([new])[name].result(30)
 
 

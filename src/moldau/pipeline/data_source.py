@@ -5,22 +5,22 @@ action on a batch DataFrame sees the same records. Tasks read their ranges thems
 diskless topics and else through brokers; only coordinates are planned.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from moldau.client.cluster import Client, connected
+from moldau.client.cluster import Client
 from moldau.pipeline import filters
 from moldau.pipeline.columns import Columns
 from moldau.pipeline.filters import Narrowing
-from moldau.pipeline.planning import OffsetRange, Source, group, unit_size
+from moldau.pipeline.planning import OffsetRange, Source
 from moldau.pipeline.snapshot import TopicRanges, offsets_at, pin
-from moldau.pipeline.source_options import LATEST, SourceOptions, check_batch, parse_options
+from moldau.pipeline.source_options import LATEST, check_batch, parse_options
+from moldau.pipeline.source_units import UnitPartition, ask, plan
+from moldau.pipeline.stream_source import MoldauStreamReader
 
 FORMAT: Final = "moldau"
 COLUMNS: Final = (
@@ -28,21 +28,6 @@ COLUMNS: Final = (
     " timestamp TIMESTAMP, timestampType INT"
 )
 HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-UNIT_RECORDS_MAX: Final = 500_000
-UNIT_RECORDS_MIN: Final = 50_000
-"""Smaller units are made only when ``minPartitions`` asks for them."""
-UNITS: Final = 8
-"""So many units are made where there is work for them: the planner does not know how many cores there are."""
-TIMEOUT_S: Final = 30.0
-
-
-@dataclass
-class UnitPartition(InputPartition):
-    """Ranges of a topic that one task reads."""
-
-    topic: int
-    """Which of the reader's topics."""
-    unit: tuple[OffsetRange, ...]
 
 
 class MoldauDataSource(DataSource):
@@ -52,7 +37,7 @@ class MoldauDataSource(DataSource):
         self.parsed = parse_options(dict(options))
         # Only a streaming query may begin at the end, and a sink reads nothing.
         reads = self.parsed.reads and self.parsed.starting != LATEST
-        self.topics = _asked(self.parsed, lambda client: pin(client, self.parsed)) if reads else []
+        self.topics = ask(self.parsed.bootstrap, lambda client: pin(client, self.parsed)) if reads else []
 
     @classmethod
     def name(cls) -> str:
@@ -64,6 +49,9 @@ class MoldauDataSource(DataSource):
     def reader(self, schema: StructType) -> "MoldauReader":
         check_batch(self.parsed)
         return MoldauReader(schema, self.topics, self.parsed.min_partitions)
+
+    def streamReader(self, schema: StructType) -> MoldauStreamReader:
+        return MoldauStreamReader(schema, self.parsed)
 
 
 class MoldauReader(DataSourceReader):
@@ -81,10 +69,9 @@ class MoldauReader(DataSourceReader):
         self._narrowing, left = filters.push(pushed)
         return left
 
-    def partitions(self) -> list[UnitPartition]:
+    def partitions(self) -> list[InputPartition]:
         topics = [TopicRanges(topic.source, tuple(self._narrowed(topic))) for topic in self._topics]
-        units = plan(topics, self._min_partitions)
-        return [UnitPartition(topic, unit) for topic, unit in units]
+        return plan(topics, self._min_partitions)
 
     def _narrowed(self, topic: TopicRanges) -> list[OffsetRange]:
         narrowing = self._narrowing
@@ -96,15 +83,14 @@ class MoldauReader(DataSourceReader):
         if earliest_ms is None or not cut:
             return cut
         source = topic.source
-        firsts = _run(source.bootstrap, lambda client: _first_at(client, source, cut, earliest_ms))
+        firsts = ask(source.bootstrap, lambda client: _first_at(client, source, cut, earliest_ms))
         return [replace_start(one, firsts[one.partition]) for one in cut]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark turns an empty list of partitions into one that is no partition.
         if not isinstance(partition, UnitPartition):
             return iter(())
-        source = self._topics[partition.topic].source
-        return self._columns.read(source, partition.unit, self._narrowing.timestamp_us)
+        return self._columns.read(partition.source, partition.unit, self._narrowing.timestamp_us)
 
 
 class _Pushing:
@@ -124,19 +110,6 @@ class _Pushing:
         return self._reader.narrow(pushed)
 
 
-def plan(topics: Sequence[TopicRanges], units_min: int) -> list[tuple[int, tuple[OffsetRange, ...]]]:
-    """Units of all topics, each with its topic's index."""
-    everything = [one for topic in topics for one in topic.ranges]
-    total = sum(one.end - one.start for one in everything)
-    usual = min(UNIT_RECORDS_MAX, max(UNIT_RECORDS_MIN, -(-total // UNITS)))
-    size = unit_size(everything, units_min, usual)
-    return [
-        (index, unit)
-        for index, topic in enumerate(topics)
-        for unit in group(topic.ranges, topic.source.wal.coordinators if topic.source.wal else {}, size)
-    ]
-
-
 def replace_start(wanted: OffsetRange, first: int | None) -> OffsetRange:
     """The range from ``first`` on; empty where there is no such record."""
     start = wanted.end if first is None else min(max(wanted.start, first), wanted.end)
@@ -148,18 +121,6 @@ async def _first_at(
 ) -> Mapping[int, int | None]:
     topic = await client.topic(source.topic)
     return await offsets_at(client, topic, dict.fromkeys([one.partition for one in ranges], time_ms))
-
-
-def _asked(options: SourceOptions, look: Callable[[Client], Any]) -> Any:
-    return _run(options.bootstrap, look)
-
-
-def _run(bootstrap: str, look: Callable[[Client], Any]) -> Any:
-    async def run() -> Any:
-        async with connected(bootstrap, TIMEOUT_S) as client:
-            return await look(client)
-
-    return asyncio.run(run())
 
 
 def register(session: SparkSession) -> None:

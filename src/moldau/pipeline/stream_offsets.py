@@ -1,0 +1,73 @@
+"""Offsets of a streaming query: what Spark keeps in its checkpoint, and how far a batch may go. Pure.
+
+As JSON they look like the Kafka connector's, ``{"orders": {"0": 12, "1": 7}}``, and name the topics' ids
+beside that, so that a topic that was deleted and created again is not taken for the old one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from moldau.client.errors import ToolError
+
+IDS: Final = "@topicIds"
+"""No topic can have this name."""
+
+
+class Place(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """The next offset of each partition, and the topics' ids."""
+
+    offsets: Mapping[Place, int]
+    topic_ids: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for place, offset in sorted(self.offsets.items()):
+            found.setdefault(place.topic, {})[str(place.partition)] = offset
+        return {**found, IDS: dict(sorted(self.topic_ids.items()))}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> "StreamOffsets":
+        """Raises :class:`ToolError` for what is no offset of ours."""
+        try:
+            offsets = {
+                Place(topic, int(partition)): int(offset)
+                for topic, rows in content.items()
+                if topic != IDS
+                for partition, offset in rows.items()
+            }
+            return StreamOffsets(offsets, {str(key): str(value) for key, value in content[IDS].items()})
+        except (TypeError, ValueError, AttributeError, KeyError):
+            raise ToolError(f"these are no offsets of format('moldau'): {content!r}") from None
+
+    def same_topic(self, other: "StreamOffsets", topic: str) -> bool:
+        """Whether a topic is the same one in both; true where one of them does not have it."""
+        ids = (self.topic_ids.get(topic), other.topic_ids.get(topic))
+        return None in ids or ids[0] == ids[1]
+
+
+def limited(
+    begins: Mapping[Place, int], ends: Mapping[Place, int], records_max: int | None
+) -> dict[Place, int]:
+    """Where a batch ends that takes at most ``records_max`` offsets, of each partition in its share.
+
+    ``begins`` has every partition of ``ends``. No partition goes back.
+    """
+    left = {place: max(0, end - begins[place]) for place, end in ends.items()}
+    total = sum(left.values())
+    if records_max is None or total <= records_max:
+        return {place: begins[place] + count for place, count in left.items()}
+    shares = {place: count * records_max // total for place, count in left.items()}
+    # What rounding left over goes to those who lost most by it; so a batch never takes nothing.
+    by_loss = sorted(left, key=lambda place: -(left[place] * records_max % total))
+    for place in by_loss[: records_max - sum(shares.values())]:
+        shares[place] += 1
+    return {place: begins[place] + share for place, share in shares.items()}

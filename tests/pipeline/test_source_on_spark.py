@@ -1,0 +1,177 @@
+"""``format("moldau")`` and Spark's own Kafka connector on the topics of one node."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from spark_support import connector_jars, missing_spark
+
+import moldau.testing
+
+if reason := missing_spark():
+    pytest.skip(reason, allow_module_level=True)
+
+from pyspark.sql import DataFrame, SparkSession
+
+RECORDS = 900
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # Spark's own code and its sockets; not ours to mend.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[moldau.testing.Node]:
+    with moldau.testing.Node(diskless=True) as running:
+        create(running, "diskless", 3)
+        create(running, "classic", 3, {"diskless.enable": "false"})
+        for topic in ("diskless", "classic"):
+            produce(running, topic, 0, RECORDS)
+        yield running
+
+
+def create(
+    node: moldau.testing.Node, name: str, partitions: int, config: dict[str, str] | None = None
+) -> None:
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.create_topics(
+        [NewTopic(name, num_partitions=partitions, config={"retention.ms": "-1", **(config or {})})]
+    )[name].result(60)
+
+
+def produce(node: moldau.testing.Node, topic: str, start: int, end: int, partitions: int = 3) -> None:
+    """Record ``n`` has key and value ``n``, time ``n`` and a header where it is odd."""
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "compression.type": "zstd"})
+    for number in range(start, end):
+        headers: list[tuple[str, Any]] = [("odd", b"yes")] if number % 2 else []
+        producer.produce(
+            topic,
+            b"%d" % number,
+            b"%d" % number,
+            partition=number % partitions,
+            timestamp=1_000_000 + number,
+            headers=headers,
+        )
+    assert producer.flush(60) == 0
+
+
+def reader(
+    spark: SparkSession, node: moldau.testing.Node, source: str = "moldau", **options: Any
+) -> DataFrame:
+    given = spark.read.format(source).option("kafka.bootstrap.servers", node.bootstrap_servers)
+    return given.options(**options).load()
+
+
+def test_filters_are_pushed_and_change_nothing(spark: SparkSession, node: moldau.testing.Node) -> None:
+    frame = reader(spark, node, subscribe="diskless", includeHeaders="true")
+    condition = (
+        "partition IN (0, 2) AND offset >= 10 AND offset < 250"
+        " AND timestamp >= timestamp_millis(1000300) AND timestamp < timestamp_millis(1000600)"
+    )
+    found = {(row.partition, row.offset): row for row in frame.where(condition).collect()}
+    expected = {(n % 3, n // 3) for n in range(300, 600) if n % 3 != 1}
+    assert set(found) == expected
+    row = found[0, 101]
+    assert (bytes(row.key), bytes(row.value), row.topic, row.timestampType) == (b"303", b"303", "diskless", 0)
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("odd", b"yes")]
+    assert frame.where("partition = 1 AND offset = 7").count() == 1
+
+
+def run_once(query: Any) -> None:
+    query.awaitTermination(120)
+    if query.exception() is not None:
+        raise query.exception()
+    assert not query.isActive
+
+
+def test_a_stream_goes_on_where_its_checkpoint_says(
+    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path
+) -> None:
+    create(node, "stream", 2)
+    produce(node, "stream", 0, 100, 2)
+
+    def run() -> Any:
+        stream = spark.readStream.format("moldau").option("kafka.bootstrap.servers", node.bootstrap_servers)
+        frame = stream.options(
+            subscribe="stream", startingOffsets="earliest", maxOffsetsPerTrigger="60"
+        ).load()
+        writer = frame.selectExpr("partition", "offset", "CAST(value AS STRING) AS value").writeStream
+        query = (
+            writer.format("parquet")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(tmp_path / "table"))
+        )
+        run_once(query)
+        return query
+
+    first = run()
+    assert [progress["numInputRows"] for progress in first.recentProgress if progress["numInputRows"]] == [
+        60,
+        40,
+    ]
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.create_partitions([NewPartitions("stream", 3)])["stream"].result(60)
+    produce(node, "stream", 100, 150, 3)
+    run()
+    rows = spark.read.parquet(str(tmp_path / "table")).collect()
+    assert sorted(int(row.value) for row in rows) == list(range(150))
+    assert {row.partition for row in rows} == {0, 1, 2}
+
+
+def connector() -> None:
+    """Skip where the jars of the connector were not fetched; with ``CI=true`` that is a failure."""
+    if not connector_jars():
+        message = "Spark's Kafka connector is missing: python tools/fetch_clients.py"
+        if os.environ.get("CI") == "true":
+            pytest.fail(message)
+        pytest.skip(message)
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("topic", ["diskless", "classic"])
+def test_the_kafka_connector_reads_the_same(
+    spark: SparkSession, node: moldau.testing.Node, topic: str
+) -> None:
+    connector()
+    options = {"subscribe": topic, "startingOffsets": "earliest", "includeHeaders": "true"}
+    theirs = reader(spark, node, "kafka", **options)
+    ours = reader(spark, node, **options)
+    assert theirs.schema.simpleString() == ours.select(theirs.columns).schema.simpleString()
+    rows = {tuple(map(str, row)) for row in theirs.collect()}
+    assert rows == {tuple(map(str, row)) for row in ours.select(theirs.columns).collect()}
+    assert len(rows) == RECORDS
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("kind", ["diskless", "classic"])
+def test_the_kafka_connector_writes_and_streams(
+    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path, kind: str
+) -> None:
+    connector()
+    for name in ("written", "streamed"):
+        create(node, f"{name}-{kind}", 2, {"diskless.enable": str(kind == "diskless").lower()})
+    rows = spark.range(200).selectExpr(
+        "CAST(id AS STRING) AS key", "CAST(id * 2 AS STRING) AS value", "CAST(id % 2 AS INT) AS partition"
+    )
+    target = rows.write.format("kafka").option("kafka.bootstrap.servers", node.bootstrap_servers)
+    target.option("topic", f"written-{kind}").save()
+    stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", node.bootstrap_servers)
+    source = stream.options(subscribe=f"written-{kind}", startingOffsets="earliest").load()
+    sink = source.writeStream.format("kafka").option("kafka.bootstrap.servers", node.bootstrap_servers)
+    run_once(
+        sink.options(topic=f"streamed-{kind}", checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    found = reader(spark, node, subscribe=f"streamed-{kind}").collect()
+    assert {(bytes(row.key), bytes(row.value)) for row in found} == {
+        (b"%d" % n, b"%d" % (2 * n)) for n in range(200)
+    }
+    assert len(found) == 200

@@ -201,7 +201,8 @@ class Steps:
         self.chance = SeededEntropy(seed) if seed else None
         self.is_dead = False
 
-    async def step(self, act: Callable[[], Awaitable[T]]) -> T:
+    async def step(self, act: Callable[[], Awaitable[T]], *, changes: bool = True) -> T:
+        """``changes``: whether there may be something new to judge."""
         if self.is_dead:
             raise Killed
         self.count += 1
@@ -211,7 +212,8 @@ class Steps:
             raise Killed
         await self._pause()
         result = await act()
-        await self.world.judge()
+        if changes:
+            await self.world.judge()
         if dies:
             raise Killed
         await self._pause()
@@ -248,7 +250,7 @@ class Wal:
             batches = [one for one in self._world.batches[partition] if one.last_offset >= wanted.offset]
             return [found._replace(batches=batches[: min(3, call.max_batches_per_partition)])]
 
-        return await self._steps.step(find)
+        return await self._steps.step(find, changes=False)
 
     def _partition(self, topic_id: UUID, index: int) -> TopicIdPartition:
         return next(p for p in self._world.batches if (p.topic_id, p.partition) == (topic_id, index))
@@ -335,7 +337,7 @@ class Stepped:
         method = getattr(self._inner, name)
 
         async def call(*args: Any, **kwargs: Any) -> Any:
-            return await self._steps.step(lambda: method(*args, **kwargs))
+            return await self._steps.step(lambda: method(*args, **kwargs), changes=name != "fetch")
 
         return call
 

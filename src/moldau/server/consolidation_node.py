@@ -21,6 +21,8 @@ from moldau.tiered.consolidation.standing import SegmentKeeper
 from moldau.tiered.metadata_topic import metadata_partition_of
 from moldau.tiered.segments import TopicIdPartition
 
+_MEASURING_INTERVAL_MS = 1_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationSurroundings:
@@ -75,16 +77,27 @@ class ConsolidationNode:
         )
         interval_ms = around.configs.broker.integer("diskless.consolidation.interval.ms")
         self._repeating = Repeating("consolidation", self._run_once, interval_ms)
+        self._backlog = around.diskless.backlog
+        self._bound_backlog()
+        self._measuring = Repeating("WAL backlog", self._measure, _MEASURING_INTERVAL_MS)
 
     def start(self) -> None:
         self._repeating.start()
+        self._measuring.start()
 
     async def stop(self) -> None:
         """End where it is: all of it may be begun anew."""
+        await self._measuring.stop()
         await self._repeating.stop()
 
     async def _run_once(self) -> None:
         await self.engine.run_once()
+
+    async def _measure(self) -> None:
+        self._backlog.refresh()
+
+    def _bound_backlog(self) -> None:
+        self._backlog.max_bytes = self._around.configs.broker.integer("diskless.wal.backlog.max.bytes")
 
     def nudge(self) -> None:
         """Do now what would be done at the end of the interval."""
@@ -92,6 +105,8 @@ class ConsolidationNode:
 
     def reconfigure(self) -> None:
         """The broker's dynamic configuration has changed."""
+        self._bound_backlog()
+        self.engine.settings = consolidation_engine(self._around.configs.broker)
         for partition in list(self._held.values()):
             self.reconfigured(partition)
 

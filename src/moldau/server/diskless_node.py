@@ -12,6 +12,7 @@ from moldau.cluster.partition import NO_COORDINATOR
 from moldau.cluster.topics_image import Topic
 from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.backlog import WalBacklog
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime
@@ -79,6 +80,7 @@ class DisklessNode:
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self.backlog = WalBacklog(self.coordinators, around.machine.clock, around.meters.registry)
         self.kind = DisklessKind(
             around.logs, around.local_id, self.runtime, lambda topic: log_config(self._configs.topic(topic))
         )
@@ -105,8 +107,8 @@ class DisklessNode:
 
     @property
     def is_congested(self) -> bool:
-        """Whether producers should be read more slowly: too much waits for its upload."""
-        return self.runtime.writer.is_full
+        """Whether producers should be read more slowly: too much waits for its upload, or lies in the WAL."""
+        return self.runtime.writer.is_full or self.backlog.is_over
 
     def reconfigure(self) -> None:
         """The broker's dynamic configuration has changed."""

@@ -343,5 +343,13 @@ MOLDAU = (
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
+    int64(
+        "diskless.wal.backlog.max.bytes",
+        100 * GIB,
+        "From how many bytes in the WAL on producers are read more slowly, so that consolidation keeps up; -1"
+        " for never. It counts only where there is tiered storage for them to go to.",
+        check=at_least(-1),
+        update=CLUSTER_WIDE,
+    ),
     string("metrics.listener", None, "Where `/metrics` and `/health` are served, as `host:port`.", LOW),
 )

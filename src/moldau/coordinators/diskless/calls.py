@@ -252,6 +252,16 @@ class PrunedPartition(NamedTuple):
     wal_batches: int = -1
 
 
+class Backlog(NamedTuple):
+    """What lies in the WAL of the coordinators that a broker leads, about."""
+
+    size_bytes: int = 0
+    """Of live batches."""
+    batches: int = 0
+    oldest_created_ms: int | None = None
+    """When the oldest object with live batches was begun; ``None`` when there is none."""
+
+
 # -- topics ------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
+    Backlog,
     BatchCoordinate,
     DescribedFile,
     DescribedObjects,
@@ -128,6 +129,15 @@ class StoreReader:
         partition = self.partition(topic_id, partition_index)
         written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
         return (0, 0) if written is None else (written.size_bytes, written.batches)
+
+    def backlog(self) -> Backlog:
+        """What is in the WAL, as far as it is in SQLite."""
+        written = self._store.materialiser.partitions.values()
+        row = self._store.database.one("select min(created_ms) from files where live_batches > 0")
+        oldest_ms: int | None = None if row is None else row[0]
+        return Backlog(
+            sum(found.size_bytes for found in written), sum(found.batches for found in written), oldest_ms
+        )
 
     # -- timestamps -----------------------------------------------------------------------------
 

@@ -178,6 +178,15 @@ class DisklessCoordinator:
         size_bytes, batches = self._reader(coordinator_id).wal_size(call.topic_id, call.partition_index)
         return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
+    def backlog(self) -> calls.Backlog:
+        """What is in the WAL of all coordinators led here."""
+        active = [found for found in self.coordinator_ids if self.is_active(found)]
+        found = [self._reader(coordinator_id).backlog() for coordinator_id in active]
+        ages = [one.oldest_created_ms for one in found if one.oldest_created_ms is not None]
+        return calls.Backlog(
+            sum(one.size_bytes for one in found), sum(one.batches for one in found), min(ages, default=None)
+        )
+
     # -- reads ----------------------------------------------------------------------------------
 
     async def find_batches(

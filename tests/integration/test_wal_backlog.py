@@ -1,0 +1,58 @@
+"""What lies in the WAL is measured, and slows producers where it could leave it and does not."""
+
+import urllib.request
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from deadlines import TIMEOUT_S, eventually
+
+from moldau.testing import Node
+
+PROPERTIES = {
+    "diskless.metadata.topic.num.partitions": "1",
+    "diskless.append.commit.interval.ms": "5",
+    "remote.log.storage.system.enable": "true",
+    "remote.log.metadata.topic.num.partitions": "1",
+    "remote.log.metadata.topic.replication.factor": "1",
+    "diskless.consolidation.enable": "false",
+    "diskless.consolidation.interval.ms": "50",
+    "diskless.consolidation.max.age.ms": "0",
+    "diskless.wal.backlog.max.bytes": "1000",
+    "metrics.listener": "127.0.0.1:0",
+}
+
+
+def meters(node: Node) -> dict[str, float]:
+    with urllib.request.urlopen(f"{node.monitoring_url}/metrics", timeout=TIMEOUT_S) as answer:
+        lines = answer.read().decode().splitlines()
+    found = {}
+    for line in lines:
+        if line.startswith("moldau_diskless_Wal_Backlog"):
+            name, _, value = line.rpartition(" ")
+            found[name.removeprefix("moldau_diskless_Wal_Backlog")] = float(value)
+    return found
+
+
+def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone() -> None:
+    with Node(diskless=True, properties=PROPERTIES) as node:
+        assert node._node is not None
+        assert node._node._running is not None
+        diskless = node._node._running._diskless
+        assert diskless is not None
+        assert not diskless.is_congested
+        sender = Producer({"bootstrap.servers": node.bootstrap_servers})
+        sender.produce("t", b"v" * 3_000)
+        assert sender.flush(TIMEOUT_S) == 0
+        eventually(lambda: meters(node)["Bytes"] > 3_000, "the batch is measured")
+        assert meters(node)["Batches"] == 1
+        eventually(lambda: meters(node)["AgeMs"] > 0, "it ages")
+        eventually(lambda: diskless.is_congested, "producers are slowed down")
+        entry = ConfigEntry(
+            "diskless.consolidation.enable", "true", incremental_operation=AlterConfigOpType.SET
+        )
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        for changed in admin.incremental_alter_configs([resource]).values():
+            changed.result(TIMEOUT_S)
+        eventually(lambda: not diskless.is_congested, "they are not, when it has left the WAL")
+        assert meters(node) == {"Bytes": 0, "Batches": 0, "AgeMs": 0}

@@ -265,8 +265,12 @@ class ReadingBroker:
         timestamp_type: int = 0,
         timestamps: Sequence[int] = (),
         own: bool = False,
+        at_once: bool = False,
     ) -> str:
-        """Another broker (or, with ``own``, this one) writes an object of one batch for each row."""
+        """Another broker (or, with ``own``, this one) writes an object of one batch for each row.
+
+        With ``at_once`` this broker's cacher is given what it wrote.
+        """
         self.objects += 1
         now_ms = self.machine.clock.now_ms()
         object_key = f"wal/{self.objects:06d}"
@@ -289,8 +293,15 @@ class ReadingBroker:
             known.values += values
             content += batch
         await self.memory.upload(object_key, content, len(content))
-        if own:
+        if own or at_once:
             self.recent.put(object_key, content, len(content))
+        if at_once:
+            for one in {row[0] for row in rows}:
+                run = [
+                    found for found in self.coordinator.create(one).batches if found.object_key == object_key
+                ]
+                end = run[-1].byte_offset + run[-1].size_bytes
+                self.cacher.take_own(one, run, memoryview(content)[run[0].byte_offset : end])
         self.coordinator.committed()
         return object_key
 

@@ -90,6 +90,32 @@ def test_what_this_broker_wrote_costs_no_request() -> None:
     run(story)
 
 
+def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+        for number in range(5):
+            stamped = number == 3  # LogAppendTime: its bytes are finished in a copy
+            await broker.commit((K, [b"%d" % number]), at_once=True, timestamp_type=stamped)
+            assert (await read(partition, number + 1)).high_watermark == number + 1
+            assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
+        # Answers that were asked for before change nothing, and others' batches come as ever.
+        directory = partition.cache.log.directory
+        await broker.commit((K, [b"others"]))
+        await broker.commit((K, [b"too early"]), at_once=True)
+        await broker.until_cached(partition, 7)
+        await broker.commit((K, [b"again"]), at_once=True)
+        assert partition.cache.local_end_offset == 8
+        await asyncio.sleep(5)
+        assert partition.cache.log.directory == directory
+        assert partition.cache.local_start_offset == 0
+        assert len(await consume(partition, 0, 8)) == 8
+        assert broker.gets() == 1
+
+    run(story)
+
+
 def test_one_request_for_each_object_of_a_round() -> None:
     async def story(broker: ReadingBroker) -> None:
         keys = [key(1, index) for index in range(10)]

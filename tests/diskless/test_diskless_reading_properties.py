@@ -31,7 +31,7 @@ step = st.one_of(
     st.tuples(
         st.just("commit"),
         st.lists(st.tuples(st.integers(0, PARTITIONS - 1), st.integers(1, 5)), min_size=1, max_size=6),
-        st.booleans(),
+        st.sampled_from(["others", "own", "at once"]),
     ),
     st.tuples(st.just("wait"), st.sampled_from([0.001, 0.1, 3.0])),
     st.tuples(st.just("delete"), st.integers(0, PARTITIONS - 1), st.floats(0, 1)),
@@ -65,9 +65,9 @@ class Story:
             await getattr(self, f"on_{name}")(*details)
         await self.settle()
 
-    async def on_commit(self, rows: list[tuple[int, int]], own: bool) -> None:
+    async def on_commit(self, rows: list[tuple[int, int]], how: str) -> None:
         names = [(self.keys[index], [b"%d" % index * 60] * count) for index, count in rows]
-        await self.broker.commit(*names, own=own)
+        await self.broker.commit(*names, own=how == "own", at_once=how == "at once")
 
     async def on_wait(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -195,6 +195,24 @@ def test_recent_objects_are_bounded_and_the_oldest_go_first() -> None:
 # Keys -----------------------------------------------------------------------------------------------
 
 
+def test_what_is_not_committed_stays_in_memory_beyond_the_bound() -> None:
+    gone: list[bytearray] = []
+    recent = RecentObjects(100, gone.append)
+    arenas = {name: bytearray(40) for name in "abcd"}
+    recent.put("a", arenas["a"], 40, is_committed=False)
+    recent.put("b", arenas["b"], 40)
+    recent.put("c", arenas["c"], 40, is_committed=False)
+    assert [name for name in "abc" if name in recent] == ["a", "c"]
+    recent.put("d", arenas["d"], 40, is_committed=False)
+    assert recent.size_bytes == 120
+    recent.committed("c")
+    assert [name for name in "acd" if name in recent] == ["a", "d"]
+    recent.committed("a")
+    recent.discard("d")
+    assert "a" in recent
+    assert gone == [arenas["b"], arenas["c"], arenas["d"]]
+
+
 def test_keys_are_unique_tell_time_and_broker_and_sort_by_time_within_a_shard() -> None:
     entropy = SeededEntropy(1)
     times = [1_700_000_000_000 + 977 * number for number in range(3_000)]

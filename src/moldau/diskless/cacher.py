@@ -9,12 +9,14 @@ Where a cache that is opened begins: at its own end when the coordinator's offse
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import (
     LATEST_TIMESTAMP,
+    LOG_APPEND_TIME,
+    BatchCoordinate,
     FindBatchesCall,
     FoundPartition,
     ListedOffset,
@@ -218,9 +220,29 @@ class Cacher:
         return False
 
     def take(self, cache: PartitionCache, batches: Batches) -> bool:
+        size_bytes = sum(len(view) for _, view in batches)
+        return self._take(cache, size_bytes, lambda: cache.append(batches, self._scratch))
+
+    def take_own(self, key: PartitionKey, run: Sequence[BatchCoordinate], content: memoryview) -> bool:
+        """The :class:`moldau.diskless.own_commits.RunTaker`."""
+        cache = self._caches.get(key)
+        if cache is None:
+            return True
+        if not (cache.is_at_tail and cache.is_usable and cache.local_end_offset == run[0].base_offset):
+            return False
+        if self._lane(self._tails, cache.coordinator_id).is_reading(cache):
+            return False
+        cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=run[-1].last_offset + 1)
+        if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run):
+            start = run[0].byte_offset
+            views = [content[one.byte_offset - start :][: one.size_bytes] for one in run]
+            return self.take(cache, list(zip(run, views, strict=True)))
+        return self._take(cache, len(content), lambda: cache.append_own(run, content))
+
+    def _take(self, cache: PartitionCache, size_bytes: int, append: Callable[[], None]) -> bool:
         before = cache.local_end_offset
         try:
-            cache.append(batches, self._scratch)
+            append()
         except CorruptRecordError as error:
             self._tail_meters.corrupt_batches.value += 1
             logger.error("a batch of %s-%d cannot be cached: %s", cache.topic, cache.key.partition, error)
@@ -232,7 +254,7 @@ class Cacher:
         finally:
             if cache.local_end_offset != before:
                 self._arrivals.notify(cache.key)
-        if self._bound.appended(sum(len(view) for _, view in batches)):
+        if self._bound.appended(size_bytes):
             paths = self._bound.enforce(self._caches.values())
             if paths:
                 task = asyncio.get_running_loop().create_task(self._bound.remove(paths))

@@ -100,6 +100,7 @@ class CommitQueue:
             _answer_all(share, _refusal_code(share, result), result.message)
             self._note_dropped(share.batches)
             return
+        share.outcomes = result.batches
         rejected = 0
         for batch, committed in zip(share.batches, result.batches, strict=True):
             if committed.error is not ErrorCode.none:

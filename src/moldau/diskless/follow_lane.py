@@ -81,6 +81,7 @@ class Member:
     is_busy: bool = False
     is_resting: bool = False
     backoff_s: float = 0.0
+    asked_offset: int = -1
 
     def back_off(self) -> float:
         """Wait, longer each time in a row, before the next try; how long."""
@@ -127,6 +128,11 @@ class FollowLane:
         self._changed.set()
         return True
 
+    def is_reading(self, cache: PartitionCache) -> bool:
+        """Whether batches of the partition are on their way into its cache."""
+        member = self._members.get(cache.partition_id)
+        return member is not None and member.is_busy
+
     async def run(self) -> None:
         """Follow until cancelled."""
         try:
@@ -168,11 +174,11 @@ class FollowLane:
         loop = asyncio.get_running_loop()
         are_new = not members[0].cache.is_known
         partition_max_bytes = settings.first_max_bytes if are_new else settings.partition_max_bytes
+        for member in members:
+            member.asked_offset = member.cache.local_end_offset
         call = FindBatchesCall(
             [
-                PartitionToFind(
-                    *member.cache.partition_id, member.cache.local_end_offset, partition_max_bytes
-                )
+                PartitionToFind(*member.cache.partition_id, member.asked_offset, partition_max_bytes)
                 for member in members
             ],
             max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
@@ -205,6 +211,11 @@ class FollowLane:
                 continue
             if not self._is_answer(member, partition):
                 continue
+            if member.cache.local_end_offset != member.asked_offset:
+                found_still = _still_news(partition, member.cache.local_end_offset)
+                if found_still is None:
+                    continue
+                partition = found_still
             if not await self._follower.judge(member.cache, partition):
                 # At once the first time, but an answer that never fits must not make a busy loop.
                 self._retry_later(member)
@@ -304,6 +315,14 @@ class FollowLane:
         if error is not None and self._failures in (1, 10, 100):
             logger.warning("the diskless coordinator cannot be followed: %s", error)
         await asyncio.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._failures, 10)))
+
+
+def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
+    """An answer without what was cached since it was asked for; ``None`` when it says nothing new."""
+    if found.error is not ErrorCode.none or found.moved_to_tier:
+        return None
+    batches = [batch for batch in found.batches if batch.base_offset >= local_end]
+    return found._replace(batches=batches) if batches and batches[0].base_offset == local_end else None
 
 
 def _within(

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, PartitionId
-from moldau.diskless.finishing import finish_batch
+from moldau.diskless.finishing import LEADER_EPOCH, finish_batch
+from moldau.records.batch import set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import PartitionKey
 from moldau.storage.log import PartitionLog
@@ -119,6 +120,21 @@ class PartitionCache:
             self._append_some(batches[position : position + count], scratch)
             position += count
 
+    def append_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> None:
+        """Append batches that this broker checked when it took them, and holds in ``content`` one behind
+        the other; they are finished there. Raises as :meth:`append`.
+        """
+        position = 0
+        for coordinate in run:
+            set_base_offset_and_epoch(content, position, coordinate.base_offset, LEADER_EPOCH)
+            position += coordinate.size_bytes
+        self._to_log(content)
+
+    def _to_log(self, batches: memoryview) -> None:
+        self.log.append_as_follower(batches)
+        self.log.high_watermark = self.log.log_end_offset
+        self.is_stuck = False
+
     def _append_some(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
         log = self.log
         expected = log.log_end_offset
@@ -141,9 +157,7 @@ class PartitionCache:
             end += len(view)
             expected = coordinate.last_offset + 1
         if end:
-            log.append_as_follower(buffer[:end])
-            log.high_watermark = log.log_end_offset
-            self.is_stuck = False
+            self._to_log(buffer[:end])
         if error is not None:
             raise error
 

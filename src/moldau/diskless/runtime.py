@@ -21,6 +21,7 @@ from moldau.diskless.image_sync import ImageSync, TopicKeeper
 from moldau.diskless.object_reads import ObjectReads
 from moldau.diskless.offset_lookup import OffsetLookup
 from moldau.diskless.orphans import FileWitness, OrphanScan, OrphanSettings
+from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.read_meters import FetchMeters, ReadMeters
@@ -92,12 +93,7 @@ class DisklessRuntime:
         self.writer = DisklessWriter(
             self.storage, coordinator, machine, meters, broker_id=broker_id, settings=settings.writer
         )
-        recent = self.writer.recent
-        self.cacher = Cacher(machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher)
-        cold_meters = ReadMeters(meters, "cold")
-        reads = ObjectReads(self.storage, recent, ByteBudget(settings.cold_reads.budget_bytes), cold_meters)
-        self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads)
-        self._lookup = OffsetLookup(coordinator, reads, machine.workers)
+        self._make_readers(arrivals, meters)
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
@@ -120,6 +116,17 @@ class DisklessRuntime:
         self._local = local
         self._syncing = Repeating("diskless image sync", self.image_sync.run_once, 30_000, initial_delay_ms=0)
         self._repeating = self._background()
+
+    def _make_readers(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
+        settings, coordinator, recent = self.settings, self._coordinator, self.writer.recent
+        self.cacher = Cacher(
+            self._machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher
+        )
+        self.writer.own_commits = OwnCommits(recent, self.cacher)
+        cold_meters = ReadMeters(meters, "cold")
+        reads = ObjectReads(self.storage, recent, ByteBudget(settings.cold_reads.budget_bytes), cold_meters)
+        self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads)
+        self._lookup = OffsetLookup(coordinator, reads, self._machine.workers)
 
     def _background(self) -> list[Repeating]:
         settings = self.settings

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall
+from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch
 from moldau.diskless.buffer import BufferedBatch, BuiltObject
 from moldau.diskless.waiters import ObjectWaiters, Waiter
 
@@ -16,7 +16,7 @@ Batch: TypeAlias = BufferedBatch[Waiter]
 class FileShare:
     """The batches of a file that one coordinator commits."""
 
-    __slots__ = ("batches", "coordinator_id", "dropped", "file", "is_done")
+    __slots__ = ("batches", "coordinator_id", "dropped", "file", "is_cached", "is_done", "outcomes")
 
     def __init__(self, file: "WalFile", coordinator_id: int) -> None:
         self.file = file
@@ -25,6 +25,10 @@ class FileShare:
         self.dropped: list[Batch] = []
         """Never to be committed; their producers were told of a time-out."""
         self.is_done = False
+        self.outcomes: Sequence[CommittedBatch] = ()
+        """Of ``batches``, when they are committed."""
+        self.is_cached = False
+        """All of them are in this broker's cache: it needs the object's bytes no more."""
 
     def call(self, broker_id: int) -> CommitFileCall:
         file = self.file

@@ -27,6 +27,7 @@ from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.committer import CommitQueue
 from moldau.diskless.object_keys import WAL_PREFIX, new_object_key
+from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.sequence_gaps import SequenceGaps
 from moldau.diskless.waiters import TIMED_OUT, ObjectWaiters, Waiter
@@ -61,7 +62,7 @@ class WriterSettings:
     max_uploads: int = 8
     max_buffered_bytes: int = 128 * MIB
     recent_bytes: int = 128 * MIB
-    """For the cacher, which is behind by uploads that overtook the next to be committed, and by a round."""
+    """For a cacher that could not take at once what was committed."""
     prefix: str = WAL_PREFIX
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
 
@@ -111,6 +112,8 @@ class DisklessWriter:
         self.configure(settings or WriterSettings())
         self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
         """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
+        self.own_commits: OwnCommits | None = None
+        """Told of what is committed, before its producers are answered."""
         self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
 
     def configure(self, settings: WriterSettings) -> None:
@@ -288,7 +291,7 @@ class DisklessWriter:
             self._uploading -= 1
             if is_stored:
                 # Before the commit: a reader may hear of the commit sooner than we do.
-                self.recent.put(file.key, file.object.arena, file.object.size_bytes)
+                self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
                 file.settle_shares()
             else:
                 self._meters.given_up()
@@ -329,8 +332,17 @@ class DisklessWriter:
     # Finishing ------------------------------------------------------------------------------------
 
     def _share_done(self, share: FileShare) -> None:
-        if share.file.is_done:
-            self._drop(share.file)
+        file = share.file
+        if self.own_commits is not None and share.outcomes:
+            try:
+                self.own_commits.committed(share)
+            except Exception:
+                # The cacher will find the batches at the coordinator; the commits behind must go on.
+                _log.exception("%s could not be cached at once", file.key)
+        if file.is_done:
+            if self.own_commits is not None:
+                self.own_commits.finished(file.shares)
+            self._drop(file)
 
     def _drop(self, file: WalFile) -> None:
         """Every batch of the file has its answer, or its time-out."""
@@ -344,6 +356,7 @@ class DisklessWriter:
             waiting = self._room_waiters.popleft()
             if not waiting.done():
                 waiting.set_result(None)
+        self.recent.committed(file.key)
         file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
         is_stored = file.uploaded.done() and file.uploaded.result()
         if is_stored and not file.accepted_count:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
@@ -19,10 +19,14 @@ def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalo
     Without either, ``to`` is a local folder with a catalog in SQLite, which is its warehouse, too. Raises
     :class:`ToolError` for a catalog that cannot be opened.
     """
-    if not properties and Config().get_catalog_config(to) is None:
+    try:
+        configured: dict[str, Any] | None = Config().get_catalog_config(to)
+    except ValueError as error:
+        raise ToolError(f"pyiceberg's configuration cannot be read: {error}") from error
+    if configured is None and not properties:
         return _open_folder(to)
     try:
-        return load_catalog(to, **dict(properties or {}))
+        return load_catalog(to, **{**(configured or {}), **(properties or {})})
     # Each catalog raises what its libraries raise: of its configuration, its packages, its server.
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,94 @@
+"""A standalone Spark cluster on loopback, out of the pip install: a master and two workers."""
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyspark
+
+T = TypeVar("T")
+WORKERS = 2
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""For processes that live for seconds."""
+WAIT_S = 120.0
+_ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """``folder`` has the logs, and what each worker keeps of its executors."""
+
+    master: str
+    folder: pathlib.Path
+
+    def executors(self) -> list[set[str]]:
+        """Of each worker, the folders of the executors that it has had."""
+        return [
+            {str(found) for found in (self.folder / f"worker-{number}").glob("app-*/*")}
+            for number in range(WORKERS)
+        ]
+
+
+def eventually(probe: Callable[[], T | None], what: str) -> T:
+    """Call until it returns something true; return that."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        if found := probe():
+            return found
+        assert time.monotonic() < deadline, f"not within {WAIT_S:.0f} s: {what}"
+        time.sleep(0.05)
+
+
+def environment() -> dict[str, str]:
+    """Of every process of the cluster, and of the driver."""
+    return {
+        **os.environ,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "128m",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+@contextlib.contextmanager
+def _process(folder: pathlib.Path, name: str, arguments: Sequence[str]) -> Iterator[pathlib.Path]:
+    """One of Spark's processes; its log. It is stopped at the end."""
+    script = os.path.join(os.path.dirname(pyspark.__file__), "bin", "spark-class")
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [script, *arguments], stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=folder
+        )
+        try:
+            yield log
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@contextlib.contextmanager
+def standalone_cluster(folder: pathlib.Path) -> Iterator[Cluster]:
+    """Ready when both workers have registered."""
+    listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(
+            _process(folder, "master", ["org.apache.spark.deploy.master.Master", *listen])
+        )
+        found = eventually(lambda: _ADDRESS.search(log.read_text()), "the master listens")
+        for number in range(WORKERS):
+            arguments = ["org.apache.spark.deploy.worker.Worker", *listen, "--cores", "1", "--memory", "512m"]
+            arguments += ["--work-dir", str(folder / f"worker-{number}"), found[1]]
+            stack.enter_context(_process(folder, f"worker-{number}-log", arguments))
+        eventually(lambda: log.read_text().count("Registering worker") == WORKERS, "both workers are there")
+        yield Cluster(found[1], folder)

@@ -361,7 +361,7 @@ class Leader:
         self.metadata = Metadata(world, self.steps)
         self.storage = Stepped(storage or ObjectStorageManager(world.store), self.steps)
         self.led = {partition: LedPartition(partition, epoch, **led) for partition in world.batches}
-        keeper = SegmentKeeper(
+        self.keeper = SegmentKeeper(
             self.wal,
             self.metadata,  # type: ignore[arg-type]
             self.storage,
@@ -370,7 +370,7 @@ class Leader:
             lambda _: 0,
         )
         self.leader = ConsolidationLeader(
-            keeper,
+            self.keeper,
             self.wal,
             lambda: self.led,
             world.clock,  # type: ignore[arg-type]

@@ -15,10 +15,12 @@ from moldau.server.topic_configs import EffectiveConfigs
 from moldau.storage.log_config import LogConfig
 from moldau.tiered.consolidation.engine import BrokerEngine
 from moldau.tiered.consolidation.leader import ConsolidationLeader
+from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.retention import Retention
 from moldau.tiered.consolidation.standing import SegmentKeeper
 from moldau.tiered.metadata_topic import metadata_partition_of
+from moldau.tiered.object_storage_manager import ObjectStorageManager
 from moldau.tiered.segments import TopicIdPartition
 
 _MEASURING_INTERVAL_MS = 1_000
@@ -79,19 +81,48 @@ class ConsolidationNode:
         self._repeating = Repeating("consolidation", self._run_once, interval_ms)
         self._backlog = around.diskless.backlog
         self._bound_backlog()
+        self._scanning = self._orphan_scan()
         self._measuring = Repeating("WAL backlog", self._measure, _MEASURING_INTERVAL_MS)
 
     def start(self) -> None:
         self._repeating.start()
         self._measuring.start()
+        if self._scanning is not None:
+            self._scanning.start()
 
     async def stop(self) -> None:
         """End where it is: all of it may be begun anew."""
+        if self._scanning is not None:
+            await self._scanning.stop()
         await self._measuring.stop()
         await self._repeating.stop()
 
     async def _run_once(self) -> None:
         await self.engine.run_once()
+
+    def _orphan_scan(self) -> Repeating | None:
+        """None where the storage manager is another than the built-in one: it may not be listed."""
+        around, storage = self._around, self._tiered.storage
+        if not isinstance(storage, ObjectStorageManager):
+            return None
+        config = around.configs.broker
+        scan = SegmentOrphanScan(
+            self.keeper,
+            storage,
+            lambda: self._led,
+            around.machine.clock,
+            around.machine.entropy,
+            around.meters,
+            broker_id=around.view.local_id,
+            grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
+        )
+
+        async def run() -> None:
+            await scan.run()
+
+        return Repeating(
+            "scan for segments' orphans", run, config.integer("diskless.coordinator.orphan.scan.interval.ms")
+        )
 
     async def _measure(self) -> None:
         self._backlog.refresh()

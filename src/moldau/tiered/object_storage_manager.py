@@ -5,12 +5,13 @@ Keys of its own, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from moldau.metrics import Meters
 from moldau.objects import (
     MeteredStorage,
+    ObjectInfo,
     ObjectNotFoundError,
     ObjectStorage,
     RetryBudget,
@@ -131,6 +132,18 @@ class ObjectStorageManager:
             if not mine:
                 break
         return found
+
+    def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Pages of all objects here, in order of their keys. Raises ``StorageError``."""
+        return self._storage.list(f"{self.prefix}/", start_after=start_after)
+
+    async def delete_objects(self, keys: Collection[str]) -> None:
+        """Remove objects of segments by their keys. Raises ``StorageError``."""
+        await self._storage.delete(keys)
+
+    def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
+        """Which attempt's objects a finished segment is. Raises ``RemoteStorageError``."""
+        return self._location(metadata).attempt
 
     async def close(self) -> None:
         await self._storage.close()

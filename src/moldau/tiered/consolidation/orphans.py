@@ -1,0 +1,147 @@
+"""Finds objects of remote segments that nobody refers to, and deletes them.
+
+They are what failed and late attempts to build a segment leave behind: the metadata know no such segment, or
+know that another attempt's objects are the segment. An object is judged only when it is older than the grace
+period, which is longer than any job, and by the leader of its partition, after
+
+1. an event of its own was written and applied, so that it has seen all events from before, and
+2. the coordinator has taken note of its epoch, so that no older leader's segment counts any more.
+
+Works with the built-in storage manager, which can be listed.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from moldau.metrics import Meters
+from moldau.objects.storage import StorageError
+from moldau.runtime import Clock, Entropy, KafkaError
+from moldau.tiered.builder import LEADER_EPOCH
+from moldau.tiered.consolidation.ports import LedPartition
+from moldau.tiered.consolidation.standing import SegmentKeeper
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.object_layout import ParsedKey, parse_segment_key
+from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.storage_manager import RemoteStorageError
+
+__all__ = ["SegmentOrphanScan"]
+
+logger = logging.getLogger(__name__)
+
+_CANDIDATES_MAX: Final = 10_000
+_DELETED_AT_A_TIME: Final = 500
+
+
+class SegmentOrphanScan:
+    """One bounded look at all objects at a time; the next one goes on behind it."""
+
+    def __init__(
+        self,
+        keeper: SegmentKeeper,
+        storage: ObjectStorageManager,
+        led: Callable[[], Mapping[TopicIdPartition, LedPartition]],
+        clock: Clock,
+        entropy: Entropy,
+        meters: Meters,
+        *,
+        broker_id: int,
+        grace_ms: int,
+    ) -> None:
+        """``led``: the diskless partitions that this broker leads."""
+        self._keeper = keeper
+        self._storage = storage
+        self._led = led
+        self._clock = clock
+        self._entropy = entropy
+        self._broker_id = broker_id
+        self._grace_ms = grace_ms
+        self._after = ""
+        scope = meters.scoped("moldau.diskless", "SegmentOrphans")
+        self._deleted = scope.counter("DeletedPerSec", "Objects of segments that nobody referred to.")
+
+    async def run(self) -> int:
+        """One scan; how many objects it deleted. Raises nothing but what is a defect."""
+        try:
+            found = await self._list_old()
+        except StorageError as error:
+            logger.info("objects of segments cannot be listed now: %s", error)
+            return 0
+        deleted = 0
+        for partition, keys in found.items():
+            led = self._led().get(partition)
+            if led is None or not self._may_have_orphans(partition, keys):
+                continue
+            try:
+                deleted += await self._judge(led, keys)
+            except (KafkaError, RemoteStorageError, StorageError, OSError) as error:
+                logger.info("objects of %s cannot be judged now: %s", partition, error)
+        return deleted
+
+    async def _list_old(self) -> dict[TopicIdPartition, dict[str, ParsedKey]]:
+        """Objects beyond the grace period, of partitions that are led here."""
+        before_ms = self._clock.now_ms() - self._grace_ms
+        found: dict[TopicIdPartition, dict[str, ParsedKey]] = {}
+        count, last = 0, ""
+        async for page in self._storage.list_objects(self._after):
+            for info in page:
+                last = info.key
+                key = parse_segment_key(info.key)
+                if key is None or info.last_modified_ms >= before_ms:
+                    continue
+                if key.id.topic_id_partition in self._led():
+                    found.setdefault(key.id.topic_id_partition, {})[info.key] = key
+                    count += 1
+            if count >= _CANDIDATES_MAX:
+                self._after = last
+                return found
+        self._after = ""
+        return found
+
+    def _may_have_orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> bool:
+        try:
+            return bool(self._orphans(partition, keys))
+        except RemoteStorageError:
+            return False
+
+    async def _judge(self, led: LedPartition, keys: Mapping[str, ParsedKey]) -> int:
+        barrier = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId.of(led.partition, self._entropy.uuid4()),
+            start_offset=0,
+            end_offset=0,
+            max_timestamp_ms=-1,
+            broker_id=self._broker_id,
+            event_timestamp_ms=self._clock.now_ms(),
+            segment_size_bytes=0,
+            leader_epochs=(EpochStart(LEADER_EPOCH, 0),),
+        )
+        await self._keeper.metadata.add_remote_log_segment_metadata(barrier)
+        await self._keeper.fence(led)
+        await self._keeper.discard(barrier)
+        orphans = self._orphans(led.partition, keys)
+        for start in range(0, len(orphans), _DELETED_AT_A_TIME):
+            await self._storage.delete_objects(orphans[start : start + _DELETED_AT_A_TIME])
+        self._deleted.value += len(orphans)
+        if orphans:
+            logger.info("deleted %d objects of %s that nobody referred to", len(orphans), led.partition)
+        return len(orphans)
+
+    def _orphans(self, partition: TopicIdPartition, keys: Mapping[str, ParsedKey]) -> list[str]:
+        """Which of the objects nobody refers to, as far as is known. Raises ``RemoteStorageError``."""
+        known = {one.id.id: one for one in self._keeper.metadata.list_remote_log_segments(partition)}
+        return [text for text, key in keys.items() if self._is_orphan(known, key)]
+
+    def _is_orphan(self, known: Mapping[UUID, RemoteLogSegmentMetadata], key: ParsedKey) -> bool:
+        segment = known.get(key.id.id)
+        if segment is None:
+            return True
+        if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            return False  # being built, or being deleted
+        return self._storage.attempt_of(segment) != key.attempt

@@ -1,0 +1,86 @@
+"""Objects that no segment is made of go after the grace period; nothing else does."""
+
+import asyncio
+
+from consolidation_house import TOPIC, Leader, World
+from test_consolidation_kills import RULES, furnished, settled
+
+from moldau.metrics import Meters
+from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
+from moldau.tiered.consolidation.building import build_segments, copy_segment
+from moldau.tiered.consolidation.leader import BuiltCopy
+from moldau.tiered.consolidation.orphans import SegmentOrphanScan
+from moldau.tiered.object_storage_manager import ObjectStorageManager
+
+GRACE_MS = 1_000
+
+
+def scan_of(leader: Leader) -> SegmentOrphanScan:
+    world = leader.world
+    return SegmentOrphanScan(
+        leader.keeper,
+        ObjectStorageManager(world.store),
+        lambda: leader.led,
+        world.clock,  # type: ignore[arg-type]
+        SeededEntropy(99),
+        Meters(),
+        broker_id=1,
+        grace_ms=GRACE_MS,
+    )
+
+
+def test_what_other_attempts_left_goes_and_nothing_else() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        leader = Leader(world, 1, rules=RULES)
+        storage = ObjectStorageManager(world.store)
+        plan = await leader.leader.plan("e", max_bytes=10_000, lease_ms=10_000)
+        segments = [work.segment for work in plan.work]
+        built = await build_segments(segments, world.store, InlineWorkers())
+        copies = []
+        for attempt in ("one", "two"):
+            copies = [
+                BuiltCopy(one.partition, one.segment_id, 1, await copy_segment(one, made, storage, attempt))
+                for one, made in zip(segments, built, strict=True)
+            ]
+        first = next(copy for copy in copies if copy.partition == TOPIC)
+        (answer,) = await leader.leader.publish(plan.lease_id, [first])
+        assert answer.error is ErrorCode.none
+        scan = scan_of(leader)
+        assert await scan.run() == 0  # too young, all of them
+        world.clock.time_ms += GRACE_MS + 1
+        assert await scan.run() == 2  # of the published segment, the other attempt's
+        assert {f".{name}." in key for key in await world.tiered_keys() for name in ("one", "two")}
+        await leader.leader.give_up(plan.lease_id)
+        late = await copy_segment(segments[-1], built[-1], storage, "late")
+        assert late is not None
+        assert await scan.run() == 0
+        world.clock.time_ms += GRACE_MS + 1
+        assert await scan.run() == 2  # of the segment that was given up
+        assert await scan.run() == 0
+        await world.judge()
+        await settled_with_attempts(world)
+
+    async def settled_with_attempts(world: World) -> None:
+        leader = Leader(world, 2, rules=RULES)
+        assert await leader.run_once() is not None
+        known = {str(one.id.id) for one in world.segments()}
+        for key in await world.tiered_keys():
+            assert any(id in key for id in known)
+        await world.judge()
+
+    asyncio.run(scene())
+
+
+def test_a_leader_that_is_none_any_more_deletes_nothing() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        old = Leader(world, 1, rules=RULES)
+        await settled(world, 2)
+        world.clock.time_ms += GRACE_MS + 1
+        before = await world.tiered_keys()
+        assert await scan_of(old).run() == 0
+        assert await world.tiered_keys() == before
+        await world.judge()
+
+    asyncio.run(scene())

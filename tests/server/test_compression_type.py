@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from crc32c import crc32c
 from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPartition
 from plain_requests import Requests, eventually, records, values
 
 from moldau.protocol.messages import incremental_alter_configs as alteration
@@ -19,6 +20,7 @@ from moldau.testing import Node
 
 Story = Callable[[Requests, str], Awaitable[None]]
 BROKER, SET, DELETE = 4, 0, 1
+CODECS = ["gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
@@ -142,51 +144,57 @@ def test_topic_and_broker_configs_take_effect_while_the_node_runs(play: Any) -> 
     play(story)
 
 
-@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_other_clients_read_what_the_broker_compressed(node: Node, play: Any, codec: str) -> None:
-    topic = f"t-{uuid.uuid4().hex[:12]}"
+def test_other_clients_read_what_the_broker_compressed(node: Node, play: Any) -> None:
+    topics = [f"t-{codec}-{uuid.uuid4().hex[:12]}" for codec in CODECS]
 
     async def story(client: Requests, _: str) -> None:
-        await client.create(topic, compression_type=codec)
+        for topic, codec in zip(topics, CODECS, strict=True):
+            await client.create(topic, compression_type=codec)
 
     play(story)
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "enable.idempotence": True})
-    for n in range(100):
-        producer.produce(topic, key=b"%d" % n, value=b"librdkafka %d" % n * 10)
+    for topic in topics:
+        for n in range(50):
+            producer.produce(topic, key=b"%d" % n, value=b"librdkafka %d" % n * 10)
     assert producer.flush(20) == 0
     sender = KafkaProducer(bootstrap_servers=node.bootstrap_servers)
-    for n in range(100):
-        sender.send(topic, key=b"%d" % n, value=b"kafka-python %d" % n * 10)
+    for topic in topics:
+        for n in range(50):
+            sender.send(topic, key=b"%d" % n, value=b"kafka-python %d" % n * 10)
     sender.flush(20)
     sender.close()
-    expected = [b"librdkafka %d" % n * 10 for n in range(100)] + [
-        b"kafka-python %d" % n * 10 for n in range(100)
-    ]
-    assert read_by_librdkafka(node, topic, 200) == expected
-    reader = KafkaConsumer(
-        topic, bootstrap_servers=node.bootstrap_servers, auto_offset_reset="earliest", group_id=None
-    )
-    found: list[bytes] = []
-    while len(found) < 200:
-        polled = reader.poll(timeout_ms=20_000)
-        assert polled, f"{len(found)} of 200 records"
-        found += [one.value for rows in polled.values() for one in rows]
-    reader.close()
-    assert found == expected
+    expected = [b"%s %d" % (who, n) * 10 for who in (b"librdkafka", b"kafka-python") for n in range(50)]
+    assert read_by_librdkafka(node, topics, 100) == dict.fromkeys(topics, expected)
+    assert read_by_kafka_python(node, topics, 100) == dict.fromkeys(topics, expected)
 
 
-def read_by_librdkafka(node: Node, topic: str, count: int) -> list[bytes]:
+def read_by_librdkafka(node: Node, topics: list[str], count: int) -> dict[str, list[bytes]]:
     consumer = Consumer(
         {"bootstrap.servers": node.bootstrap_servers, "group.id": "readers", "check.crcs": True}
     )
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[bytes] = []
+    consumer.assign([TopicPartition(topic, 0, 0) for topic in topics])
+    found: dict[str, list[bytes]] = {topic: [] for topic in topics}
     try:
-        while len(found) < count:
+        while any(len(values) < count for values in found.values()):
             message = consumer.poll(20)
-            assert message is not None, f"{len(found)} of {count} records"
+            assert message is not None, found
             assert message.error() is None, message.error()
-            found.append(message.value())
+            found[message.topic()].append(message.value())
     finally:
         consumer.close()
+    return found
+
+
+def read_by_kafka_python(node: Node, topics: list[str], count: int) -> dict[str, list[bytes]]:
+    reader = KafkaConsumer(bootstrap_servers=node.bootstrap_servers, auto_offset_reset="earliest")
+    reader.assign([KafkaPartition(topic, 0) for topic in topics])
+    found: dict[str, list[bytes]] = {topic: [] for topic in topics}
+    try:
+        while any(len(values) < count for values in found.values()):
+            polled = reader.poll(timeout_ms=20_000)
+            assert polled, found
+            for partition, rows in polled.items():
+                found[partition.topic] += [row.value for row in rows]
+    finally:
+        reader.close()
     return found

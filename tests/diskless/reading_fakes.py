@@ -22,7 +22,7 @@ from moldau.diskless.object_reads import ObjectReads
 from moldau.diskless.offset_lookup import OffsetLookup
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
-from moldau.diskless.read_meters import FetchMeters, ReadMeters
+from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.traffic import TopicTraffic
 from moldau.metrics import BrokerTopicMeters, Meters
@@ -217,7 +217,7 @@ class ReadingBroker:
             self.meters,
             self.settings,
         )
-        self.cold_meters = ReadMeters(self.meters, "cold")
+        self.cold_meters = ColdReadMeters(self.meters)
         reads = ObjectReads(
             self.storage, self.recent, ByteBudget(self.cold_settings.budget_bytes), self.cold_meters
         )

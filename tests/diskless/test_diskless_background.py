@@ -24,6 +24,7 @@ from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.orphans import OrphanScan, OrphanSettings
 from moldau.diskless.reclaim import FileReclaimer
 from moldau.diskless.retention import CoordinatorUpkeep
+from moldau.diskless.strays import StrayScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
@@ -63,12 +64,14 @@ class Cluster:
     async def start(self) -> None:
         for number in (0, 1):
             name = TopicPartition("__diskless_metadata", number)
-            log = SnapshotLog.open(self.machine, str(self.folder / str(name)), name)
-            self.logs.append(log)
-            local = LocalMetadataLog(log, 0)
-            self.service.load(number, 0, local, local, str(self.folder / f"{number}.sqlite"))
-            await self.service.until_loaded(number)
+            self.logs.append(SnapshotLog.open(self.machine, str(self.folder / str(name)), name))
+            await self.load(number)
             await self.service.create_partitions(number, [PartitionsToCreate(TOPIC, "t", [number])])
+
+    async def load(self, number: int, epoch: int = 0) -> None:
+        local = LocalMetadataLog(self.logs[number], epoch)
+        self.service.load(number, epoch, local, local, str(self.folder / f"{number}.sqlite"))
+        await self.service.until_loaded(number)
 
     async def stop(self) -> None:
         await self.service.close()
@@ -80,12 +83,14 @@ class Cluster:
         await self.memory.upload(key, b"x" * 200, 200)
         return key
 
-    async def commit(self, key: str, *partitions: int, created_ms: int | None = None) -> None:
+    async def commit(
+        self, key: str, *partitions: int, created_ms: int | None = None, owners: Sequence[int] = ()
+    ) -> None:
         """Commit one batch in each partition; partition n belongs to coordinator n."""
         created_ms = self.clock.now_ms() if created_ms is None else created_ms
         for number in partitions:
             batch = BatchToCommit(TOPIC, number, 0, 100 * number, 100, 9, 10, self.clock.now_ms(), 0)
-            call = CommitFileCall(key, 200, created_ms, 1, [batch], owner_ids=partitions)
+            call = CommitFileCall(key, 200, created_ms, 1, [batch], owner_ids=owners or partitions)
             result = await self.service.commit_file(number, call)
             assert result.batches[0].error is ErrorCode.none
 
@@ -197,6 +202,38 @@ def test_no_orphan_is_judged_while_a_coordinator_is_away(tmp_path: Path) -> None
             report = await here.orphans.run()
             assert (report.unanswered, report.deleted) == (1, 0)
             assert here.stored() == {key}
+
+    asyncio.run(story())
+
+
+def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with cluster(tmp_path) as here:
+            strays = StrayScan(here.service, here.service, lambda: (0, 1), here.clock, 180_000)
+            stray, whole, live = [await here.upload() for _ in range(3)]
+            await here.commit(stray, 1, owners=(0, 1))  # its broker died before it came to the owner
+            await here.commit(whole, 0, 1)
+            await here.delete_all(0, 1)
+            await here.commit(live, 1, owners=(0, 1))
+            here.clock.time_ms += 170_000
+            assert await strays.run() == 0  # its uploader might still commit it
+            here.clock.time_ms += HOUR_MS
+            here.service.unload(0)
+            assert await strays.run() == 0  # the owner cannot be asked
+            await here.load(0, epoch=1)
+            assert await strays.run() == 1
+            assert await strays.run() == 0
+            for key, is_owned in ((stray, True), (whole, False), (live, False)):
+                (described,) = await here.service.describe_files(1, [key])
+                assert described.is_owned is is_owned
+            # The owner has closed it: a commit that comes after all is refused.
+            with pytest.raises(KafkaError, match=r"old|closed"):
+                await here.commit(stray, 0, owners=(0, 1))
+            for _ in range(2):
+                await here.reclaimer.run_once()
+            here.clock.time_ms += GRACE_MS + 1
+            await here.reclaimer.run_once()
+            assert here.stored() == {live}
 
     asyncio.run(story())
 

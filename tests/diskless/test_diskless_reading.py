@@ -143,6 +143,8 @@ def test_cold_reads_of_one_fetch_share_their_requests() -> None:
         assert all(len(values_of(outcome, 1)) == 2 for outcome in outcomes)
         assert broker.gets() - before == 2
         assert broker.coordinator.finds - finds == 1
+        gets = broker.cold_meters.gets_per_fetch
+        assert (gets.count, gets.total) == (1, 2)
         # The next read of each goes by coordinates that are remembered.
         outcomes = await asyncio.gather(*(read(partition, 0, 1) for partition in partitions))
         outcomes = await asyncio.gather(*(read(partition, 1, 1) for partition in partitions))

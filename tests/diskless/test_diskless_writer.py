@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 import pytest
-from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
+from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
 from moldau.config import BrokerConfig
 from moldau.diskless.wal import parse_object
@@ -318,7 +318,7 @@ def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alon
             while not bench.writer.is_full:
                 answers.append(bench.append(key(), b"v" * 1_000, timeout_ms=3_000))
             assert bench.writer.buffered_bytes <= 52_000
-            await bench.writer.wait_for_room()
+            await until_room(bench.writer)
             outcomes += [await wait(answer) for answer in answers]
         assert {outcome.error for outcome in outcomes} == {ErrorCode.request_timed_out}
         assert bench.coordinator.calls == []

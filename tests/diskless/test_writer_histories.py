@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
+from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
 from moldau.diskless.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -29,7 +29,7 @@ async def produce(writer: DisklessWriter, machine: Machine, where: PartitionKey,
             records, header = batch(
                 b"%d %d" % (producer_id, sequence), producer_id=producer_id, epoch=0, sequence=sequence
             )
-            await writer.wait_for_room()
+            await until_room(writer)
             answers.append(writer.append(where, records, header, timeout_ms=1_500))
             await asyncio.sleep(machine.entropy.uniform(0, 0.05))
         for answer in answers:

@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls import (
     OffsetToDelete,
     TimestampToList,
 )
+from moldau.diskless.writer import DisklessWriter
 from moldau.records import BatchHeader, Record, build_batch, parse_header
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import Entropy, ErrorCode, KafkaError, Machine
@@ -34,6 +35,15 @@ def run_in_virtual_time(story: Callable[[Machine], Coroutine[Any, Any, T]], seed
         result: T = world.run(asyncio.wait_for(process.main, 3_000))
         assert not world.errors()
         return result
+
+
+async def until_room(writer: DisklessWriter) -> None:
+    """Wait as the network does until producers are read again."""
+    for _ in range(100_000):
+        if not writer.is_full:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{writer.buffered_bytes} bytes stay in the buffer")
 
 
 def topic(number: int) -> UUID:

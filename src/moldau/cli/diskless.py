@@ -33,8 +33,7 @@ def topics(
     """Show diskless topics: their offsets, and what of them lies in the object store.
 
     A topic's objects are all that hold something of it; most hold other topics' records, too. Unused in
-    them are deleted records, which go with the last record of the object, and footers. With several
-    coordinators an object counts once for each that has a share of it, the others' shares as unused.
+    them are deleted records, which go with the last record of the object, and footers.
 
     \b
     Example:

@@ -28,7 +28,7 @@ FILES_A_PAGE: Final = 1000
 
 @dataclass(slots=True)
 class DisklessTopic:
-    """A topic as its coordinators see it; sums over them."""
+    """A topic as its coordinators see it; an object that several of them share counts once."""
 
     name: str
     topic_id: UUID
@@ -92,17 +92,30 @@ async def _ask(client: Client, coordinator_id: int, request: Any) -> Any:
 async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopic]:
     """The named topics or, without names, all; a name that is no diskless topic is an error."""
     topics: dict[UUID, DisklessTopic] = {}
-    for coordinator_id in await coordinator_ids(client):
-        request = DisklessDescribeTopicsRequest(coordinator_id=coordinator_id, topic_ids=None)
+    object_keys: dict[UUID, set[str]] = {}
+    coordinators = await coordinator_ids(client)
+    for coordinator_id in coordinators:
+        request = DisklessDescribeTopicsRequest(
+            coordinator_id=coordinator_id, topic_ids=None, with_object_keys=len(coordinators) > 1
+        )
         for found in (await _ask(client, coordinator_id, request)).topics:
             if names and found.name not in names:
                 continue
             topic = topics.setdefault(found.topic_id, DisklessTopic(found.name, found.topic_id))
+            object_keys.setdefault(found.topic_id, set()).update(found.object_keys)
             topic.objects += found.objects
             topic.objects_bytes += found.objects_bytes
             topic.deleted_bytes += found.deleted_bytes
             for partition in found.partitions:
                 topic.partitions[partition.partition_index] = (coordinator_id, partition)
+    if len(coordinators) > 1:
+        # What one of them calls unused may be another's.
+        files = {file.object_key: file for file in await describe_files(client)}
+        for topic_id, topic in topics.items():
+            shared = [files[key] for key in object_keys[topic_id] if key in files]
+            topic.objects = len(shared)
+            topic.objects_bytes = sum(file.size_bytes for file in shared)
+            topic.deleted_bytes = sum(file.size_bytes - file.used_bytes for file in shared)
     missing = set(names) - {topic.name for topic in topics.values()}
     if missing:
         raise CommandError(f"no diskless topic is called {', '.join(sorted(missing))}")

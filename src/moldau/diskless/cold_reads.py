@@ -22,7 +22,7 @@ from moldau.diskless.finishing import finish_batches
 from moldau.diskless.follow_lane import BatchFinder
 from moldau.diskless.object_reads import ObjectReads
 from moldau.diskless.partition_cache import PartitionCache
-from moldau.diskless.read_meters import ReadMeters
+from moldau.diskless.read_meters import ColdReadMeters
 from moldau.diskless.read_round import Batches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.replication.partition import PartitionKey
@@ -85,7 +85,7 @@ class ColdReads:
     """All cold reads of a broker."""
 
     def __init__(
-        self, finder: BatchFinder, reads: ObjectReads, meters: ReadMeters, settings: ColdReadSettings
+        self, finder: BatchFinder, reads: ObjectReads, meters: ColdReadMeters, settings: ColdReadSettings
     ) -> None:
         self._finder = finder
         self._reads = reads
@@ -143,16 +143,26 @@ class ColdReads:
             _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
 
     async def _try(self, asked: list[_Ask]) -> None:
+        gets = 0
+        try:
+            gets = await self._try_again(asked)
+        finally:
+            self._meters.gets_per_fetch.update(gets)
+        for ask in asked:
+            reason = str(ask.failure or "the coordinator's answers do not fit")
+            _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
+
+    async def _try_again(self, asked: list[_Ask]) -> int:
+        """Until all are answered, or a few times; how many requests that took."""
+        gets = 0
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(_RETRY_DELAY_S * 2**attempt)
             lots = await self._resolve([ask for ask in asked if not ask.answer.done()])
-            await self._read(lots)
+            gets += await self._read(lots)
             if all(ask.answer.done() for ask in asked):
-                return
-        for ask in asked:
-            reason = str(ask.failure or "the coordinator's answers do not fit")
-            _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
+                break
+        return gets
 
     async def _resolve(self, asked: list[_Ask]) -> list[tuple[_Ask, Sequence[BatchCoordinate]]]:
         """Where the batches of each read lie; asks that need no bytes are answered."""
@@ -224,7 +234,7 @@ class ColdReads:
             self._remembered[ask.cache.key] = _Remembered(rest[0].base_offset, rest, dies_at_s)
         return coordinates[:count]
 
-    async def _read(self, lots: list[tuple[_Ask, Sequence[BatchCoordinate]]]) -> None:
+    async def _read(self, lots: list[tuple[_Ask, Sequence[BatchCoordinate]]]) -> int:
         def deliver(number: int, batches: Batches) -> None:
             ask, wanted = lots[number]
             ask.batches += batches
@@ -243,7 +253,7 @@ class ColdReads:
                 _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, str(error))))
 
         if not lots:
-            return
+            return 0
         for ask, _ in lots:
             ask.batches.clear()
         read_round = ReadRound(self._reads, [wanted for _, wanted in lots], deliver, fail)
@@ -251,6 +261,7 @@ class ColdReads:
         await read_round.run()
         self._meters.gets_per_round.update(read_round.gets)
         self._meters.round_bytes.update(sum(batch.size_bytes for _, wanted in lots for batch in wanted))
+        return read_round.gets
 
 
 def _give(ask: _Ask, outcome: ColdOutcome) -> None:

@@ -38,6 +38,19 @@ class ReadMeters:
         )
 
 
+class ColdReadMeters(ReadMeters):
+    """Those of cold reads, and what the KIP asks for: GET requests per Fetch request."""
+
+    def __init__(self, meters: Meters) -> None:
+        super().__init__(meters, "cold")
+        scope = meters.scoped("moldau.diskless", "Fetch")
+        self.gets_per_fetch = scope.histogram(
+            "ObjectGetsPerFetch",
+            "Ranged requests for a Fetch request that local segments could not answer alone.",
+            GETS_BOUNDS,
+        )
+
+
 class FetchMeters:
     """Where the reads of Fetch requests were answered from."""
 

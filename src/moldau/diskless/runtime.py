@@ -24,7 +24,7 @@ from moldau.diskless.orphans import FileWitness, OrphanScan, OrphanSettings
 from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
-from moldau.diskless.read_meters import FetchMeters, ReadMeters
+from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.repeating import Repeating
 from moldau.diskless.retention import CoordinatorUpkeep, UpkeptCoordinators
@@ -123,7 +123,7 @@ class DisklessRuntime:
             self._machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher
         )
         self.writer.own_commits = OwnCommits(recent, self.cacher)
-        cold_meters = ReadMeters(meters, "cold")
+        cold_meters = ColdReadMeters(meters)
         reads = ObjectReads(self.storage, recent, ByteBudget(settings.cold_reads.budget_bytes), cold_meters)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads)
         self._lookup = OffsetLookup(coordinator, reads, self._machine.workers)

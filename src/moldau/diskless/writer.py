@@ -106,7 +106,6 @@ class DisklessWriter:
         self._queues: dict[int, CommitQueue] = {}
         self._gaps = SequenceGaps()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._is_closing = False
         self._buffered_bytes = 0
         self.configure(settings or WriterSettings())
@@ -137,13 +136,6 @@ class DisklessWriter:
     def is_full(self) -> bool:
         """Whether the network should stop reading produce requests."""
         return self._buffered_bytes >= self._settings.max_buffered_bytes
-
-    async def wait_for_room(self) -> None:
-        """Return when :attr:`is_full` is false; first come, first served."""
-        while self.is_full:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            await waiter
 
     def append(
         self,
@@ -352,10 +344,6 @@ class DisklessWriter:
         for waiter in file.waiters.all:
             waiter.resolve(TIMED_OUT)
         self._buffered_bytes -= file.payload_bytes
-        while self._room_waiters and not self.is_full:
-            waiting = self._room_waiters.popleft()
-            if not waiting.done():
-                waiting.set_result(None)
         self.recent.committed(file.key)
         file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
         is_stored = file.uploaded.done() and file.uploaded.result()

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from moldau.config.broker import BrokerConfig
+from moldau.diskless.cacher import CacherSettings
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writer import WriterSettings
 from moldau.objects import StorageSettings
@@ -30,6 +31,7 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
     return DisklessSettings(
         storage=StorageSettings(url, config.optional_text("diskless.storage.class.name"), options),
         writer=writer_settings(config),
+        cacher=CacherSettings(cache_max_bytes=config.integer("diskless.cache.max.bytes")),
         retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
         file_delete_grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
         orphan_scan_interval_ms=config.integer("diskless.coordinator.orphan.scan.interval.ms"),

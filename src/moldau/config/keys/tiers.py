@@ -308,6 +308,12 @@ MOLDAU = (
         " and shortens the log.",
         check=at_least(1),
     ),
+    int64(
+        "diskless.cache.max.bytes",
+        4096 * MIB,
+        "How much disk a broker gives to the local segments of diskless topics, which are a cache.",
+        check=at_least(16 * MIB),
+    ),
     int32(
         "diskless.append.early.close.puts.per.second",
         -1,

@@ -313,6 +313,8 @@ class DescribedObjects(NamedTuple):
     size_bytes: int = 0
     deleted_bytes: int = 0
     """What of them is no live batch of any topic here."""
+    object_keys: Sequence[str] = ()
+    """If asked for."""
 
 
 class DescribedCoordinator(NamedTuple):

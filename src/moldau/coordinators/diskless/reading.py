@@ -307,15 +307,14 @@ class StoreReader:
             )
         return described
 
-    def describe_objects(self, partitions: Sequence[StoredPartition]) -> DescribedObjects:
+    def describe_objects(self, partitions: Sequence[StoredPartition], with_keys: bool) -> DescribedObjects:
         """The objects that hold live batches of any of these partitions."""
-        marks = ",".join("?" * len(partitions))
-        row = self._store.database.one(
-            "select count(*), sum(size_bytes), sum(size_bytes - used_bytes) from files where id in"
-            f" (select file_id from extents where partition in ({marks}))",
-            tuple(partition.number for partition in partitions),
-        )
-        return DescribedObjects() if row is None else DescribedObjects(row[0], row[1] or 0, row[2] or 0)
+        database, numbers = self._store.database, tuple(partition.number for partition in partitions)
+        marks = ",".join("?" * len(numbers))
+        files = f"from files where id in (select file_id from extents where partition in ({marks}))"
+        row = database.one(f"select count(*), sum(size_bytes), sum(size_bytes - used_bytes) {files}", numbers)
+        keys = [key for (key,) in database.all(f"select object_key {files}", numbers)] if with_keys else []
+        return DescribedObjects() if row is None else DescribedObjects(row[0], row[1] or 0, row[2] or 0, keys)
 
     def counts(self) -> tuple[int, int, int]:
         """How many partitions, live batches and files there are."""

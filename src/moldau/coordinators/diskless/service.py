@@ -217,11 +217,13 @@ class DisklessCoordinator:
         ]
         return reader.describe_partitions(sorted(partitions, key=lambda found: (found.name, found.id[1])))
 
-    def describe_objects(self, coordinator_id: int, topic_id: UUID) -> calls.DescribedObjects:
+    def describe_objects(
+        self, coordinator_id: int, topic_id: UUID, with_keys: bool = False
+    ) -> calls.DescribedObjects:
         """For tools: the objects that a topic's batches lie in; call ``describe_topics`` before."""
         reader = self._reader(coordinator_id)
         view = self._stores[coordinator_id].view
-        return reader.describe_objects([found for found in view if found.id.topic_id == topic_id])
+        return reader.describe_objects([found for found in view if found.id.topic_id == topic_id], with_keys)
 
     async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
         """For tools: what the coordinator holds and how far its state has come."""

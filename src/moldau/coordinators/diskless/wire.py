@@ -412,7 +412,10 @@ async def _describe_topics(
     service: DisklessCoordinator, request: describe_topics.DisklessDescribeTopicsRequest, version: int
 ) -> Message:
     found = by_topic(await service.describe_topics(request.coordinator_id, request.topic_ids))
-    objects = {topic_id: service.describe_objects(request.coordinator_id, topic_id) for topic_id in found}
+    objects = {
+        topic_id: service.describe_objects(request.coordinator_id, topic_id, request.with_object_keys)
+        for topic_id in found
+    }
     return describe_topics.DisklessDescribeTopicsResponse(
         topics=[
             describe_topics.DisklessDescribedTopic(
@@ -421,6 +424,7 @@ async def _describe_topics(
                 objects=objects[topic_id].objects,
                 objects_bytes=objects[topic_id].size_bytes,
                 deleted_bytes=objects[topic_id].deleted_bytes,
+                object_keys=objects[topic_id].object_keys,
                 partitions=[
                     describe_topics.DisklessDescribedPartition(
                         partition_index=partition.partition_index,

@@ -27,6 +27,8 @@ class DisklessDescribedTopic(Message):
     """That hold live batches of it at this coordinator; each is counted once."""
     objects_bytes: int = wire("int64", default=0)
     deleted_bytes: int = wire("int64", default=0)
+    object_keys: Sequence[str] = wire(["string"], default=())
+    """Of those objects, if asked for."""
     partitions: Sequence[DisklessDescribedPartition] = wire([DisklessDescribedPartition], default=())
 
 
@@ -40,6 +42,8 @@ class DisklessDescribeTopicsRequest(Message):
     topic_ids: Sequence[UUID] | None = wire(["uuid"], nullable="0+", default=None)
     """Null for all."""
     timeout_ms: int = wire("int32", default=60000)
+    with_object_keys: bool = wire("bool", default=False)
+    """To tell what a topic has in objects that several coordinators share."""
 
 
 @message

@@ -89,6 +89,7 @@ class MetadataFollower:
         self.problem: str | None = None
         """Why it does not get on, for operators."""
         self._held: set[TopicIdPartition] = set()
+        self._unready: list[FollowedPartition] = []
         self._wanted: dict[TopicIdPartition, None] = {}
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._order = count()
@@ -139,6 +140,11 @@ class MetadataFollower:
         if followed is not None:
             followed.ready.set()  # whoever waits sees that it is gone
         self._moved.set()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether somebody holds a partition of it, or a deletion is not finished."""
+        return bool(self._held or self.deletions)
 
     def is_ready(self, partition: TopicIdPartition) -> bool:
         found = self.followed.get(partition)
@@ -242,20 +248,22 @@ class MetadataFollower:
         elif known is not None:
             known.cache, known.ready_at = cache, self._topic.offsets(self.partition).log_end_offset
             known.ready.clear()
+            self._unready.append(known)
         elif partition in self._wanted or partition in self.deletions:
             end_offset = self._topic.offsets(self.partition).log_end_offset
-            self.followed[partition] = FollowedPartition(cache, end_offset)
+            new = self.followed[partition] = FollowedPartition(cache, end_offset)
+            self._unready.append(new)
         self._wanted.pop(partition, None)
         self._moved.set()
 
     def _mark_ready(self) -> None:
-        waiting = [followed for followed in self.followed.values() if not followed.ready.is_set()]
-        if waiting:
+        if self._unready:
             # What was not committed then may be gone since.
             end_offset = self._topic.offsets(self.partition).log_end_offset
-            for followed in waiting:
-                if min(followed.ready_at, end_offset) <= self.position:
-                    followed.ready.set()
+            reached = [each for each in self._unready if min(each.ready_at, end_offset) <= self.position]
+            self._unready = [each for each in self._unready if each not in reached]
+            for followed in reached:
+                followed.ready.set()
 
     async def _apply(self, records: Sequence[tuple[int, bytes]], next_offset: int) -> None:
         epoch = self._topic.epoch_of(self.partition, next_offset - 1)

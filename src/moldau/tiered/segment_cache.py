@@ -70,14 +70,13 @@ class _EpochState:
         self.ends[first:last] = [new.end]
         self.referenced[first:last] = [new]
 
-    def remove(self, id: UUID) -> None:
-        """A finished segment is read no more; those that only it covered are, again."""
+    def remove(self, id: UUID, start: int) -> None:
+        """A finished segment from ``start`` on is read no more; those that only it covered are again."""
         if self.covered.pop(id, None) is not None:
             return
-        index = next((index for index, each in enumerate(self.referenced) if each.id == id), None)
-        if index is None:
-            return
+        index = bisect_left(self.starts, start)
         gone = self.referenced.pop(index)
+        assert gone.id == id
         del self.starts[index], self.ends[index]
         back = [each for each in self.covered.values() if gone.start <= each.start and each.end <= gone.end]
         for each in sorted(back):
@@ -133,10 +132,11 @@ class SegmentCache:
     def _forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         id = metadata.id.id
         del self._segments[id]
-        for epoch, _, _ in epoch_ranges(metadata):
+        for epoch, start, _ in epoch_ranges(metadata):
             state = self._epochs[epoch]
             state.members.discard(id)
-            state.remove(id)
+            if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                state.remove(id, start)
             if not state.members:
                 del self._epochs[epoch]
 

@@ -130,13 +130,12 @@ class TopicBasedRemoteLogMetadataManager:
     def _settle(self, index: int) -> None:
         """End a follower that nobody needs; what it stored is there for the next one."""
         follower = self._followers.get(index)
-        if follower is None or index in self._led or follower.deletions:
+        if follower is None or index in self._led or follower.is_needed:
             return
-        if not any(self._metadata_partition(partition) == index for partition in self._held):
-            del self._followers[index]
-            task = asyncio.get_running_loop().create_task(follower.close())
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+        del self._followers[index]
+        task = asyncio.get_running_loop().create_task(follower.close())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
     def _metadata_partition(self, partition: TopicIdPartition) -> int:
         assert self._described is not None

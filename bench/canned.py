@@ -21,6 +21,9 @@ FETCH_VERSION = 11
 PIPELINE_DEPTH = 256
 """Requests written in one go; twice as many are on their way at most (Moldau reads on up to 512)."""
 
+LONG_POLL_MS = 500
+"""How long an idle consumer's fetch waits: librdkafka's and Java's default."""
+
 
 def frame(api_key: ApiKey, version: int, message: Message) -> bytes:
     """A whole request, length first; every one carries the same correlation id."""

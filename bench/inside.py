@@ -114,6 +114,35 @@ async def produce(server: SocketServer, options: argparse.Namespace) -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
 
 
+async def poll(server: SocketServer, options: argparse.Namespace) -> None:
+    """Fetches that find nothing and wait: each connection's one comes again when it is answered."""
+    connections = [connect(server) for _ in range(options.connections)]
+    request = memoryview(canned.fetch_frame(TOPIC, 0, 0, canned.LONG_POLL_MS))
+    profile = cProfile.Profile() if options.profile else None
+    for _ in range(options.rounds):
+        start = time.thread_time()
+        if profile is not None:
+            profile.enable()
+        for position, (connection, wire) in enumerate(connections):
+            wire.size_bytes = 0
+            await feed(connection, wire, request)
+            if position % options.burst == options.burst - 1:
+                await asyncio.sleep(canned.LONG_POLL_MS / 1000 / len(connections) * options.burst)
+        await asyncio.sleep(canned.LONG_POLL_MS / 1000 * 1.1)
+        assert all(wire.size_bytes for _, wire in connections)
+        if profile is not None:
+            profile.disable()
+        spent_s = time.thread_time() - start
+        print(f"{spent_s / len(connections) * 1e6:6.2f} us CPU a poll")
+    for _, wire in connections:
+        wire.close()
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(45)
+
+
+LOADS = {"produce": produce, "poll": poll}
+
+
 async def run(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="moldau-inside-", dir=options.data) as folder:
         config = development_config(folder, 0, {}, diskless=False)
@@ -122,16 +151,18 @@ async def run(options: argparse.Namespace) -> None:
         try:
             await create_topic(address)
             assert node._running is not None
-            await produce(node._running._server, options)
+            await LOADS[options.load](node._running._server, options)
         finally:
             await node.stop()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.inside", description=__doc__)
+    parser.add_argument("load", choices=LOADS, nargs="?", default="produce")
     parser.add_argument("--requests", type=int, default=50_000)
     parser.add_argument("--size", type=int, default=1024, help="bytes of the one record of a request")
     parser.add_argument("--burst", type=int, default=256, help="requests that arrive together")
+    parser.add_argument("--connections", type=int, default=1000, help="that poll")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data", help="where the logs are kept meanwhile")
     parser.add_argument("--profile", action="store_true")

@@ -17,6 +17,7 @@ from moldau.protocol.generate import kio_classes
 from moldau.protocol.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
+    FetchRequest,
     FetchResponse,
     LeaderIdAndEpoch,
     PartitionData,
@@ -175,6 +176,24 @@ def test_fetch_responses_of_every_shape(version: int, seed: int) -> None:
 def assert_same_fetch(version: int, response: FetchResponse) -> None:
     compiled = b"".join(encoder(FetchResponse, version)(response))
     assert b"".join(codec.encode_response(1, version, response)) == compiled
+
+
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_fetch_request_that_comes_again_is_not_read_again(version: int) -> None:
+    requests = [random_message(random.Random(seed), FetchRequest, version) for seed in range(20)]
+    bodies = [b"".join(encoder(FetchRequest, version)(request)) for request in requests]
+    shared = bytearray(max(map(len, bodies)))
+    for _ in range(2):
+        for request, body in zip(requests, bodies, strict=True):
+            # As it comes from a connection: in memory that the next request overwrites.
+            shared[: len(body)] = body
+            assert codec.decode_request(1, version, memoryview(shared)[: len(body)]) == request
+    again = [codec.decode_request(1, version, body) for body in bodies]
+    for body, decoded in zip(bodies, again, strict=True):
+        if len(body) <= 512:
+            assert codec.decode_request(1, version, body) is decoded
+        with pytest.raises(ProtocolError):
+            codec.decode_request(1, version, body[:10])
 
 
 def test_golden_produce_v9() -> None:

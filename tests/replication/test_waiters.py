@@ -1,8 +1,11 @@
 """The waiting room: woken by the right key, once, and empty afterwards."""
 
 import asyncio
+import contextlib
 
-from moldau.replication.waiters import WaitingRoom
+import pytest
+
+from moldau.replication.waiters import LONG_TICK_S, SHORT_TICK_S, WaitingRoom
 
 
 def test_a_waiter_is_woken_by_any_of_its_keys_and_leaves_the_others() -> None:
@@ -52,5 +55,58 @@ def test_everyone_is_sent_away_when_the_node_stops() -> None:
         room.release_all()
         assert [await waiter.future for waiter in waiters] == [False, False]
         assert len(room) == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("timeout_s", "tick_s"), [(0.5, LONG_TICK_S), (0.001, SHORT_TICK_S), (0.0, SHORT_TICK_S)]
+)
+def test_nobody_is_sent_away_early_or_more_than_a_tick_late(timeout_s: float, tick_s: float) -> None:
+    async def scenario() -> None:
+        room: WaitingRoom[str] = WaitingRoom()
+        loop = asyncio.get_running_loop()
+        planned: list[float] = []
+
+        def call_at(when: float, *_: object) -> asyncio.TimerHandle:
+            planned.append(when)
+            return asyncio.TimerHandle(when, print, (), loop)
+
+        loop.call_at = call_at  # type: ignore[method-assign, assignment]
+        for _ in range(50):
+            before = loop.time()
+            waiter = room.wait(["a"], timeout_s)
+            assert before + timeout_s <= planned[-1] <= loop.time() + timeout_s + tick_s
+            waiter.finish(False)
+
+    asyncio.run(scenario())
+
+
+def test_those_who_wait_as_long_share_a_moment() -> None:
+    async def scenario() -> None:
+        room: WaitingRoom[str] = WaitingRoom()
+        loop = asyncio.get_running_loop()
+        timers = []
+        plain_call_at = loop.call_at
+        loop.call_at = lambda *how: timers.append(plain_call_at(*how)) or timers[-1]  # type: ignore
+        started = loop.time()
+        waiters = [room.wait(["a"], 60) for _ in range(100)]
+        assert len(timers) <= 1 + (loop.time() - started) / LONG_TICK_S + 1
+        room.notify("a")
+        assert all([await waiter.future for waiter in waiters])
+        assert all(timer.cancelled() for timer in timers)
+
+    asyncio.run(scenario())
+
+
+def test_a_waiter_whose_request_is_cancelled_leaves() -> None:
+    async def scenario() -> None:
+        room: WaitingRoom[str] = WaitingRoom()
+        waiter = room.wait(["a"], 60)
+        waiter.future.cancel()
+        waiter.finish(False)
+        assert len(room) == 0
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiter.future
 
     asyncio.run(scenario())

@@ -69,7 +69,12 @@ def _known_version(cls: type[Message], version: int) -> type[Message]:
 
 def request_decoder(api_key: int, version: int) -> RequestDecoder:
     """The function behind ``decode_request``, for callers that keep it."""
-    found = functools.partial(decode_leading, _known_version(_load(api_key)[0], version), version)
+    if api_key == ApiKey.FETCH:
+        from moldau.protocol import fetch
+
+        found: RequestDecoder = fetch.request_decoder(version)
+    else:
+        found = functools.partial(decode_leading, _known_version(_load(api_key)[0], version), version)
     _request_decoders[api_key, version] = found
     return found
 

@@ -1,22 +1,29 @@
-"""Fetch responses by hand: headers are packed, records pass through as the buffers they came in.
+"""Fetch requests that come again and again, and fetch responses by hand.
+
+A consumer that waits for news asks the same thing each time, byte for byte, and many ask the same: what was
+decoded once is found again by its bytes. Of responses, headers are packed and records pass through as the
+buffers they came in.
 
 The compiled encoder does the same for every shape; this one is for the usual one (no aborted transactions, no
 redirects), in which the fields around a partition's records are two ``struct`` calls.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 
+from moldau.protocol.decoding import decode_leading
 from moldau.protocol.encoding import Encoder, encoder
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.messages.fetch import FetchResponse, PartitionData
+from moldau.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from moldau.protocol.primitives import uvarint
 from moldau.protocol.schema import Buffer, parse_versions
 
 FLEXIBLE_VERSION = 12
 TOPIC_ID_VERSION = 13
 
+_REQUESTS_KEPT = 1024
+_KEPT_BODY_BYTES = 512
 _COUNT_MAX = 126
 _pack_start = Struct(">ihiB").pack
 _pack_topic_id = Struct(">16sB").pack
@@ -26,6 +33,34 @@ _DEFAULTS = PartitionData()
 _NO_EPOCH = _DEFAULTS.diverging_epoch
 _NO_LEADER = _DEFAULTS.current_leader
 _NO_SNAPSHOT = _DEFAULTS.snapshot_id
+
+
+class _Decoded(dict[bytes, FetchRequest]):
+    """Requests of one version by their bodies. They are shared: nobody may change one."""
+
+    def __init__(self, version: int) -> None:
+        self._version = version
+
+    def __missing__(self, body: bytes) -> FetchRequest:
+        if len(self) >= _REQUESTS_KEPT:
+            self.clear()
+        found = self[body] = decode_leading(FetchRequest, self._version, body)
+        return found
+
+
+@functools.cache
+def request_decoder(version: int) -> Callable[[Buffer], FetchRequest]:
+    """Decodes a Fetch request of version 4 to 18."""
+    if version not in parse_versions(FetchRequest.VERSIONS):
+        raise ProtocolError(f"FetchRequest has no version {version} (it has {FetchRequest.VERSIONS})")
+    decoded = _Decoded(version)
+
+    def decode(body: Buffer) -> FetchRequest:
+        if len(body) > _KEPT_BODY_BYTES:
+            return decode_leading(FetchRequest, version, body)
+        return decoded[bytes(body)]
+
+    return decode
 
 
 def encode_response(version: int, response: FetchResponse) -> list[Buffer]:

@@ -8,6 +8,7 @@ record bytes in the message are views of the receive buffer, valid until the han
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -160,32 +161,36 @@ class Dispatcher:
     def _later(
         self, context: RequestContext, route: _Route, outcome: Awaitable[Message | None]
     ) -> "asyncio.Future[Buffers | None]":
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Buffers | None] = loop.create_future()
         waiting: asyncio.Future[Message | None]
         if isinstance(outcome, asyncio.Future):
             waiting = outcome
         else:
-            waiting = task = loop.create_task(_as_coroutine(outcome))
+            waiting = task = asyncio.get_running_loop().create_task(_as_coroutine(outcome))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-        def finish(done: "asyncio.Future[Message | None]") -> None:
-            if answer.done():
-                return
-            if done.cancelled():
-                answer.cancel()
-                return
-            error = done.exception()
-            try:
-                message = done.result() if error is None else failure(context, error)
-                answer.set_result(None if message is None else route.encode(message))
-            except Exception as refused:
-                answer.set_exception(refused)
-            self._observe(context)
-
-        waiting.add_done_callback(finish)
+        answer: asyncio.Future[Buffers | None] = waiting.get_loop().create_future()
+        waiting.add_done_callback(partial(self._finish, context, route.encode, answer))
         return answer
+
+    def _finish(
+        self,
+        context: RequestContext,
+        encode: Callable[[Any], Buffers],
+        answer: "asyncio.Future[Buffers | None]",
+        done: "asyncio.Future[Message | None]",
+    ) -> None:
+        if answer.done():
+            return
+        if done.cancelled():
+            answer.cancel()
+            return
+        error = done.exception()
+        try:
+            message = done.result() if error is None else failure(context, error)
+            answer.set_result(None if message is None else encode(message))
+        except Exception as refused:
+            answer.set_exception(refused)
+        self._observe(context)
 
     def end_turn(self) -> None:
         """The requests that arrived together are dispatched: finish what they share.

@@ -5,7 +5,9 @@ append there or its ``max_wait_ms``. Bytes are views of segments and are never j
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -41,6 +43,18 @@ class Gathering:
     """Partitions whose growth would give the request more."""
 
 
+@dataclass(frozen=True, slots=True)
+class WaitingFetch:
+    """A request that has found too little so far."""
+
+    scope: FetchScope
+    request: FetchRequest
+    replica_id: int
+    due: float
+    """When it is answered with what there is, in the loop's time."""
+    answer: "asyncio.Future[FetchResponse]"
+
+
 class FetchHandlers:
     """The Fetch API."""
 
@@ -62,19 +76,19 @@ class FetchHandlers:
     def fetch(self, context: RequestContext, request: FetchRequest) -> Outcome:
         replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
         try:
-            scope = self._open_session(request)
+            scope = self._open_session(request, context.received_at)
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
         pending = self._gather(scope, request, replica_id)
         if isinstance(pending, Gathering) and self._is_enough(pending, request):
             return self._answer(scope, pending, request)
-        deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
-        # The waiter is made here and not in the coroutine, which begins later: what is appended until
-        # then must wake it.
-        waiter = self._waiter(pending, deadline)
-        return self._fetch_later(scope, request, replica_id, pending, waiter, deadline)
+        room = self._arrivals
+        due = room.due(request.max_wait_ms / 1000)
+        waiting = WaitingFetch(scope, request, replica_id, due, room.loop.create_future())
+        self._wait(waiting, pending)
+        return waiting.answer
 
-    def _open_session(self, request: FetchRequest) -> FetchScope:
+    def _open_session(self, request: FetchRequest, now_s: float) -> FetchScope:
         requested = [
             (
                 FetchTarget(topic.topic, topic.topic_id, part.partition),
@@ -93,7 +107,6 @@ class FetchHandlers:
             for topic in request.forgotten_topics_data
             for index in topic.partitions
         ]
-        now_s = asyncio.get_running_loop().time()
         return self._sessions.open(request.session_id, request.session_epoch, requested, forgotten, now_s)
 
     @staticmethod
@@ -105,29 +118,39 @@ class FetchHandlers:
             or not gathering.outcomes
         )
 
-    async def _fetch_later(
-        self,
-        scope: FetchScope,
-        request: FetchRequest,
-        replica_id: int,
-        pending: "Gathering | Remote",
-        waiter: Waiter[PartitionKey],
-        deadline: float,
-    ) -> FetchResponse:
-        """``waiter`` has been in the room since before ``pending`` could miss anything."""
-        while True:
-            try:
-                gathering = pending if isinstance(pending, Gathering) else await pending.finish()
-                if self._is_enough(gathering, request) or not await waiter.future:
-                    return self._answer(scope, gathering, request)
-            finally:
-                waiter.finish(False)
-            pending = self._gather(scope, request, replica_id)
-            waiter = self._waiter(pending, deadline)
+    def _wait(self, waiting: "WaitingFetch", pending: "Gathering | Remote") -> None:
+        """By callbacks, not by a task: idle consumers are many."""
+        # In the room before anything can be missed: remote reads take their time.
+        waiter = self._arrivals.wait_until(pending.keys, waiting.due)
+        if isinstance(pending, Remote):
+            pending.then(partial(self._consider, waiting, waiter), waiting.answer)
+        else:
+            self._consider(waiting, waiter, pending)
 
-    def _waiter(self, pending: "Gathering | Remote", deadline: float) -> Waiter[PartitionKey]:
-        timeout_s = max(0.0, deadline - asyncio.get_running_loop().time())
-        return self._arrivals.wait(pending.keys, timeout_s)
+    def _consider(self, waiting: "WaitingFetch", waiter: Waiter[PartitionKey], gathering: Gathering) -> None:
+        if self._is_enough(gathering, waiting.request):
+            waiter.finish(False)
+            self._finish(waiting, gathering)
+        else:
+            waiter.future.add_done_callback(partial(self._look_again, waiting, gathering))
+
+    def _look_again(self, waiting: "WaitingFetch", before: Gathering, woken: "asyncio.Future[bool]") -> None:
+        if not woken.result():
+            self._finish(waiting, before)
+            return
+        try:
+            self._wait(waiting, self._gather(waiting.scope, waiting.request, waiting.replica_id))
+        except Exception as error:
+            waiting.answer.set_exception(error)
+
+    def _finish(self, waiting: "WaitingFetch", gathering: Gathering) -> None:
+        answer = waiting.answer
+        if answer.done():
+            return
+        try:
+            answer.set_result(self._answer(waiting.scope, gathering, waiting.request))
+        except Exception as error:
+            answer.set_exception(error)
 
     def _gather(self, scope: FetchScope, request: FetchRequest, replica_id: int) -> "Gathering | Remote":
         """Spend the byte budget in order; the first partition with data gets a batch whatever its size."""
@@ -224,11 +247,26 @@ class Remote:
         """As a gathering's."""
         return self._gathering.keys
 
-    async def finish(self) -> Gathering:
-        """Wait for all of them."""
-        for target, position, future in self.reads:
-            note(self._gathering, target, position, await future)
-        return self._gathering
+    def then(self, take: Callable[[Gathering], None], answer: "asyncio.Future[FetchResponse]") -> None:
+        """Call ``take`` when all of them are done; what one of them raised goes to ``answer``."""
+        left = len(self.reads)
+
+        def done(_: "asyncio.Future[ReadOutcome]") -> None:
+            nonlocal left
+            left -= 1
+            if left or answer.done():
+                return
+            try:
+                for target, position, future in self.reads:
+                    note(self._gathering, target, position, future.result())
+                take(self._gathering)
+            except asyncio.CancelledError:
+                answer.cancel()
+            except Exception as error:
+                answer.set_exception(error)
+
+        for _, _, future in self.reads:
+            future.add_done_callback(done)
 
 
 def note(gathering: Gathering, target: FetchTarget, position: FetchPosition, outcome: ReadOutcome) -> None:

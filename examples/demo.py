@@ -4,11 +4,13 @@ Starts ``moldau dev`` on a temporary folder, whose topics are diskless: records 
 they are acknowledged. Produces a stream of orders with one ordinary Kafka client (librdkafka), kills the node
 without warning half-way, deletes its local cache of the topic, starts it again and produces the rest. Then
 another ordinary client (kafka-python) reads everything back, and the demo prints what lies in the object
-store and how many requests that took. Needs nothing but this repository: ``make demo``.
+store. At last Spark exports the topic to a table and is asked about it, and the demo prints how many requests
+the node made of the store. Needs nothing but this repository and, for the table, Java: ``make demo``.
 """
 
 import json
 import logging
+import pathlib
 import random
 import shutil
 import subprocess
@@ -22,6 +24,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from demo_node import Node, console, stored_objects
 from kafka import KafkaConsumer
 from rich.table import Table
+
+from moldau.pipeline.requirements import missing_java, missing_packages
 
 ORDER_COUNT = 40_000
 TOPIC = "orders"
@@ -136,6 +140,33 @@ def show_store(node: Node) -> None:
     console.print(table)
 
 
+def show_table(node: Node, acknowledged: set[int]) -> bool:
+    """Export the topic and ask the table about it; return whether it has every order once."""
+    reason = missing_packages() or missing_java()
+    if reason is not None:
+        console.print(f"[yellow]no table:[/] {reason}")
+        return True
+    folder = node.folder / "orders-table"
+    script = pathlib.Path(__file__).with_name("demo_table.py")
+    command = [sys.executable, str(script), node.bootstrap, TOPIC, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        console.print(f"[red]the export failed[/]: {done.stderr.strip()[-2000:]}")
+        return False
+    found = json.loads(done.stdout.splitlines()[-1])
+    console.print(
+        f"[green]exported[/] {found['records']:,} records to {found['files']} Parquet files"
+        f" ({found['bytes'] / MIB:.1f} MiB) in {found['took_s']:.1f} s, lag {found['lag']}"
+    )
+    table = Table(title=f"Spark SQL: {found['orders']:,} orders in {found['rows']:,} rows")
+    for column in ("customer", "orders", "amount"):
+        table.add_column(column, justify="left" if column == "customer" else "right")
+    for row in found["best"]:
+        table.add_row(row["customer"], f"{row['orders']:,}", f"{row['amount']:,.2f}")
+    console.print(table)
+    return bool(found["rows"] == found["orders"] >= len(acknowledged) and not found["dead_letters"])
+
+
 def show_bill(node: Node) -> None:
     """How many requests the store was sent; the shorter the stream, the more each GiB seems to cost."""
     stored = stored_objects(node)
@@ -160,6 +191,7 @@ def main() -> int:
             consumed = consume(node, len(acknowledged))
             is_right = check(acknowledged, consumed)
             show_store(node)
+            is_right = show_table(node, acknowledged) and is_right
         finally:
             node.stop()
         show_bill(node)

@@ -1,0 +1,49 @@
+"""The demo's last act: the topic as a table, read back with Spark SQL.
+
+Started by ``demo.py`` in a process of its own, with one Spark session for both: exports the topic to Parquet
+with its values decoded from JSON, asks the table a question, and prints what it found as one JSON line.
+"""
+
+import json
+import sys
+import time
+from typing import Any
+
+from moldau.pipeline.export import ExportJob, export_once
+from moldau.pipeline.session import SparkPool
+from moldau.pipeline.values import json_format
+
+QUESTION = """
+SELECT value.customer AS customer, count(*) AS orders, count(DISTINCT value.order) AS different,
+       round(sum(value.amount), 2) AS amount
+FROM parquet.`{folder}` GROUP BY customer ORDER BY amount DESC, customer
+"""
+TOTAL = "SELECT count(*) AS rows, count(DISTINCT value.order) AS orders FROM parquet.`{folder}`"
+
+
+def main(bootstrap: str, topic: str, folder: str) -> None:
+    with SparkPool() as pool:
+        session = pool.session()
+        began = time.monotonic()
+        job = ExportJob(bootstrap, topic, folder, "parquet", values=json_format(None))
+        done = export_once(job, pool.units("export"))
+        took_s = time.monotonic() - began
+        total = session.sql(TOTAL.format(folder=folder)).first()
+        assert total is not None
+        best: list[Any] = session.sql(QUESTION.format(folder=folder)).limit(3).collect()
+    found = {
+        "records": done.records,
+        "files": len(done.files),
+        "bytes": done.size_bytes,
+        "dead_letters": done.dead_letters,
+        "lag": done.lag_records,
+        "took_s": took_s,
+        "rows": total.rows,
+        "orders": total.orders,
+        "best": [row.asDict() for row in best],
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -6,6 +6,7 @@ import tempfile
 from typing import Any
 
 from bench.brokers import Broker, Moldau
+from bench.consolidation import bench_consolidation
 from bench.diskless import DEFAULT_STORES, bench_diskless
 from bench.measure import BUSY_SHARE, Sample, measure, median_sample, watch_idle
 from bench.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
@@ -120,14 +121,16 @@ PARTS = {
     "latency": bench_latency,
 }
 DISKLESS = "diskless"
-"""The part that has nodes of its own."""
+CONSOLIDATION = "consolidation"
+OF_THEIR_OWN = (DISKLESS, CONSOLIDATION)
+"""The parts that have nodes of their own."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short run of everything")
     parser.add_argument(
-        "--only", choices=[*PARTS, DISKLESS], action="append", help="only this part; may be repeated"
+        "--only", choices=[*PARTS, *OF_THEIR_OWN], action="append", help="only this part; may be repeated"
     )
     parser.add_argument("--data", type=pathlib.Path, help="where the broker keeps its logs meanwhile")
     options = parser.parse_args()
@@ -139,12 +142,14 @@ def main() -> None:
         try:
             report = Report(name, environment({"moldau": broker.version}))
             for part in options.only or PARTS:
-                if part != DISKLESS:
+                if part not in OF_THEIR_OWN:
                     PARTS[part](report, broker, plan)
         finally:
             broker.stop()
         if not options.only or DISKLESS in options.only:
             bench_diskless(report, folder, plan, DEFAULT_STORES)
+        if not options.only or CONSOLIDATION in options.only:
+            bench_consolidation(report, folder, plan)
     report.print()
     report.write()
 

@@ -92,8 +92,8 @@ class _Judging:
     async def _batches(
         self, coordinator_id: int, partition: DescribedPartition
     ) -> AsyncIterator[BatchCoordinate]:
-        """All of a partition's, from its first offset to its end."""
-        offset = partition.log_start_offset
+        """All that a partition has in the WAL, in order."""
+        offset = first_offset = partition.wal_start_offset
         topic_id, index = partition.topic_id, partition.partition_index
         while offset < partition.high_watermark:
             call = FindBatchesCall([PartitionToFind(topic_id, index, offset)])
@@ -104,7 +104,7 @@ class _Judging:
                 )
                 return
             for batch in found.batches:
-                is_first = offset == partition.log_start_offset
+                is_first = offset == first_offset
                 if batch.base_offset > offset or (batch.base_offset < offset and not is_first):
                     self._violate(coordinator_id, f"{batch} stands where {offset} was next")
                 yield batch

@@ -1,6 +1,6 @@
 """Stories of diskless topics: several coordinators, a store with bad days, and an administrator at work."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from moldau.runtime import Machine
 from moldau.simulation.client import Client, Producer, RetryError
@@ -10,7 +10,7 @@ from moldau.simulation.diskless_judge import DisklessAfterlife
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.object_storage import CLASS_NAME
-from moldau.simulation.scenario import Scenario
+from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 
@@ -32,7 +32,7 @@ _PROPERTIES = {
     "log.retention.check.interval.ms": "5000",
     "log.index.interval.bytes": "256",
 }
-_ALWAYS = (
+ALWAYS = (
     Fault.KILL,
     Fault.KILL,
     Fault.PAUSE,
@@ -45,27 +45,32 @@ _ALWAYS = (
 
 def diskless() -> Scenario:
     """Kills, and losses of what may be lost."""
-    return _story(_ALWAYS)
+    return story(ALWAYS)
 
 
 def diskless_power() -> Scenario:
     """Losses of power too; nothing but the coordinators' log is ever synced for a record's sake."""
-    return _story((*_ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
+    return story((*ALWAYS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS, Fault.POWER_LOSS))
 
 
 def diskless_disk() -> Scenario:
     """A disk that fails and fills up under the coordinators' log, their databases and the cache."""
-    return _story((*_ALWAYS, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3))
+    return story((*ALWAYS, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3))
 
 
 def diskless_store() -> Scenario:
     """An object store that is down, slow, throttled, breaks off, or does not answer."""
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
     # A store whose requests are billed: objects are closed less often.
-    return _story((*_ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
+    return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
 
 
-def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = None) -> Scenario:
+def story(
+    faults: tuple[Fault, ...],
+    properties: Mapping[str, str] | None = None,
+    new_afterlife: Callable[[tuple[str, ...]], Afterlife] = DisklessAfterlife,
+) -> Scenario:
+    """Diskless topics under ``faults``; ``properties`` come on top of those of all these stories."""
     # Imported here: the tiny node runs without the server.
     from moldau.server.node import Node
     from moldau.server.settings import development_config
@@ -94,7 +99,7 @@ def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = Non
         prepare=prepare,
         meddle=_meddle,
         shortened=frozenset(partition for partition in partitions if partition.topic == SHORTENED),
-        afterlife=DisklessAfterlife((*topics, *PASSING)),
+        afterlife=new_afterlife((*topics, *PASSING)),
         weather=Weather(faults, cached_topics=(*topics, *PASSING)),
         producer_count=4,
         plain_producer_count=2,

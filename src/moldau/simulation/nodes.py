@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from moldau.runtime import Machine
 from moldau.simulation.client import Client
+from moldau.simulation.consolidation_stories import consolidation, consolidation_power
 from moldau.simulation.diskless_stories import (
     diskless,
     diskless_disk,
@@ -94,6 +95,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,
     "diskless-store": diskless_store,
+    "consolidation": consolidation,
+    "consolidation-power": consolidation_power,
     "tiered": tiered,
     "tiered-power": tiered_power,
 }

@@ -1,0 +1,72 @@
+"""Judges what consolidated topics leave behind: below the WAL all is in segments, no object is too many."""
+
+import asyncio
+
+from moldau.coordinators.diskless.calls import DescribedPartition
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.server.tiered_node import TieredNode
+from moldau.simulation.diskless_judge import SETTLE_LIMIT_S, DisklessAfterlife
+from moldau.simulation.history import History
+from moldau.simulation.host import Host
+from moldau.simulation.world import World
+from moldau.tiered.consolidation.retention import readable_chain
+from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.object_layout import parse_segment_key
+from moldau.tiered.segments import TopicIdPartition
+
+
+class ConsolidationAfterlife(DisklessAfterlife):
+    """As of a diskless story, and the remote tier's side of it."""
+
+    async def judge(self, world: World, node: Host, history: History) -> None:
+        await super().judge(world, node, history)
+        assert node.process is not None
+        judging = _Judging(node.process.exhibit, world, history).run()
+        context = node.process.context()
+        task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
+        async with asyncio.timeout(SETTLE_LIMIT_S):
+            await task
+
+
+class _Judging:
+    def __init__(self, exhibit: object, world: World, history: History) -> None:
+        self._coordinators: DisklessCoordinator = exhibit.coordinators  # type: ignore[attr-defined]
+        self._tiered: TieredNode = exhibit.tiered  # type: ignore[attr-defined]
+        self._objects = world.object_store.objects
+        self._history = history
+        self._expected: set[tuple[str, bool]] = set()
+
+    async def run(self) -> None:
+        moved = 0
+        for coordinator_id in self._coordinators.coordinator_ids:
+            for partition in await self._coordinators.describe_topics(coordinator_id):
+                await self._judge_partition(partition)
+                moved += partition.wal_start_offset > partition.log_start_offset
+        if not moved:
+            self._history.violate("nothing has left the WAL")
+        found: set[tuple[str, bool]] = set()
+        for key in sorted(self._objects):
+            parsed = parse_segment_key(key)
+            if parsed is None:
+                continue
+            name = (str(parsed.id), parsed.is_log)
+            found.add(name)
+            if name not in self._expected:
+                self._history.violate(f"object {key} has leaked")
+        for name in sorted(self._expected - found):
+            self._history.violate(f"an object of segment {name[0]} is missing")
+
+    async def _judge_partition(self, described: DescribedPartition) -> None:
+        partition = TopicIdPartition(described.topic_id, described.topic_name, described.partition_index)
+        metadata = self._tiered.metadata
+        await metadata.wait_ready(partition)
+        segments = metadata.list_remote_log_segments(partition)
+        for segment in segments:
+            if segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                self._history.violate(f"{segment.id} is still {segment.state.name}")
+            self._expected |= {(str(segment.id), True), (str(segment.id), False)}
+        start, end = described.log_start_offset, described.wal_start_offset
+        chain = readable_chain(segments, start, end)
+        reached = chain[-1].end_offset + 1 if chain else start
+        if reached < end:
+            self._history.violate(f"{partition} has nothing at {reached}, and its WAL begins at {end}")

@@ -1,0 +1,28 @@
+"""Stories of diskless topics that leave the WAL within seconds, whatever happens to node and store."""
+
+from moldau.simulation.consolidation_judge import ConsolidationAfterlife
+from moldau.simulation.diskless_stories import ALWAYS, story
+from moldau.simulation.nemesis import Fault
+from moldau.simulation.object_storage import TIER_CLASS_NAME
+from moldau.simulation.scenario import Scenario
+
+_PROPERTIES = {
+    "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
+    "remote.log.metadata.topic.num.partitions": "3",
+    # Often and little, so that every story has many segments.
+    "diskless.consolidation.interval.ms": "300",
+    "diskless.consolidation.segment.bytes": "1500",
+    "diskless.consolidation.max.age.ms": "2000",
+}
+_STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
+
+
+def consolidation() -> Scenario:
+    """Kills at any step, losses of caches, and a store that is down, slow, throttled, or does not answer."""
+    return story((*ALWAYS, *_STORE), _PROPERTIES, ConsolidationAfterlife)
+
+
+def consolidation_power() -> Scenario:
+    """Losses of power too, where the log of remote metadata is synced at every append."""
+    properties = {**_PROPERTIES, "log.flush.interval.messages": "1"}
+    return story((*ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), properties, ConsolidationAfterlife)

@@ -68,6 +68,19 @@ async def _ends_at(client: Requests, offset: int) -> None:
     assert (await client.offset_at("t", LATEST)).offset == offset
 
 
+def test_what_is_acknowledged_can_be_read_at_once(tmp_path: Path) -> None:
+    async def story(client: Requests) -> None:
+        await client.create("t")
+        assert await client.produce_values("t", b"0") == 0
+        assert values(await client.read("t", 0, 1)) == [b"0"]
+        for n in range(1, 12):
+            assert await client.produce_values("t", b"%d" % n) == n
+            fetched = await client.fetch("t", n, max_wait_ms=0)
+            assert (values(unpack(fetched.records)), fetched.high_watermark) == ([b"%d" % n], n + 1)
+
+    on_a_node(tmp_path, story)
+
+
 def test_everything_is_read_from_objects_when_the_cache_is_gone(tmp_path: Path) -> None:
     codecs = list(Compression)
 

@@ -12,6 +12,7 @@ from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
+from moldau.server.authorization import AllowEveryone
 from moldau.server.fetch_sessions import FetchSessions
 from moldau.server.handlers.fetch import FetchHandlers
 from moldau.server.registry import PartitionRegistry
@@ -50,7 +51,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
         partition = Growing(arrivals, remote=remote)
         registry = PartitionRegistry(MetadataImage)
         registry.add(cast(Partition, partition))
-        handlers = FetchHandlers(registry, arrivals, FetchSessions(0, lambda: 1), 1 << 20)
+        handlers = FetchHandlers(registry, arrivals, FetchSessions(0, lambda: 1), AllowEveryone(), 1 << 20)
         rows = [FetchPartition(partition=0, partition_max_bytes=1000)]
         request = FetchRequest(
             max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=rows)]

@@ -128,7 +128,11 @@ class BrokerApi:
             versions.table(),
             self._produce.table(),
             FetchHandlers(
-                parts.partitions, parts.arrivals, sessions, parts.config.integer("fetch.max.bytes")
+                parts.partitions,
+                parts.arrivals,
+                sessions,
+                parts.authorizer,
+                parts.config.integer("fetch.max.bytes"),
             ).table(),
             OffsetHandlers(parts.partitions, parts.authorizer).table(),
             MetadataHandlers(view, self._creator, parts.authorizer).table(),
@@ -150,7 +154,9 @@ class BrokerApi:
             CoordinatorHandlers(view, self._creator, self._coordinator_kinds()).table(),
             self._diskless_handlers(),
             self._tiered_handlers(),
-            ConsolidationHandlers(parts.consolidation, parts.authorizer).table(),
+            ConsolidationHandlers(
+                parts.consolidation, parts.authorizer, tiered_settings.remote_place(parts.config)
+            ).table(),
             GroupHandlers(parts.groups, parts.authorizer).table(),
             ConfigHandlers(view, parts.configs).table(),
             ConfigChangeHandlers(view.local_id, parts.channel, parts.authorizer).table(),

@@ -24,11 +24,13 @@ from moldau.protocol.messages.fetch import (
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from moldau.server.dispatch import Handler, Outcome
 from moldau.server.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
 from moldau.server.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1
+NOTHING: Final[frozenset[FetchTarget]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class WaitingFetch:
     scope: FetchScope
     request: FetchRequest
     replica_id: int
+    forbidden: frozenset[FetchTarget]
     due: float
     """When it is answered with what there is, in the loop's time."""
     answer: "asyncio.Future[FetchResponse]"
@@ -63,9 +66,11 @@ class FetchHandlers:
         partitions: PartitionRegistry,
         arrivals: WaitingRoom[PartitionKey],
         sessions: FetchSessions,
+        authorizer: Authorizer,
         fetch_max_bytes: int,
     ) -> None:
         self._partitions = partitions
+        self._authorizer = authorizer
         self._arrivals = arrivals
         self._sessions = sessions
         self._fetch_max_bytes = fetch_max_bytes
@@ -79,12 +84,13 @@ class FetchHandlers:
             scope = self._open_session(request, context.received_at)
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
-        pending = self._gather(scope, request, replica_id)
+        forbidden = self._forbidden(context, scope, replica_id)
+        pending = self._gather(scope, request, replica_id, forbidden)
         if isinstance(pending, Gathering) and self._is_enough(pending, request):
             return self._answer(scope, pending, request)
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
-        waiting = WaitingFetch(scope, request, replica_id, due, room.loop.create_future())
+        waiting = WaitingFetch(scope, request, replica_id, forbidden, due, room.loop.create_future())
         self._wait(waiting, pending)
         return waiting.answer
 
@@ -139,7 +145,9 @@ class FetchHandlers:
             self._finish(waiting, before)
             return
         try:
-            self._wait(waiting, self._gather(waiting.scope, waiting.request, waiting.replica_id))
+            self._wait(
+                waiting, self._gather(waiting.scope, waiting.request, waiting.replica_id, waiting.forbidden)
+            )
         except Exception as error:
             waiting.answer.set_exception(error)
 
@@ -152,13 +160,43 @@ class FetchHandlers:
         except Exception as error:
             answer.set_exception(error)
 
-    def _gather(self, scope: FetchScope, request: FetchRequest, replica_id: int) -> "Gathering | Remote":
+    def _forbidden(
+        self, context: RequestContext, scope: FetchScope, replica_id: int
+    ) -> frozenset[FetchTarget]:
+        """What the principal may not read: of a consumer by topic, of a follower all or nothing."""
+        allows = self._authorizer.allows
+        if replica_id >= 0:
+            may_follow = allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            return NOTHING if may_follow else frozenset(scope.positions)
+        forbidden: list[FetchTarget] = []
+        asked: FetchTarget | None = None
+        allowed = True
+        for target in scope.positions:
+            # Partitions of a topic mostly stand in a row, and ids are the decoder's own objects.
+            if asked is None or target.topic_id is not asked.topic_id or target.topic != asked.topic:
+                asked = target
+                name = target.topic or self._partitions.name_of(target.topic_id)
+                allowed = name is None or allows(context, Operation.READ, ResourceType.TOPIC, name)
+            if not allowed:
+                forbidden.append(target)
+        return frozenset(forbidden) if forbidden else NOTHING
+
+    def _gather(
+        self,
+        scope: FetchScope,
+        request: FetchRequest,
+        replica_id: int,
+        forbidden: frozenset[FetchTarget],
+    ) -> "Gathering | Remote":
         """Spend the byte budget in order; the first partition with data gets a batch whatever its size."""
         gathering = Gathering()
         remote: Remote | None = None
         budget = min(request.max_bytes, self._fetch_max_bytes)
         read_committed = request.isolation_level == READ_COMMITTED
         for target, position in scope.items():
+            if forbidden and target in forbidden:
+                note(gathering, target, position, ReadOutcome(error=ErrorCode.topic_authorization_failed))
+                continue
             read = ReadRequest(
                 offset=position.fetch_offset,
                 max_bytes=min(position.max_bytes, budget),

@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from moldau.records import Compression, iter_headers
 from moldau.runtime import KafkaError as MoldauError
 from moldau.testing import Node
 
@@ -49,3 +50,26 @@ def test_a_formatted_folder_without_its_metadata_log_is_refused(tmp_path: Path) 
     shutil.rmtree(tmp_path / "__cluster_metadata-0")
     with pytest.raises(MoldauError, match="__cluster_metadata-0 is missing"):
         Node(data=str(tmp_path)).start()
+
+
+def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path: Path) -> None:
+    properties = {"offsets.topic.compression.codec": "4", "offsets.topic.num.partitions": "1"}
+
+    def consumer(node: Node) -> Consumer:
+        return Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})
+
+    place = TopicPartition("read", 0, 5)
+    with Node(data=str(tmp_path), properties=properties) as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        admin.create_topics([NewTopic("read", 1, 1)])["read"].result(10)
+        reader = consumer(node)
+        reader.commit(offsets=[place], asynchronous=False)
+        reader.close()
+    (segment,) = (tmp_path / "__consumer_offsets-0").glob("*.log")
+    headers = [header for _, header in iter_headers(segment.read_bytes())]
+    assert {header.compression for header in headers} == {Compression.ZSTD}
+    with Node(data=str(tmp_path), properties=properties) as node:
+        reader = consumer(node)
+        (found,) = reader.committed([place], timeout=20)
+        assert found.offset == 5
+        reader.close()

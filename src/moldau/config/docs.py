@@ -78,7 +78,7 @@ def _broker_table(keys: Iterable[ConfigKey]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     rows += [
-        f"| `{key.name}`{'' if key.has_effect else ' †'} | {key.type.name.lower()} | {_default(key)} "
+        f"| `{key.name}`{_mark(key)} | {key.type.name.lower()} | {_default(key)} "
         f"| {_cell(key.valid)} | {key.update.value} | {key.importance.value} | {_cell(key.doc)} |"
         for key in keys
     ]
@@ -90,7 +90,7 @@ def _topic_table(keys: Iterable[ConfigKey]) -> str:
     for key in keys:
         synonyms = ", ".join(f"`{synonym.name}`" for synonym in TOPIC_SYNONYMS.get(key.name, ()))
         rows.append(
-            f"| `{key.name}` | {key.type.name.lower()} | {_default(key)} | {_cell(key.valid)} "
+            f"| `{key.name}`{_mark(key)} | {key.type.name.lower()} | {_default(key)} | {_cell(key.valid)} "
             f"| {_cell(key.doc)} | {synonyms} |"
         )
     return "\n".join(rows) + "\n"
@@ -104,6 +104,10 @@ def _plain_table(keys: Iterable[ConfigKey]) -> str:
         for key in keys
     ]
     return "\n".join(rows) + "\n"
+
+
+def _mark(key: ConfigKey) -> str:
+    return "" if key.has_effect else " †"
 
 
 def _default(key: ConfigKey) -> str:

@@ -30,6 +30,7 @@ from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, RecordCodec, Shard, ShardStore
 from moldau.coordinators.timers import ShardTimers
+from moldau.records.compression import Compression
 from moldau.runtime import Clock, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class ShardHost(Generic[S, R]):
         *,
         store: ShardStore | None,
         commit_timeout_ms: int,
+        compression: Compression = Compression.NONE,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -75,13 +77,14 @@ class ShardHost(Generic[S, R]):
         self._codec = codec
         self._clock = clock
         self._store = store
+        self._compression = compression
         self._loop = loop
         self._shard = new_shard()
         self._timers = ShardTimers(loop, self._on_timer)
         self._commits = CommitQueue(loop, commit_timeout_ms)
         self._waiting: dict[Token, asyncio.Future[Any]] = {}
         self._next_token = 0
-        self._pending = PendingBatch()
+        self._pending = PendingBatch(self._compression)
         self._flush_planned = False
         self._appending = False
         self._end_offset = 0
@@ -330,7 +333,7 @@ class ShardHost(Generic[S, R]):
 
     def _drop(self, error: KafkaError) -> None:
         self._timers.clear()
-        self._pending = PendingBatch()
+        self._pending = PendingBatch(self._compression)
         self._commits.fail(error)
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():

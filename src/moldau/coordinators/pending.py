@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from moldau.coordinators.effects import PLAIN, BatchKind
 from moldau.records.builder import build_batch
+from moldau.records.compression import Compression
 from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
@@ -32,7 +33,8 @@ def batch_size_bytes(pairs: Sequence[KeyValue]) -> int:
 class PendingBatch:
     """Gathers records of one kind until they are appended together."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression = Compression.NONE) -> None:
+        self._compression = compression
         self._records: list[Record] = []
         self.kind = PLAIN
         self.size_bytes = BATCH_OVERHEAD_BYTES
@@ -53,12 +55,13 @@ class PendingBatch:
         self.size_bytes += pair.size_bytes
 
     def take(self) -> bytearray:
-        """The batch, uncompressed; this one is empty after."""
+        """The batch; this one is empty after."""
         records, self._records, self.size_bytes = self._records, [], BATCH_OVERHEAD_BYTES
         return bytearray(
             build_batch(
                 records,
                 base_offset=records[0].offset,
+                compression=self._compression,
                 producer_id=self.kind.producer_id,
                 producer_epoch=self.kind.producer_epoch,
                 transactional=self.kind.transactional,

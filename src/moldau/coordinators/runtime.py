@@ -13,6 +13,7 @@ from moldau.coordinators.effects import Effects, Token
 from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
+from moldau.records.compression import Compression
 from moldau.runtime import Clock, ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -36,6 +37,7 @@ class CoordinatorRuntime(Generic[S, R]):
         codec: RecordCodec[R],
         *,
         commit_timeout_ms: int = 5000,
+        compression: Compression = Compression.NONE,
         new_store: Callable[[int], ShardStore] | None = None,
     ) -> None:
         self._topic = topic
@@ -43,6 +45,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._new_shard = new_shard
         self._codec = codec
         self._commit_timeout_ms = commit_timeout_ms
+        self._compression = compression
         self._new_store = new_store
         self._hosts: dict[int, ShardHost[S, R]] = {}
         self._closing: dict[int, asyncio.Task[None]] = {}
@@ -72,6 +75,7 @@ class CoordinatorRuntime(Generic[S, R]):
             self._clock,
             store=None if self._new_store is None else self._new_store(partition),
             commit_timeout_ms=self._commit_timeout_ms,
+            compression=self._compression,
             after=self._closing.get(partition),
         )
 

@@ -162,7 +162,10 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
     """The chores of the log manager."""
     return LogManagerSettings(
         log_retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
-        log_retention_initial_delay_ms=min(30_000, config.integer("log.retention.check.interval.ms")),
+        log_retention_initial_delay_ms=min(
+            config.integer("log.initial.task.delay.ms"), config.integer("log.retention.check.interval.ms")
+        ),
+        producer_id_expiration_check_interval_ms=config.integer("producer.id.expiration.check.interval.ms"),
         log_flush_scheduler_interval_ms=min(3_000, config.integer("log.flush.scheduler.interval.ms")),
         log_flush_offset_checkpoint_interval_ms=config.integer("log.flush.offset.checkpoint.interval.ms"),
         replica_high_watermark_checkpoint_interval_ms=config.integer(
@@ -268,5 +271,6 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offsets_retention_ms=config.integer("offsets.retention.minutes") * 60_000,
         offsets_retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
         offsets_topic_partitions=config.integer("offsets.topic.num.partitions"),
+        offsets_compression=Compression.of_id(config.integer("offsets.topic.compression.codec")),
         offset_commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
     )

@@ -38,8 +38,9 @@ GROUPS = (
     list_(
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer", "streams"),
-        "The group protocols that are offered.",
+        "Accepted for Kafka's sake: the classic protocol is the one that there is.",
         check=list_of("classic", "consumer", "share", "streams"),
+        has_effect=False,
     ),
     int32(
         "group.coordinator.threads",
@@ -52,8 +53,9 @@ GROUPS = (
     int32(
         "group.coordinator.append.linger.ms",
         5,
-        "How long the coordinator gathers records before it writes them; -1 adapts.",
+        "Accepted for Kafka's sake: what arrived together is written together, at once.",
         check=at_least(-1),
+        has_effect=False,
     ),
     int32(
         "group.consumer.session.timeout.ms",

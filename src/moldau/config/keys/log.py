@@ -149,9 +149,10 @@ LOG = (
     int32(
         "log.flush.start.offset.checkpoint.interval.ms",
         MINUTE_MS,
-        "How often the start of each log is written down.",
+        "Accepted for Kafka's sake: the start of each log is written down with its recovery point.",
         HIGH,
         check=at_least(0),
+        has_effect=False,
     ),
     int64(
         "log.segment.delete.delay.ms",
@@ -161,7 +162,13 @@ LOG = (
         check=at_least(0),
         update=CLUSTER_WIDE,
     ),
-    boolean("log.preallocate", False, "Files are given their full size at once.", update=CLUSTER_WIDE),
+    boolean(
+        "log.preallocate",
+        False,
+        "Accepted for Kafka's sake: files grow as they are written.",
+        update=CLUSTER_WIDE,
+        has_effect=False,
+    ),
     int64(
         "log.initial.task.delay.ms",
         30_000,
@@ -277,9 +284,10 @@ CLEANER = (
     int32(
         "log.cleaner.io.buffer.size",
         512 * KIB,
-        "Memory for the records that compaction reads and writes.",
+        "Accepted for Kafka's sake: compaction reads and writes in slices of its own.",
         check=at_least(0),
         update=CLUSTER_WIDE,
+        has_effect=False,
     ),
     double(
         "log.cleaner.io.buffer.load.factor",

@@ -182,9 +182,10 @@ OFFSETS = (
     int32(
         "offsets.load.buffer.size",
         5 * MIB,
-        "Bytes read at a time when offsets are loaded.",
+        "Accepted for Kafka's sake: the files that are loaded are mapped.",
         HIGH,
         check=at_least(1),
+        has_effect=False,
     ),
     int32(
         "offsets.retention.minutes",

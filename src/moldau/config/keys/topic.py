@@ -116,7 +116,9 @@ TOPIC = (
         "With acks=all, how many replicas must have a record before it counts.",
         check=at_least(1),
     ),
-    boolean("preallocate", False, "Files are given their full size at once."),
+    boolean(
+        "preallocate", False, "Accepted for Kafka's sake: files grow as they are written.", has_effect=False
+    ),
     boolean(
         "remote.log.copy.disable",
         False,

@@ -92,6 +92,7 @@ class GroupService:
             lambda partition: GroupShard(settings, self.tally),
             ConsumerOffsetsCodec(),
             commit_timeout_ms=settings.offset_commit_timeout_ms,
+            compression=settings.offsets_compression,
         )
 
     def partition_of(self, group_id: str) -> int:

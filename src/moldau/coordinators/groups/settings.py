@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from moldau.records.compression import Compression
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -25,6 +27,8 @@ class GroupSettings:
     """``offsets.retention.check.interval.ms``"""
     offsets_topic_partitions: int = 50
     """``offsets.topic.num.partitions``"""
+    offsets_compression: Compression = Compression.NONE
+    """``offsets.topic.compression.codec``"""
     offset_commit_timeout_ms: int = 5_000
     """``offset.commit.timeout.ms``"""
     max_write_bytes: int = 1_048_588

@@ -17,6 +17,7 @@ from moldau.coordinators.groups.records import (
 )
 from moldau.coordinators.groups.subscription import subscribed_topics
 from moldau.coordinators.partitioning import coordinator_partition, java_string_hash
+from moldau.coordinators.pending import KeyValue, batch_size_bytes
 from moldau.protocol.group_records import encode_subscription
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 
@@ -61,6 +62,13 @@ records = st.one_of(
 @given(records)
 def test_what_is_written_is_read_again(record: ConsumerOffsetsRecord) -> None:
     assert CODEC.decode(*CODEC.encode(record)) == record
+
+
+@given(names, groups)
+def test_what_a_group_takes_in_the_log_is_known_before_it_is_written(name: str, group: StoredGroup) -> None:
+    """What the shard lets through, its host must be able to append: or it would lose the shard."""
+    written = batch_size_bytes([KeyValue(*CODEC.encode(GroupRecord(name, group)))])
+    assert written <= group.batch_size_bytes(name) <= written + 2
 
 
 def test_an_offset_in_kafkas_bytes() -> None:

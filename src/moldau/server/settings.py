@@ -273,4 +273,5 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
         offsets_topic_partitions=config.integer("offsets.topic.num.partitions"),
         offsets_compression=Compression.of_id(config.integer("offsets.topic.compression.codec")),
         offset_commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+        max_write_bytes=config.integer("message.max.bytes"),
     )

@@ -1,7 +1,7 @@
 """What shards of groups write to ``__consumer_offsets``, apart from its encoding. Pure."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 
@@ -54,18 +54,29 @@ class StoredGroup:
     state_timestamp_ms: int
     members: tuple[StoredMember, ...]
 
-    @property
-    def size_bytes(self) -> int:
-        """About what it takes in the log."""
-        return sum(
-            len(member.subscription)
-            + len(member.assignment)
-            + 2 * len(member.member_id)
-            + len(member.client_id)
-            + len(member.client_host)
-            + 40
-            for member in self.members
+    def batch_size_bytes(self, group_id: str) -> int:
+        """At most what the batch takes that writes it down: what is larger must not be decided."""
+        names = _sizes(group_id, self.protocol_type, self.protocol_name, self.leader)
+        return (
+            _FIXED_BYTES
+            + names
+            + sum(
+                len(member.subscription)
+                + len(member.assignment)
+                + _sizes(member.member_id, member.instance_id, member.client_id, member.client_host)
+                + _FIXED_BYTES_A_MEMBER
+                for member in self.members
+            )
         )
+
+
+_FIXED_BYTES: Final = 61 + 26 + 4 + 26
+"""Batch header, record, key, and a group's numbers and lengths."""
+_FIXED_BYTES_A_MEMBER: Final = 24
+
+
+def _sizes(*texts: str | None) -> int:
+    return sum(len(text.encode()) for text in texts if text)
 
 
 @dataclass(frozen=True, slots=True)

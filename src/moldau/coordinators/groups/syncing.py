@@ -127,7 +127,7 @@ def _has_synced(turn: Turn, group: Group, member_id: str) -> None:
 def _assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
     """The generation is complete: write it down and tell everyone who has asked."""
     stored = group.stored(assignments)
-    if stored.size_bytes > turn.settings.max_write_bytes:
+    if stored.batch_size_bytes(group.group_id) > turn.settings.max_write_bytes:
         # It cannot be written in one batch, so nobody may act on it.
         reset_assignments(turn, group, ErrorCode.unknown_server_error)
         prepare(turn, group)

@@ -5,9 +5,10 @@
 
 import asyncio
 import enum
+import importlib
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moldau.cli.docs import cli_page
@@ -17,7 +18,7 @@ from moldau.coordinators.groups.states import TRANSITIONS as GROUP_TRANSITIONS
 from moldau.network.client import RpcClient
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
+from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
 from moldau.quorum.transitions import mermaid as quorum_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
@@ -71,6 +72,12 @@ coordinators by key type {key_type} and a coordinator's number.
 | key | API | versions |
 |---:|---|---|
 {rows}
+
+## Moldau's own
+
+| key | API | versions | |
+|---:|---|---|---|
+{own_rows}
 """
 
 
@@ -111,8 +118,19 @@ def protocol_page() -> str:
         rows = asyncio.run(_served(host, int(port)))
     lines = [f"| {key} | {name} | {versions} |" for key, name, versions in rows]
     return _PROTOCOL.format(
-        own=OWN_API_KEY_MIN, key_type=DISKLESS_COORDINATOR_KEY_TYPE, rows="\n".join(lines)
+        own=OWN_API_KEY_MIN,
+        key_type=DISKLESS_COORDINATOR_KEY_TYPE,
+        rows="\n".join(lines),
+        own_rows="\n".join(_own_rows()),
     )
+
+
+def _own_rows() -> Iterator[str]:
+    """Each API of our own with the first sentence of its module, which begins with the API's name."""
+    for key, (module, versions, _) in sorted(MODULES.items()):
+        text = importlib.import_module(f"moldau.protocol.own.{module}").__doc__ or ""
+        name, _, what = text.split("\n\n")[0].replace("\n", " ").strip().partition(": ")
+        yield f"| {key} | {name} | {versions if '-' in versions else f'{versions}-{versions}'} | {what} |"
 
 
 async def _served(host: str, port: int) -> list[tuple[int, str, str]]:

@@ -129,7 +129,8 @@ def _own_rows() -> Iterator[str]:
     """Each API of our own with the first sentence of its module, which begins with the API's name."""
     for key, (module, versions, _) in sorted(MODULES.items()):
         text = importlib.import_module(f"moldau.protocol.own.{module}").__doc__ or ""
-        name, _, what = text.split("\n\n")[0].replace("\n", " ").strip().partition(": ")
+        name, _, what = text.split("\n\n")[0].replace("\n", " ").strip().partition(" ")
+        name, what = name.rstrip(":"), what.strip("().")
         yield f"| {key} | {name} | {versions if '-' in versions else f'{versions}-{versions}'} | {what} |"
 
 

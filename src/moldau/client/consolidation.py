@@ -9,7 +9,7 @@ late or twice does harm.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation import wire
 from moldau.tiered.consolidation.leader import BuiltCopy, Plan, PublishedSegment
 from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.storage_manager import RemotePlace
 
 __all__ = ["ClusterPlan", "give_up", "plan_everywhere", "publish_everywhere", "renew"]
 
@@ -30,6 +31,8 @@ class ClusterPlan:
     """The plans of several leaders, by broker id."""
 
     plans: Mapping[int, Plan]
+    places: Mapping[int, RemotePlace] = field(default_factory=dict)
+    """Where each leader keeps remote segments."""
 
     def leader_of(self, segment_id: UUID) -> int:
         """The broker that planned a segment, and is to be told of its copy."""
@@ -68,6 +71,7 @@ async def plan_everywhere(
         *(_ask(client, endpoint, request) for endpoint in brokers.values()), return_exceptions=True
     )
     plans: dict[int, Plan] = {}
+    places: dict[int, RemotePlace] = {}
     failure: BaseException | None = None
     for broker_id, answer in zip(brokers, answers, strict=True):
         if isinstance(answer, KafkaError | OSError):
@@ -76,9 +80,12 @@ async def plan_everywhere(
             raise answer
         else:
             plans[broker_id] = wire.as_plan(answer)
+            places[broker_id] = RemotePlace(
+                answer.storage_class_name, answer.storage_url, answer.storage_prefix
+            )
     if not plans and failure is not None:
         raise failure
-    return ClusterPlan(plans)
+    return ClusterPlan(plans, places)
 
 
 async def publish_everywhere(

@@ -17,7 +17,12 @@ from moldau.tiered.metadata_topic import MetadataTopic
 from moldau.tiered.object_storage_manager import open_object_storage_manager
 from moldau.tiered.quota import QuotaSettings
 from moldau.tiered.reader import ReaderSettings
-from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager, StorageManagerMaker
+from moldau.tiered.storage_manager import (
+    RemotePlace,
+    RemoteStorageError,
+    RemoteStorageManager,
+    StorageManagerMaker,
+)
 from moldau.tiered.topic_metadata_manager import (
     MetadataManagerSettings,
     TopicBasedRemoteLogMetadataManager,
@@ -30,6 +35,7 @@ __all__ = [
     "is_enabled",
     "metadata_manager",
     "metadata_topic",
+    "remote_place",
     "storage_manager",
 ]
 
@@ -116,6 +122,16 @@ def storage_manager(
     except (RemoteStorageError, TypeError, ValueError) as error:
         key = f"{prefix}url" if class_name is None else _STORAGE_CLASS
         raise ConfigError(key, f"{key}: {error}") from error
+
+
+def remote_place(config: BrokerConfig) -> RemotePlace:
+    """Where :func:`storage_manager` keeps segments, without anything secret."""
+    configs = config.passed_on(config.text("remote.log.storage.manager.impl.prefix"))
+    return RemotePlace(
+        config.optional_text(_STORAGE_CLASS),
+        configs.get("url") or config.optional_text("diskless.storage.url"),
+        configs.get("prefix"),
+    )
 
 
 def metadata_manager(

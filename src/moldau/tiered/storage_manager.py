@@ -6,7 +6,7 @@ The class that ``remote.log.storage.manager.class.name`` names is called as :dat
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from moldau.metrics import Meters
 from moldau.runtime import Machine
@@ -16,6 +16,7 @@ __all__ = [
     "Buffer",
     "IndexType",
     "LogSegmentData",
+    "RemotePlace",
     "RemoteResourceNotFoundError",
     "RemoteStorageError",
     "RemoteStorageManager",
@@ -23,6 +24,15 @@ __all__ = [
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class RemotePlace(NamedTuple):
+    """Where a broker keeps remote segments, for who builds them elsewhere; nothing secret."""
+
+    class_name: str | None
+    """``None`` for the built-in storage manager, of which the rest is told."""
+    url: str | None
+    prefix: str | None
 
 
 class RemoteStorageError(Exception):

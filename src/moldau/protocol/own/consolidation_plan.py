@@ -62,6 +62,11 @@ class ConsolidationPlanResponse(Message):
     object_keys: Sequence[str] = wire(["string"], default=())
     """By number, from 0: the objects in which the runs lie."""
     segments: Sequence[ConsolidationSegment] = wire([ConsolidationSegment], default=())
+    storage_class_name: str | None = wire("string", nullable="0+", default=None)
+    """The leader's remote storage manager; null for the built-in one."""
+    storage_url: str | None = wire("string", nullable="0+", default=None)
+    """Where the built-in one keeps segments: who wrote elsewhere would publish what is not there."""
+    storage_prefix: str | None = wire("string", nullable="0+", default=None)
 
 
 REQUEST = ConsolidationPlanRequest

@@ -1,5 +1,7 @@
 """What engines that consolidate ask of leaders; served to whoever has CLUSTER_ACTION, advertised to none."""
 
+from dataclasses import replace
+
 from moldau.network.context import RequestContext
 from moldau.protocol.own.consolidation_lease import ConsolidationLeaseRequest, ConsolidationLeaseResponse
 from moldau.protocol.own.consolidation_plan import ConsolidationPlanRequest, ConsolidationPlanResponse
@@ -13,6 +15,7 @@ from moldau.server.dispatch import Handler
 from moldau.server.handlers.diskless import check_cluster_action
 from moldau.tiered.consolidation import wire
 from moldau.tiered.consolidation.leader import ConsolidationLeader
+from moldau.tiered.storage_manager import RemotePlace
 
 LEASE_MAX_MS = 24 * 3_600_000
 PLAN_MAX_BYTES = 16 * 1024**3
@@ -22,10 +25,13 @@ PLAN_MAX_BYTES = 16 * 1024**3
 class ConsolidationHandlers:
     """Answers for the partitions that this broker leads."""
 
-    def __init__(self, leader: ConsolidationLeader | None, authorizer: Authorizer) -> None:
-        """``leader`` is None where diskless topics have no remote tier."""
+    def __init__(
+        self, leader: ConsolidationLeader | None, authorizer: Authorizer, place: RemotePlace
+    ) -> None:
+        """``leader`` is None where diskless topics have no remote tier; ``place`` is where that one is."""
         self._leader = leader
         self._authorizer = authorizer
+        self._place = place
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -58,7 +64,10 @@ class ConsolidationHandlers:
             lease_ms=request.lease_ms,
             topics=None if request.topics is None else frozenset(request.topics),
         )
-        return wire.plan_message(plan)
+        class_name, url, prefix = self._place
+        return replace(
+            wire.plan_message(plan), storage_class_name=class_name, storage_url=url, storage_prefix=prefix
+        )
 
     async def publish(
         self, context: RequestContext, request: ConsolidationPublishRequest

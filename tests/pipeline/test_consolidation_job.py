@@ -1,0 +1,221 @@
+"""Consolidation by tasks outside of the broker, whichever of its steps a driver dies at. No Spark."""
+
+import logging
+import pathlib
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs PySpark: pip install 'moldau[spark]'")
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import moldau.testing
+from moldau.client.errors import ToolError
+from moldau.pipeline import consolidate
+from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
+from moldau.pipeline.consolidation_units import BuildUnits, CopiedUnit
+
+PARTITIONS, RECORDS = 2, 300
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[moldau.testing.Node]:
+    properties = {
+        "diskless.metadata.topic.num.partitions": "2",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.topic.num.partitions": "2",
+        "remote.log.metadata.topic.replication.factor": "1",
+        "diskless.consolidation.enable": "false",
+        "diskless.consolidation.segment.bytes": "5000",
+        "diskless.consolidation.max.age.ms": "0",
+        "rsm.config.prefix": "elsewhere",
+    }
+    with moldau.testing.Node(diskless=True, properties=properties) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
+    """A topic of the test's own, in many small batches."""
+    name = re.sub("[^a-z]+", "_", request.node.name)
+    admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+    admin.create_topics([NewTopic(name, num_partitions=PARTITIONS)])[name].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, "batch.num.messages": 10})
+    for number in range(RECORDS):
+        for partition in range(PARTITIONS):
+            producer.produce(name, value_of(partition, number), partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    return name
+
+
+def value_of(partition: int, number: int) -> bytes:
+    return b"%d-%d-" % (partition, number) + b"v" * 50
+
+
+def job_of(node: moldau.testing.Node, topic: str, **more: Any) -> ConsolidateJob:
+    return ConsolidateJob(node.bootstrap_servers, (topic,), unit_bytes=20_000, timeout_s=TIMEOUT_S, **more)
+
+
+def in_place(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+    return [function(unit) for unit in units]
+
+
+def read_all(node: moldau.testing.Node, topic: str) -> dict[int, list[bytes]]:
+    """All values from 0 on, through the broker."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": node.bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "error",
+        }
+    )
+    found: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    try:
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
+        deadline = time.monotonic() + TIMEOUT_S
+        while sum(map(len, found.values())) < RECORDS * PARTITIONS:
+            assert time.monotonic() < deadline, {partition: len(rows) for partition, rows in found.items()}
+            message = consumer.poll(1.0)
+            if message is not None:
+                assert message.error() is None
+                assert message.offset() == len(found[message.partition()])
+                found[message.partition()].append(message.value())
+    finally:
+        consumer.close()
+    return found
+
+
+def check(node: moldau.testing.Node, topic: str) -> None:
+    """Nothing is left to be planned, and every record is read once."""
+    assert consolidate_once(job_of(node, topic), in_place)["segments"] == 0
+    assert read_all(node, topic) == {
+        partition: [value_of(partition, number) for number in range(RECORDS)]
+        for partition in range(PARTITIONS)
+    }
+
+
+def test_all_of_a_topic_leaves_the_wal(node: moldau.testing.Node, topic: str) -> None:
+    report = consolidate_once(job_of(node, topic), in_place)
+    assert report["segments"] >= 2 * PARTITIONS
+    assert report["units"] >= 2
+    assert report["failures"] == []
+    assert report["bytes"] > RECORDS * PARTITIONS * 50
+    # The prefix is the leader's, which says with its plan where its storage is.
+    objects = pathlib.Path(node.data) / "objects"
+    assert len(list(objects.glob(f"elsewhere/{topic}-*/*/*.log"))) == report["segments"]
+    check(node, topic)
+
+
+def test_tasks_that_run_twice_leave_each_record_once(node: moldau.testing.Node, topic: str) -> None:
+    def speculating(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        first = in_place(function, units)
+        second = in_place(function, reversed(units))[::-1]
+        return [
+            one if number % 2 else other
+            for number, (one, other) in enumerate(zip(first, second, strict=True))
+        ]
+
+    assert consolidate_once(job_of(node, topic), speculating)["segments"] > 0
+    check(node, topic)
+
+
+class Killed(BaseException):
+    """The driver's process ends here."""
+
+
+@pytest.mark.parametrize("step", ["before tasks", "after tasks", "after publishing"])
+def test_a_driver_that_is_killed_is_gone_on_for(
+    node: moldau.testing.Node, topic: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dying(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        if step != "before tasks":
+            found = in_place(function, units)
+            if step == "after publishing":
+                return found
+        raise Killed
+
+    publish = consolidate._publish
+
+    def publish_and_die(*told: Any) -> Any:
+        publish(*told)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(consolidate, "_publish", publish_and_die)
+        # Nobody is told by a process that is killed: its lease has to end.
+        patch.setattr(consolidate, "_ask_quietly", lambda *told: None)
+        with pytest.raises(Killed):
+            consolidate_once(job_of(node, topic, lease_ms=300), dying)
+    deadline = time.monotonic() + TIMEOUT_S
+    done = 0
+    while not done and step != "after publishing":
+        assert time.monotonic() < deadline, "the lease never ends"
+        done = consolidate_once(job_of(node, topic), in_place)["segments"]
+    consolidate_once(job_of(node, topic), in_place)
+    check(node, topic)
+
+
+def test_two_drivers_at_once(node: moldau.testing.Node, topic: str) -> None:
+    reports: list[dict[str, Any]] = []
+    problems: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            reports.append(consolidate_once(job_of(node, topic), in_place))
+        except BaseException as problem:
+            problems.append(problem)
+
+    drivers = [threading.Thread(target=drive) for _ in range(2)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join(TIMEOUT_S)
+    assert problems == []
+    assert sum(report["segments"] for report in reports) > 0
+    consolidate_once(job_of(node, topic), in_place)
+    check(node, topic)
+
+
+def test_a_unit_that_fails_is_built_by_a_later_plan(
+    node: moldau.testing.Node, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[Any] = []
+
+    def failing_once(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        if failed:
+            return in_place(function, units)
+        failed.append(units[0])
+        return [CopiedUnit((), failure="no object a"), *in_place(function, units[1:])]
+
+    with caplog.at_level(logging.WARNING):
+        report = consolidate_once(job_of(node, topic), failing_once)
+    assert "no object a" in report["failures"]
+    check(node, topic)
+
+
+def test_when_nothing_can_be_built_the_reason_is_told(node: moldau.testing.Node, topic: str) -> None:
+    elsewhere = job_of(node, topic, storage={"diskless.storage.url": "file:///nowhere"})
+    with pytest.raises(ToolError, match="nothing could be consolidated: no object wal/"):
+        consolidate_once(elsewhere, in_place)
+    assert consolidate_once(job_of(node, topic), in_place)["segments"] > 0
+    check(node, topic)
+
+
+def test_a_task_returns_coordinates_only(node: moldau.testing.Node, topic: str) -> None:
+    seen: list[CopiedUnit] = []
+
+    def watched(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        assert isinstance(function, BuildUnits)
+        seen.extend(in_place(function, units))
+        return seen
+
+    consolidate_once(job_of(node, topic), watched)
+    assert all(len(one.custom_metadata or b"") < 100 for unit in seen for one in unit.segments)

@@ -12,10 +12,11 @@ import statistics
 import subprocess
 import tempfile
 import threading
+import urllib.request
 from collections.abc import Sequence
 from typing import Any, Final
 
-from bench.brokers import JARS, Broker, Moldau
+from bench.brokers import JARS, Broker, Moldau, free_ports
 from bench.measure import Sample, measure, median_sample
 from bench.plan import FULL, QUICK, Plan, topic
 from bench.report import Report, environment, megabytes, rounded
@@ -24,7 +25,9 @@ PARTITION_COUNTS: Final = (1, 12, 100)
 MANY_PRODUCERS: Final = 8
 RECORD_SIZE: Final = 1024
 COMMIT_INTERVAL_MS: Final = 250
-PUT_P50_MS: Final = {"memory": 0, "file": 0, "s3": 100}
+UPLOAD_TIMES: Final = re.compile(
+    r'^moldau_diskless_Writer_UploadTimeMs_bucket\{le="([\d.]+)"\} ([\d.e+]+)$', re.MULTILINE
+)
 PACED_RECORDS_PER_S: Final = 1000
 SAMPLE_INTERVAL_S: Final = 0.1
 
@@ -42,10 +45,18 @@ class DisklessMoldau(Moldau):
 
     def __init__(self, folder: pathlib.Path, settings: Sequence[str]) -> None:
         self.settings = settings
+        (self._metrics_port,) = free_ports(1)
         super().__init__(folder)
 
+    def upload_times(self) -> dict[float, float]:
+        """How many uploads took at most so many milliseconds, so far."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics") as page:
+            text = page.read().decode()
+        return {float(bound): float(count) for bound, count in UPLOAD_TIMES.findall(text)}
+
     def arguments(self, data: pathlib.Path) -> list[str]:
-        overrides = [argument for setting in self.settings for argument in ("--set", setting)]
+        settings = (*self.settings, f"metrics.listener=127.0.0.1:{self._metrics_port}")
+        overrides = [argument for setting in settings for argument in ("--set", setting)]
         return ["--data", str(data), "--port", "0", *overrides]
 
 
@@ -189,25 +200,43 @@ def producer_performance(bootstrap: str, name: str, records: int) -> dict[str, f
     return {"MB/s": rate * RECORD_SIZE / 1e6, "ack p50 ms": median, "ack p99 ms": tail}
 
 
-def latency(report: Report, broker: Broker, plan: Plan, store: str, early_close: str) -> None:
-    """A steady load, far below what the node can do, so that only waiting is measured."""
-    goal_ms = COMMIT_INTERVAL_MS / 2 + PUT_P50_MS[store] + 5
+def p50_ms(before: dict[float, float], after: dict[float, float]) -> float:
+    """The median of what came in between, as exact as the buckets are."""
+    counts = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
+    half, below, low = max(counts.values(), default=0.0) / 2, 0.0, 0.0
+    for bound, count in counts.items():
+        if count >= half:
+            return low + (bound - low) * (half - below) / max(1.0, count - below)
+        below, low = count, bound
+    return low
+
+
+def latency(report: Report, broker: DisklessMoldau, plan: Plan, store: str, early_close: str) -> None:
+    """A steady load, far below what the node can do, so that only waiting is measured.
+
+    The goal is interval/2 + PUT p50 + 5 ms; the PUT is what the node saw, for a disk adds to S3's latency.
+    """
     for partitions in PARTITION_COUNTS:
         with topic(broker, f"latency-{partitions}-{early_close}", partitions) as name:
+            load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
+            # The first batch of a partition opens its files, on a busy disk for a second in all.
+            measure(broker, "produce", records=500 * partitions, **load)
+            before = broker.upload_times()
             sample = measure(
                 broker,
                 "latency",
-                topic=name,
-                partitions=partitions,
-                record_size=RECORD_SIZE,
                 rate=PACED_RECORDS_PER_S,
-                seconds=plan.latency_s,
+                seconds=2 * plan.latency_s,
                 linger_ms=0,
+                **load,
             )
+        put_ms = p50_ms(before, broker.upload_times())
+        goal_ms = COMMIT_INTERVAL_MS / 2 + put_ms + 5
         row: dict[str, Any] = {"store": store, "early close": early_close, "partitions": partitions}
         for metric, value in sample.detail.items():
             if metric.endswith("_ms"):
                 row[metric.removesuffix("_ms").replace("_", " ") + " ms"] = rounded(value)
+        row["PUT p50 ms"] = rounded(put_ms)
         row["goal of ack p50 ms"] = f"{'<= 1.1 x' if early_close == 'off' else '<'} {goal_ms:.0f}"
         row["broker CPU %"] = round(sample.broker_share * 100)
         report.add(f"Diskless latency at {PACED_RECORDS_PER_S} records/s of 1 KiB", row, [sample])

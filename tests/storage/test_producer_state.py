@@ -139,6 +139,17 @@ def test_quiet_producers_expire_unless_a_transaction_is_open() -> None:
     assert partition.produce(batch(99, producer=1)) is None
 
 
+def test_a_producer_whose_records_carry_no_time_is_remembered_over_a_restart_and_then_expires() -> None:
+    partition = Partition()
+    partition.produce(batch(0, 20), timestamp=-1)
+    started_ms = 50 * DAY_MS
+    restarted = Partition(ProducerState(expiration_ms=DAY_MS))
+    restarted.state.reset(20, list(partition.state), started_ms)
+    assert restarted.produce(batch(0, 20), timestamp=-1) == BatchMetadata(19, 19, 19, -1)
+    assert restarted.state.remove_expired(started_ms + DAY_MS - 1) == 0
+    assert restarted.state.remove_expired(started_ms + DAY_MS) == 1
+
+
 def test_a_transaction_holds_the_stable_offset_until_its_marker_is_replicated() -> None:
     partition = Partition()
     state = partition.state

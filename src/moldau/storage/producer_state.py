@@ -335,6 +335,9 @@ class ProducerState:
         return len(expired)
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        if entry.last_timestamp < 0:
+            # Its records say no time. Its time begins now, lest a restart forget whom a retry repeats.
+            entry.last_timestamp = now_ms
         return entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= self._expiration_ms
 
     def reset(self, offset: int, entries: Iterable[ProducerEntry] = (), now_ms: int | None = None) -> None:

@@ -33,6 +33,7 @@ _BATCHES_A_PAGE: Final = 1_000
 _SEGMENTS_A_PLAN: Final = 8
 """Of one partition: so much work is lost, at most, when an engine dies."""
 _WRITES_MAX: Final = 3
+_FRESH_MS: Final = 1_000
 
 REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
 """Errors of a published copy after which it is not needed."""
@@ -103,8 +104,8 @@ class ConsolidationLeader:
         self._turn = 0
         self.standings: dict[TopicIdPartition, Standing] = {}
         """As of the last time that each partition was looked at."""
-        self.oldest_commit_ms: dict[TopicIdPartition, int] = {}
-        """When the oldest batch in the WAL was committed."""
+        self._fresh: dict[TopicIdPartition, tuple[int, int, Standing]] = {}
+        """Of those that were put in order a moment ago, to be planned next: with which epoch, and when."""
 
     # -- upkeep -------------------------------------------------------------------------------
 
@@ -115,6 +116,7 @@ class ConsolidationLeader:
             async with self._lock(one.partition):
                 standing = await self._tidy(one)
             if standing is not None:
+                self._fresh[one.partition] = (one.epoch, self._clock.now_ms(), standing)
                 await self._keeper.sweep(standing.needless)
 
     async def _tidy(self, led: LedPartition) -> Standing | None:
@@ -133,6 +135,26 @@ class ConsolidationLeader:
         self.standings[partition] = standing
         return standing
 
+    def _just_seen(self, led: LedPartition) -> Standing | None:
+        """What :meth:`tidy_all` found a moment ago, if it fenced with the same epoch."""
+        epoch, seen_ms, standing = self._fresh.pop(led.partition, (-1, 0, None))
+        is_fresh = epoch == led.epoch and 0 <= self._clock.now_ms() - seen_ms < _FRESH_MS
+        return standing if is_fresh else None
+
+    async def _is_due(self, led: LedPartition, standing: Standing) -> bool:
+        """Whether there may be a segment to make: by size, else by the age of the oldest batch."""
+        if not 0 <= standing.wal_size_bytes < led.rules.segment_bytes:
+            return True
+        topic_id, _, index = led.partition
+        call = FindBatchesCall(
+            [PartitionToFind(topic_id, index, standing.wal_start, 1)], max_batches_per_partition=1
+        )
+        (found,) = await self._wal.find_batches(call)
+        if not found.batches:
+            return False
+        oldest_ms = found.batches[0].log_append_time_ms
+        return self._clock.now_ms() - oldest_ms >= led.rules.max_age_ms
+
     def _forget_others(self) -> None:
         """Partitions that this broker leads no more."""
         known = self._led()
@@ -143,7 +165,7 @@ class ConsolidationLeader:
             if not self._locks[partition].locked():
                 del self._locks[partition]
             self.standings.pop(partition, None)
-            self.oldest_commit_ms.pop(partition, None)
+            self._fresh.pop(partition, None)
 
     def _lock(self, partition: TopicIdPartition) -> asyncio.Lock:
         return self._locks.setdefault(partition, asyncio.Lock())
@@ -185,10 +207,15 @@ class ConsolidationLeader:
     async def _plan_partition(
         self, led: LedPartition, lease: Lease, max_bytes: int
     ) -> Sequence[PlannedSegment]:
-        standing = await self._tidy(led)
+        standing = self._just_seen(led) or await self._tidy(led)
         if standing is None or self._plans.of(led.partition) is not None:
             return ()
         try:
+            if not await self._is_due(led, standing):
+                return ()
+            if not standing.is_fenced:
+                # What is begun after this, no older leader has seen, and none can take for a rest.
+                standing = self.standings[led.partition] = Standing.of(await self._keeper.fence(led))
             gathered = await self._gather(led, standing.wal_start, max_bytes)
             return await self._begin(led, lease, standing, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
@@ -212,8 +239,6 @@ class ConsolidationLeader:
             if found.error is not ErrorCode.none:
                 raise KafkaError(found.error, found.message)
             batches = found.batches
-            if not gathered and not gathering.size_bytes:
-                self._note_age(led.partition, batches[0].log_append_time_ms if batches else None)
             gathered += gathering.add(batches)
             if not batches or batches[-1].last_offset + 1 >= found.high_watermark:
                 rest = gathering.rest(self._clock.now_ms())
@@ -222,12 +247,6 @@ class ConsolidationLeader:
             offset = batches[-1].last_offset + 1
             await asyncio.sleep(0)
         return gathered[:_SEGMENTS_A_PLAN]
-
-    def _note_age(self, partition: TopicIdPartition, oldest_commit_ms: int | None) -> None:
-        if oldest_commit_ms is None:
-            self.oldest_commit_ms.pop(partition, None)
-        else:
-            self.oldest_commit_ms[partition] = oldest_commit_ms
 
     async def _begin(
         self, led: LedPartition, lease: Lease, standing: Standing, gathered: Sequence[GatheredSegment]
@@ -354,7 +373,4 @@ class ConsolidationLeader:
                     raise
         here = await self._keeper.prune(led, metadata, plan.wal_start, position.offset)
         plan.wal_start = here.wal_start_offset
-        standing = Standing(
-            here.log_start_offset, here.wal_start_offset, here.wal_size_bytes, here.wal_batches
-        )
-        self.standings[led.partition] = standing
+        self.standings[led.partition] = Standing.of(here)

@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 _State: Final = RemoteLogSegmentState
 _STEPS_MAX: Final = 1_000
+NO_EPOCH: Final = -1
+"""Older than every leader's: fences nobody."""
+
 _READY_TIMEOUT_S: Final = 30.0
 
 
@@ -42,8 +45,27 @@ class Standing:
     wal_start: int
     wal_size_bytes: int
     wal_batches: int
+    is_fenced: bool = True
+    """False: there was nothing to put in order, and the coordinator was only asked."""
     needless: Sequence[RemoteLogSegmentMetadata] = ()
     """Segments that are to be deleted; more may be found the next time."""
+
+    @staticmethod
+    def of(
+        here: PrunedPartition,
+        needless: Sequence[RemoteLogSegmentMetadata] = (),
+        *,
+        is_fenced: bool = True,
+    ) -> "Standing":
+        """What a coordinator's answer says."""
+        return Standing(
+            here.log_start_offset,
+            here.wal_start_offset,
+            here.wal_size_bytes,
+            here.wal_batches,
+            is_fenced,
+            needless,
+        )
 
 
 class SegmentKeeper:
@@ -82,6 +104,8 @@ class SegmentKeeper:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             await self.metadata.wait_ready(partition)
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
+        if not before:
+            return Standing.of(await self._look(led), is_fenced=False)
         here = await self.fence(led)
         for _ in range(_STEPS_MAX):
             segments = self.metadata.list_remote_log_segments(partition)
@@ -98,13 +122,15 @@ class SegmentKeeper:
                 here = await self.fence(led)
             else:
                 break
-        return Standing(
-            here.log_start_offset,
-            here.wal_start_offset,
-            here.wal_size_bytes,
-            here.wal_batches,
-            steps.discard,
-        )
+        return Standing.of(here, steps.discard)
+
+    async def _look(self, led: LedPartition) -> PrunedPartition:
+        """Where the partition stands, without a trace."""
+        topic_id, _, index = led.partition
+        here = await self._wal.prune(PruneCall(topic_id, index, FENCE_ONLY, FENCE_ONLY, NO_EPOCH))
+        if here.error is not ErrorCode.fenced_leader_epoch:
+            _check(here)
+        return here
 
     async def fence(self, led: LedPartition) -> PrunedPartition:
         """Where the partition stands, no older leader moving it any more, and the metadata up to there."""

@@ -17,7 +17,18 @@ if reason := missing_spark():
 
 from pyspark.sql import DataFrame, SparkSession
 
+from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
+from moldau.pipeline.session import SparkPool
+
 RECORDS = 900
+TIER = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.metadata.topic.num.partitions": "1",
+    "remote.log.metadata.topic.replication.factor": "1",
+    "diskless.consolidation.enable": "false",
+    "diskless.consolidation.segment.bytes": "2000",
+    "diskless.consolidation.max.age.ms": "0",
+}
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -28,7 +39,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[moldau.testing.Node]:
-    with moldau.testing.Node(diskless=True) as running:
+    with moldau.testing.Node(diskless=True, properties=TIER) as running:
         create(running, "diskless", 3)
         create(running, "classic", 3, {"diskless.enable": "false"})
         for topic in ("diskless", "classic"):
@@ -123,6 +134,23 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(int(row.value) for row in rows) == list(range(150))
     assert {row.partition for row in rows} == {0, 1, 2}
+
+
+def test_what_spark_has_consolidated_is_read_as_before(
+    spark: SparkSession, node: moldau.testing.Node
+) -> None:
+    create(node, "consolidated", 3)
+    for start in range(0, RECORDS, 100):
+        produce(node, "consolidated", start, start + 100)
+    job = ConsolidateJob(node.bootstrap_servers, ("consolidated",), unit_bytes=4_000)
+    report = consolidate_once(job, SparkPool("local[2,2]").units("consolidate"))
+    assert report["segments"] > 3
+    assert report["units"] > 1
+    assert report["failures"] == []
+    produce(node, "consolidated", RECORDS, RECORDS + 90)
+    rows = reader(spark, node, subscribe="consolidated").collect()
+    assert sorted(int(row.value) for row in rows) == list(range(RECORDS + 90))
+    assert len({(row.partition, row.offset) for row in rows}) == RECORDS + 90
 
 
 def connector() -> None:

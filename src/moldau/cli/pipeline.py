@@ -7,11 +7,13 @@ import typer
 
 from moldau.cli.app import new_app
 from moldau.cli.pipeline_checks import orphans, verify
+from moldau.cli.pipeline_consolidate import consolidate
 from moldau.cli.pipeline_export import export, replay
 from moldau.cli.pipeline_jobs import check_spark, run_jobs
 
 app = new_app(help="Bulk jobs on Apache Spark.", no_args_is_help=True)
 
+app.command("consolidate")(consolidate)
 app.command("export")(export)
 app.command("replay")(replay)
 app.command("verify")(verify)

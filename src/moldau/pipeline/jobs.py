@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
+from moldau.pipeline.consolidate import UNIT_BYTES, ConsolidateJob, consolidate_once
 from moldau.pipeline.export import ExportJob, export_once
 from moldau.pipeline.export_options import parse_writers, resolved, value_format
 from moldau.pipeline.orphans import OrphansJob, find_orphans
@@ -231,9 +232,23 @@ def _orphans(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]
     return "orphans", lambda run: find_orphans(job, run)
 
 
+def _consolidate(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+    topics = table.text("topics")
+    unit_mib = table.whole("unit_mib")
+    job = ConsolidateJob(
+        common.bootstrap,
+        tuple(name.strip() for name in topics.split(",")) if topics else (),
+        unit_bytes=UNIT_BYTES if unit_mib is None else unit_mib * 1024**2,
+        timeout_s=common.timeout_s,
+        storage=common.storage,
+    )
+    return "consolidate", lambda run: consolidate_once(job, run)
+
+
 KINDS: Final[Mapping[str, Callable[[Table, Common], tuple[str, Callable[[Any], Report]]]]] = {
     "export": _export,
     "verify": _verify,
     "orphans": _orphans,
+    "consolidate": _consolidate,
 }
 """By kind: the job's name unless it has one, and what is done in a round."""

@@ -197,7 +197,7 @@ class FollowLane:
             changing.cancel()
             finding.cancel()
             await asyncio.gather(changing, finding, return_exceptions=True)
-        if any(partition.batches for partition in found):
+        if not call.max_wait_ms and any(partition.batches for partition in found):
             self._meters.find_time_ms.update((loop.time() - begin) * 1000)
         return found
 

@@ -21,7 +21,9 @@ class ReadMeters:
         )
         self.memory_bytes = scope.counter("MemoryReadBytesPerSec", "Bytes of those ranges.", path=path)
         self.find_time_ms = scope.histogram(
-            "FindBatchesTimeMs", "Time of asking the coordinator where batches lie.", path=path
+            "FindBatchesTimeMs",
+            "Time of asking the coordinator where batches lie, without waiting for them.",
+            path=path,
         )
         self.rounds = scope.counter("RoundsPerSec", "Rounds that found something to read.", path=path)
         self.gets_per_round = scope.histogram(

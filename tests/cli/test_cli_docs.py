@@ -38,7 +38,7 @@ def test_help_of_every_command_has_an_example(cli):
     for title in re.findall(r"^### moldau (.*)$", page, re.MULTILINE):
         ran = cli(*title.split(), "--help")
         assert ran.code == 0
-        assert "Example:" in ran.out, title
+        assert re.search("Examples?:", ran.out), title
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

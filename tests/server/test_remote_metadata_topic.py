@@ -1,0 +1,189 @@
+"""``__remote_log_metadata`` over a partition on the real disk: what was written, and what nobody can know."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.partition import Partition
+from moldau.cluster.topics_image import Topic, TopicsImage
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.server.cluster_view import ClusterView
+from moldau.server.registry import PartitionRegistry
+from moldau.server.remote_metadata_topic import HostedMetadataTopic
+from moldau.server.topic_creation import InternalTopic
+from moldau.storage.log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+from moldau.tiered.metadata_manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.storage_manager import RemoteStorageError
+
+NAME = "__remote_log_metadata"
+TOPIC_ID = UUID(int=9)
+
+
+class House:
+    """A broker with partition 0 of the topic, as leader or not; partition 1 is somebody else's."""
+
+    def __init__(self, folder: Path, partition_count: int = 2) -> None:
+        self.machine = Machine.real()
+        self.refusal: KafkaError | None = None
+        partitions = tuple(
+            Partition(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0) for _ in range(2)
+        )
+        topics = TopicsImage().updated([Topic(NAME, TOPIC_ID, partitions)], [])
+        image = MetadataImage(topics=topics)
+        arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
+        registry = PartitionRegistry(lambda: image)
+        self.log = PartitionLog.open(self.machine, str(folder / f"{NAME}-0"), TopicPartition(NAME, 0))
+        self.partition = ClassicPartition(
+            self.machine,
+            PartitionKey(TOPIC_ID, 0),
+            NAME,
+            self.log,
+            1,
+            arrivals,
+            min_in_sync=1,
+            high_watermark=0,
+            meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+        )
+        registry.add(self.partition)
+        self.topic = HostedMetadataTopic(
+            self.machine,
+            ClusterView("cluster", 1, lambda: image, lambda: 1),
+            registry,
+            arrivals,
+            InternalTopic(NAME, partition_count, 1),
+            self._ensure,
+        )
+
+    async def _ensure(self, topic: InternalTopic) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def flushed(self, offset: int) -> None:
+        """Wait until what was appended is on the disk, whoever syncs it."""
+        await asyncio.sleep(0)  # the append itself comes first
+        assert await self.log.flush() >= offset
+
+    def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:
+        self.partition.become_leader(epoch, replicas, replicas)
+
+
+@contextlib.asynccontextmanager
+async def housed(folder: Path, partition_count: int = 2) -> AsyncIterator[House]:
+    house = House(folder, partition_count)
+    try:
+        yield house
+    finally:
+        house.log.close()
+        house.machine.workers.close()
+
+
+def test_what_is_written_is_durable_and_read_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead()
+            topic = house.topic
+            assert topic.led_partitions() == {0}
+            assert [await topic.append(0, b"event-%d" % number) for number in range(3)] == [0, 1, 2]
+            assert house.log.flushed_offset == 3
+            assert topic.offsets(0) == (0, 3, 3)
+            assert topic.epoch_of(0, 2) == 4
+            found = await topic.read(0, 1, 1 << 20)
+            assert (list(found.records), found.next_offset) == ([(1, b"event-1"), (2, b"event-2")], 3)
+            assert await topic.read(0, 3, 1 << 20) == ([], 3)
+            waiting = asyncio.ensure_future(topic.wait_beyond(0, 3))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await topic.append(0, b"event-3")
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_only_what_is_committed_is_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead(replicas=(1, 2))
+            appending = asyncio.ensure_future(house.topic.append(0, b"event"))
+            await house.flushed(1)
+            assert house.topic.offsets(0) == (0, 0, 1)
+            assert await house.topic.read(0, 0, 1 << 20) == ([], 0)
+            assert not appending.done()
+            house.lead(replicas=(1,))  # the other replica fell out of the set
+            assert await appending == 0
+
+    asyncio.run(main())
+
+
+def test_a_leader_that_resigns_cannot_know(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead(replicas=(1, 2))
+            appending = asyncio.ensure_future(house.topic.append(0, b"event"))
+            await house.flushed(1)
+            house.partition.resign(5)
+            with pytest.raises(RemoteMetadataUnknownOutcomeError, match="the event at 0 of"):
+                await appending
+            with pytest.raises(RemoteMetadataNotReadyError, match="not led by this broker"):
+                await house.topic.append(0, b"event")
+            assert house.topic.led_partitions() == set()
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_fails_leaves_the_outcome_open_or_refuses(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead()
+            await house.topic.append(0, b"event")
+            with contextlib.suppress(KafkaError):
+                house.log.fail("writing", OSError(5, "I/O error"))
+            for call in (house.topic.append(0, b"event"), house.topic.read(0, 0, 1 << 20)):
+                with pytest.raises(RemoteStorageError) as caught:
+                    await call
+                assert not isinstance(caught.value, RemoteMetadataUnknownOutcomeError)
+
+    asyncio.run(main())
+
+
+def test_what_is_not_led_here_is_somebody_elses(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead()
+            for call in (
+                house.topic.append(1, b"event"),
+                house.topic.read(1, 0, 1),
+                house.topic.wait_beyond(1, 0),
+            ):
+                with pytest.raises(RemoteMetadataNotReadyError, match=f"{NAME}-1 is not led by this broker"):
+                    await call
+
+    asyncio.run(main())
+
+
+def test_the_topic_has_as_many_partitions_as_are_configured(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            assert await house.topic.ensure() == (TOPIC_ID, 2)
+            house.refusal = KafkaError(ErrorCode.coordinator_not_available, "no controller")
+            with pytest.raises(RemoteStorageError, match="no controller") as caught:
+                await house.topic.ensure()
+            assert caught.value.transient
+        async with housed(tmp_path / "other", 50) as house:
+            with pytest.raises(
+                RemoteStorageError, match=r"2 partitions, but .*num\.partitions is 50"
+            ) as caught:
+                await house.topic.ensure()
+            assert not caught.value.transient
+
+    asyncio.run(main())

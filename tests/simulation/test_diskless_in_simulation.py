@@ -34,6 +34,12 @@ def test_nothing_acknowledged_is_lost_and_no_object_leaks(name: str, part: int) 
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
 
 
+@pytest.mark.parametrize("name", ["consolidation", "consolidation-power"])
+def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
+    failed = {seed: found for seed in range(2) if (found := run_seed(SCENARIOS[name](), seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+
+
 @pytest.mark.parametrize(
     ("name", "seed"),
     [

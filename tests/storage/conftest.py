@@ -15,6 +15,18 @@ class Inode:
     def __init__(self) -> None:
         self.data = bytearray()
         self.synced = b""
+        self.dirty: list[tuple[int, int]] = []
+        """Ranges that the next sync will write; a failed one forgets them."""
+
+    def on_disk(self) -> bytes:
+        """What a loss of power leaves at the least."""
+        return self.synced
+
+    def sync(self) -> None:
+        synced = bytearray(self.synced[: len(self.data)].ljust(len(self.data), b"\0"))
+        for start, end in self.dirty:
+            synced[start:end] = self.data[start:end]
+        self.synced, self.dirty = bytes(synced), []
 
 
 class MemoryFile:
@@ -32,6 +44,7 @@ class MemoryFile:
         room = self._disk.take_room(len(content))
         data.extend(bytes(max(0, position - len(data))))
         data[position : position + room] = content[:room]
+        self._inode.dirty.append((position, position + room))
         if room < len(content):
             raise DiskError(28, "No space left on device", self.path)
         return len(content)
@@ -51,8 +64,12 @@ class MemoryFile:
         data.extend(bytes(size - len(data)))
 
     def sync(self) -> None:
-        self._disk.check_sync(self.path)
-        self._inode.synced = bytes(self._inode.data)
+        try:
+            self._disk.check_sync(self.path)
+        except DiskError:
+            self._inode.dirty.clear()
+            raise
+        self._inode.sync()
 
     def close(self) -> None:
         pass

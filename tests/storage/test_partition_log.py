@@ -264,6 +264,22 @@ def test_a_failed_sync_is_never_tried_again(box: Any) -> None:
     assert log.flushed_offset == 0
 
 
+def test_what_a_failed_sync_lost_is_brought_to_the_disk_by_the_next_process(box: Any) -> None:
+    """The system takes the pages for clean after it; only to write them again helps."""
+    log = open_log(box)
+    append(log, build_batch(records(box)))
+    asyncio.run(log.flush())
+    append(log, build_batch(records(box)))
+    box.disk.failing_syncs = True
+    with pytest.raises(KafkaError):
+        asyncio.run(log.flush())
+    box.disk.failing_syncs = False
+    restarted = open_log(box, recovery_point=1)
+    assert restarted.log_end_offset == 2
+    path = f"{FOLDER}/{0:020}.log"
+    assert box.disk.names[path].on_disk() == bytes(box.disk.names[path].data)
+
+
 def test_the_files_are_kafkas_byte_for_byte(box: Any) -> None:
     log = open_log(box, LogConfig(index_interval_bytes=1))
     batch = build_batch(records(box, timestamps=[1_600_000_000_000]))

@@ -5,6 +5,10 @@ zero or missing; a file made lately is missing while a later one is there; an in
 So everything from the recovery point on is read and checked, and what follows the first gap or bad
 batch is dropped: none of it was acknowledged as durable.
 
+What is accepted is written once more and synced. It may come from the page cache alone: after a failed sync
+the system takes pages for clean that never reached the disk, and no later sync brings them there. Nor may a
+producer's retry be answered from bytes that the next loss of power takes back.
+
 The recovery point promises that everything below is synced. Whoever rewrites old segments
 (compaction) may do so only below it, for a gap between two segments above it is taken for a loss.
 """
@@ -59,7 +63,7 @@ def load_segments(
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         end_offset = None if suspect else _open_clean(segment, is_last)
         if end_offset is None:
-            end_offset = recover_segment(segment)
+            end_offset = recover_segment(segment, recovery_point)
             if loaded.rebuilt_from is None:
                 loaded.rebuilt_from = base_offset
         elif not is_last:
@@ -108,14 +112,21 @@ def _open_clean(segment: Segment, is_last: bool) -> int | None:
     return end_offset if end == segment.size_bytes else None
 
 
-def recover_segment(segment: Segment) -> int:
-    """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset."""
+def recover_segment(segment: Segment, recovery_point: int) -> int:
+    """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset.
+
+    The batches from ``recovery_point`` on are durable after it.
+    """
     size_bytes = segment.file.size()
     segment.reset_indexes(size_bytes)
     end, end_offset, epoch = 0, segment.base_offset, -1
-    for position, header, _ in scan_checked(segment.file, 0, size_bytes):
+    rewritten = False
+    for position, header, batch in scan_checked(segment.file, 0, size_bytes):
         if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
             break
+        if header.next_offset > recovery_point:
+            segment.file.write_at(position, [batch])
+            rewritten = True
         segment.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp)
         end, end_offset = position + header.size_bytes, header.next_offset
         epoch = header.partition_leader_epoch
@@ -129,6 +140,8 @@ def recover_segment(segment: Segment) -> int:
         segment.file.truncate(end)
         segment.size_bytes = end
     segment.write_indexes()
+    if rewritten:
+        segment.sync()
     return end_offset
 
 

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from segment_fakes import DELETING, FINISHED, segment, segment_data
 
 from moldau.metrics import Meters
-from moldau.objects import FaultyStorage, MemoryStorage, ObjectStorage, StorageError
+from moldau.objects import (
+    FaultyStorage,
+    MemoryStorage,
+    ObjectStorage,
+    RetryingStorage,
+    RetryPolicy,
+    StorageError,
+    StorageHealth,
+)
 from moldau.protocol.errors import ProtocolError
 from moldau.runtime import Machine, SeededEntropy, SystemClock
 from moldau.tiered.object_layout import (
@@ -219,6 +227,21 @@ def test_errors_of_the_store_say_whether_to_try_again() -> None:
         assert not caught.value.transient
         with pytest.raises(RemoteResourceNotFoundError, match="never copied"):
             await manager.fetch_log_segment(started(), 0)
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_with_the_store_is_told() -> None:
+    async def main() -> None:
+        faulty = FaultyStorage(MemoryStorage(SystemClock()), SeededEntropy(1))
+        health, policy = StorageHealth(), RetryPolicy(deadline_ms=0)
+        retrying = RetryingStorage(faulty, SeededEntropy(1), policy=policy, health=health)
+        manager = ObjectStorageManager(retrying, health=health)
+        assert manager.problem is None
+        faulty.weather = replace(faulty.weather, down=True)
+        with pytest.raises(RemoteStorageError):
+            await copied(manager, started(), segment_data(LOG))
+        assert "the store of the remote tier is struggling" in (manager.problem or "")
 
     asyncio.run(main())
 

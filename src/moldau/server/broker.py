@@ -233,6 +233,8 @@ class Broker:
         checks = health_checks(self._controller, self._hosting, logs)
         if self._diskless is not None:
             checks["objects"] = self._diskless.runtime.problem
+        if self._tiered is not None:
+            checks["remote"] = self._tiered.problem
         return Monitoring(listener, self._meters, checks)
 
     async def start(self) -> Address:

@@ -12,7 +12,7 @@ from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 from moldau.server import tiered_settings
 from moldau.server.classic_kind import ClassicKind
-from moldau.server.cluster_view import ClusterView
+from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC, ClusterView
 from moldau.server.meters import NodeMeters
 from moldau.server.registry import PartitionRegistry
 from moldau.server.remote_metadata_topic import HostedMetadataTopic
@@ -22,6 +22,7 @@ from moldau.server.topic_creation import InternalTopic
 from moldau.tiered.index_cache import RemoteIndexCache
 from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.meters import TieredMeters
+from moldau.tiered.object_storage_manager import ObjectStorageManager
 from moldau.tiered.quota import ByteRateQuota
 from moldau.tiered.reader import RemoteReader
 from moldau.tiered.remover import RemotePartitionRemover
@@ -94,6 +95,16 @@ class TieredNode:
     def kind(self, classic: ClassicKind) -> TieredKind:
         """The kind of classic topics where there is a remote tier."""
         return TieredKind(classic, self.manager, self.remover, self.reader)
+
+    def problem(self) -> str | None:
+        """What is wrong, in one sentence, for the health page; managers of somebody else's say nothing."""
+        if isinstance(self.storage, ObjectStorageManager) and self.storage.problem is not None:
+            return self.storage.problem
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            for index, reason in self.metadata.problems.items():
+                name = REMOTE_LOG_METADATA_TOPIC if index < 0 else f"{REMOTE_LOG_METADATA_TOPIC}-{index}"
+                return f"{name} cannot be followed: {reason}"
+        return None
 
     async def start(self) -> None:
         await self.indexes.start()

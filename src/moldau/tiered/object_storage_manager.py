@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from moldau.metrics import Meters
 from moldau.objects import (
+    HealthState,
     MeteredStorage,
     ObjectInfo,
     ObjectNotFoundError,
@@ -56,12 +57,29 @@ class ObjectStorageManager:
     """A ``RemoteStorageManager`` over an object store (two views of it: with patience, and for readers)."""
 
     def __init__(
-        self, storage: ObjectStorage, prefix: str = DEFAULT_PREFIX, *, copies_to: ObjectStorage | None = None
+        self,
+        storage: ObjectStorage,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        copies_to: ObjectStorage | None = None,
+        health: StorageHealth | None = None,
     ) -> None:
-        """``copies_to`` is the same store, with the patience that an upload of a segment needs."""
+        """``copies_to`` is the same store, with the patience that an upload of a segment needs.
+
+        ``health`` is what the store's requests are told to.
+        """
+        self._health = health or StorageHealth()
         self._storage = storage
         self._uploads = storage if copies_to is None else copies_to
         self.prefix = prefix
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong with the store, in one sentence; ``None`` when all is well."""
+        report = self._health.report
+        if report.state is HealthState.WORKING:
+            return None
+        return f"the store of the remote tier is {report.state.value}: {report.last_error}"
 
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
@@ -196,4 +214,4 @@ def open_object_storage_manager(
     copies = RetryingStorage(
         store, machine.entropy, policy=COPY_POLICY, budget=budget, health=health, name=name
     )
-    return ObjectStorageManager(reads, prefix, copies_to=copies)
+    return ObjectStorageManager(reads, prefix, copies_to=copies, health=health)

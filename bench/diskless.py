@@ -1,8 +1,8 @@
 """Diskless topics: ``python -m bench --only diskless``, or ``python -m bench.diskless --store file``.
 
-Each store is a node of its own. ``file`` is the store of a development node; ``s3`` is ``file`` behind S3's
-latency and with its budget of requests. ``memory`` keeps objects for a moment only and shows what the
-broker itself can do: only on request, for a cacher that is far behind misses objects that are gone for ever.
+Each store is a node of its own. ``file`` is the store of a development node. ``memory`` keeps objects for a
+moment only and shows what the broker itself can do: it writes local segments, and reads nothing of what it
+has just stored. ``s3`` is ``memory`` behind S3's latency, with S3's budget of requests.
 """
 
 import argparse
@@ -31,12 +31,17 @@ UPLOAD_TIMES: Final = re.compile(
 PACED_RECORDS_PER_S: Final = 1000
 SAMPLE_INTERVAL_S: Final = 0.1
 
+BILLED: Final = "diskless.append.early.close.puts.per.second=8"
+UNBILLED: Final = "diskless.append.early.close.puts.per.second=100"
 STORES: Final[dict[str, tuple[str, ...]]] = {
-    "memory": ("diskless.storage.class.name=bench.stores.open_forgetful",),
+    "memory": (
+        UNBILLED,
+        "diskless.storage.class.name=bench.stores.open_forgetful",
+    ),
     "file": (),
-    "s3": ("diskless.storage.class.name=moldau.objects.open_with_latency",),
+    "s3": ("diskless.storage.class.name=bench.stores.open_like_s3", BILLED),
 }
-DEFAULT_STORES: Final = ("file", "s3")
+DEFAULT_STORES: Final = ("file", "memory", "s3")
 EARLY_CLOSE_OFF: Final = ("diskless.append.early.close.puts.per.second=0",)
 
 

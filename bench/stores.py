@@ -4,17 +4,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
-from moldau.objects import ObjectInfo, ObjectNotFoundError
+from moldau.objects import S3_LATENCY, FaultyStorage, ObjectInfo, ObjectNotFoundError, Weather
 from moldau.runtime import Machine
 from moldau.runtime.disk import Buffer
 
-KEPT_OBJECTS: Final = 24
+KEPT_OBJECTS: Final = 4
 
 
 class ForgetfulStorage:
     """Copies each object into memory that it has used before, and forgets it soon: a store that costs little.
 
-    What is read from it must be read at once; the cacher of the node that wrote it does so.
+    A node reads nothing of what it has just written: that is in its memory, then in its local segments.
     """
 
     def __init__(self) -> None:
@@ -53,5 +53,11 @@ class ForgetfulStorage:
 
 
 def open_forgetful(url: str, options: Mapping[str, str], machine: Machine) -> ForgetfulStorage:
-    """The maker."""
+    """A maker."""
     return ForgetfulStorage()
+
+
+def open_like_s3(url: str, options: Mapping[str, str], machine: Machine) -> FaultyStorage:
+    """A maker: the same behind S3's latency, to which no disk adds its own."""
+    weather = Weather(put_latency=S3_LATENCY, get_latency=S3_LATENCY)
+    return FaultyStorage(ForgetfulStorage(), machine.entropy, weather)

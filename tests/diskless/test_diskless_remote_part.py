@@ -1,0 +1,137 @@
+"""Reads and lookups below the WAL's start, and of what leaves the WAL while it is being read."""
+
+import asyncio
+
+from reading_fakes import ReadingBroker, consume, key, read, values_of
+from test_diskless_reading import run
+
+from moldau.diskless.cacher import CacherSettings
+from moldau.records import Record, build_batch
+from moldau.records.timestamps import first_offset_at_or_after
+from moldau.replication.partition import MAX_TIMESTAMP, FoundOffset, ReadOutcome, ReadRequest
+from moldau.runtime import ErrorCode
+
+K = key()
+FAR = CacherSettings(tail_max_wait_ms=600_000)
+
+
+class Remote:
+    """Remote storage with some batches of one record each; ``missing`` is what was deleted there."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, bytes] = {}
+        self.missing: set[int] = set()
+        self.reads: list[int] = []
+
+    def add(self, offset: int, value: bytes, timestamp_ms: int = 1_000) -> None:
+        record = Record(offset, timestamp_ms, None, value, ())
+        self.batches[offset] = bytes(build_batch([record], base_offset=offset, leader_epoch=0))
+
+    async def read(self, request: ReadRequest, known: ReadOutcome) -> ReadOutcome:
+        self.reads.append(request.offset)
+        await asyncio.sleep(0.01)
+        if request.offset in self.missing or request.offset not in self.batches:
+            return known._replace(error=ErrorCode.unknown_server_error)
+        content = self.batches[request.offset]
+        return known._replace(views=(content,), size_bytes=len(content))
+
+    async def find_timestamp(self, timestamp_ms: int, start: int, end: int) -> FoundOffset | None:
+        for offset in range(start, end):
+            found = first_offset_at_or_after(self.batches[offset], timestamp_ms, start)
+            if found is not None:
+                return FoundOffset(*found, 0)
+        return None
+
+    async def find_max_timestamp(self, above_ms: int, start: int, end: int) -> FoundOffset | None:
+        best = None
+        for offset in range(start, end):
+            found = first_offset_at_or_after(self.batches[offset], above_ms + 1, start)
+            if found is not None:
+                best, above_ms = FoundOffset(*found, 0), found[1]
+        return best
+
+
+def test_a_reader_goes_through_both_parts() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        remote = Remote()
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+            remote.add(number, b"%d" % number)
+        broker.coordinator.partitions[K].wal_start = 2
+        partition = broker.open(K)
+        partition.remote = remote
+        await broker.until_cached(partition, 4)
+        assert await consume(partition, 0, 4) == {0: b"0", 1: b"1", 2: b"2", 3: b"3"}
+        assert remote.reads == [0, 1]
+
+    run(story)
+
+
+def test_what_has_left_the_wal_a_moment_ago_is_read_where_it_is_now() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        remote = Remote()
+        objects = [await broker.commit((K, [b"%d" % number])) for number in range(3)]
+        partition = broker.open(K)
+        partition.remote = remote
+        await broker.until_cached(partition, 3)
+        partition.cache.restart_at(3)
+        await read(partition, 0, 1)  # the coordinates of the others are remembered
+        for number in range(2):
+            remote.add(number, b"%d" % number)
+        broker.coordinator.partitions[K].wal_start = 2
+        await broker.memory.delete(objects[:2])
+        assert values_of(await read(partition, 1), 1) == [(1, b"1")]
+        assert values_of(await read(partition, 0), 0) == [(0, b"0")]
+        assert partition.cache.wal_start_offset == 2
+        assert values_of(await read(partition, 2), 2) == [(2, b"2")]
+
+    run(story, settings=FAR)
+
+
+def test_what_was_deleted_meanwhile_is_out_of_range_and_what_fails_is_an_error() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        remote = Remote()
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+            remote.add(number, b"%d" % number)
+        known = broker.coordinator.partitions[K]
+        known.wal_start = 3
+        partition = broker.open(K)
+        partition.remote = remote
+        await broker.until_cached(partition, 4)
+        remote.missing = {0, 1}
+        assert (await read(partition, 1)).error is ErrorCode.unknown_server_error
+        known.log_start = 1
+        assert (await read(partition, 0)).error is ErrorCode.offset_out_of_range
+        assert (await read(partition, 2)).log_start_offset == 1
+
+    run(story, settings=FAR)
+
+
+def test_times_are_looked_up_in_both_parts() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        remote = Remote()
+        times = (1_000, 5_000, 3_000, 5_000, 4_000)
+        for number, time_ms in enumerate(times):
+            await broker.commit((K, [b"%d" % number]), timestamps=[time_ms])
+            remote.add(number, b"%d" % number, time_ms)
+        known = broker.coordinator.partitions[K]
+        known.wal_start, known.batches = 3, known.batches[3:]
+        partition = broker.open(K)
+        partition.remote = remote
+        await broker.until_cached(partition, 5)
+
+        async def find(timestamp_ms: int) -> int:
+            found = await partition.find_offset(timestamp_ms, read_committed=False, current_leader_epoch=-1)
+            return found.offset
+
+        assert [await find(time_ms) for time_ms in (1, 1_001, 5_000, 5_001)] == [0, 1, 1, -1]
+        assert await find(MAX_TIMESTAMP) == 1  # the first of two
+        known.log_start = 2
+        assert [await find(time_ms) for time_ms in (1, 3_001)] == [2, 3]
+        assert await find(MAX_TIMESTAMP) == 3
+        known.wal_start = 5
+        known.batches.clear()
+        assert [await find(time_ms) for time_ms in (3_001, MAX_TIMESTAMP)] == [3, 3]
+
+    run(story, settings=FAR)

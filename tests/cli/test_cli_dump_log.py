@@ -205,7 +205,7 @@ def test_a_wal_object_by_url(cli, tmp_path):
     code, _, err = cli("dump-log", f"file://{tmp_path}/{key[:-1]}1")
     assert (code, "there is no such object" in err) == (1, True)
     code, _, err = cli("dump-log", f"file://{tmp_path}/notes.txt")
-    assert (code, "not the URL of a WAL object" in err) == (1, True)
+    assert (code, "is not the URL of a WAL object or a remote segment" in err) == (1, True)
     code, _, err = cli("dump-log", f"ftp://host/{key}")
     assert (code, "not one of s3://" in err) == (1, True)
 

@@ -134,6 +134,8 @@ def test_dump_log_reads_the_objects(run, cli, node, orders):
     indexes = {row["index"] for row in rows if row["type"] == "index"}
     assert {"offset", "timestamp", "producer-snapshot", "leader-epoch"} <= indexes
     assert any(row["type"] == "entry" and "position" in row for row in rows)
+    by_url = cli("dump-log", *(f"file://{path}" for path in paths), "--deep", "--json")
+    assert len(by_url.out.splitlines()) == len(rows), by_url.err
     damaged = Path(paths[1]).with_name("damaged.indexes")
     content = bytearray(Path(paths[1]).read_bytes())
     content[3] ^= 1

@@ -33,7 +33,7 @@ class DecoderName(enum.StrEnum):
 def dump_log(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILE", help="Files of log folders, whole folders, or URLs of WAL objects."),
+        typer.Argument(metavar="FILE", help="Files of log folders, whole folders, or URLs of objects."),
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Open batches and show their records.")] = False,
     decoder: Annotated[
@@ -45,7 +45,7 @@ def dump_log(
         typer.Option(
             "--storage",
             metavar="KEY=VALUE",
-            help="For URLs: what nodes have as diskless.storage.KEY; may be repeated.",
+            help="For URLs: what nodes have as diskless.storage.KEY or rsm.config.KEY; may be repeated.",
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -54,7 +54,8 @@ def dump_log(
 
     Works on files, whether a node runs or not. With --json every line is an object. Ends with exit
     code 1 when something in a file is wrong. A WAL object in an object store is named by
-    diskless.storage.url, a slash and the key that `moldau diskless files` shows.
+    diskless.storage.url, a slash and the key that `moldau diskless files` shows; a remote segment
+    by rsm.config.url, a slash and its key (see docs/tiered.md).
 
     \b
     Example:
@@ -92,7 +93,8 @@ def _remote(url: str, storage: dict[str, str], deep: bool, decoder: str | None) 
     # Clients of object stores are slow to import.
     from moldau.cli.dump.remote_objects import fetch
 
-    yield from _dumped(WAL_OBJECT, fetch(url, storage, deep=deep, decoder=decoder))
+    file = fetch(url, storage, deep=deep, decoder=decoder)
+    yield from _dumped(kind_of(file.path) or WAL_OBJECT, file)
 
 
 def _dumped(kind: FileKind, file: DumpedFile) -> Iterator[Row]:

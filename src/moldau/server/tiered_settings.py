@@ -121,7 +121,8 @@ def storage_manager(
         return make(configs, machine, meters)
     except (RemoteStorageError, TypeError, ValueError) as error:
         key = f"{prefix}url" if class_name is None else _STORAGE_CLASS
-        raise ConfigError(key, f"{key}: {error}") from error
+        # The built-in one names the key itself.
+        raise ConfigError(key, str(error) if class_name is None else f"{key}: {error}") from error
 
 
 def remote_place(config: BrokerConfig) -> RemotePlace:

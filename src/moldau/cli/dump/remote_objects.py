@@ -1,4 +1,4 @@
-"""WAL objects that lie in an object store, by URL."""
+"""WAL objects and remote segments that lie in an object store, by URL."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,19 +10,24 @@ from moldau.cli.errors import CommandError
 from moldau.diskless.object_keys import parse_object_key
 from moldau.objects import ObjectStorage, StorageError, open_by_url
 from moldau.runtime import Machine
+from moldau.tiered.object_layout import parse_segment_key
 
 KEY_PARTS: Final = 4
-"""``wal/<shard>/<hour>/<name>``: what is before it is the URL that nodes have as ``diskless.storage.url``."""
+"""``wal/<shard>/<hour>/<name>`` and ``tiered/<topic>-<id>/<partition>/<name>``.
+
+What is before it is the URL that nodes have as ``diskless.storage.url`` or ``rsm.config.url``.
+"""
 
 
 def split_url(url: str) -> tuple[str, str]:
     """The store's URL and the object's key. Raises :class:`CommandError`."""
     parts = url.rsplit("/", KEY_PARTS)
     key = "/".join(parts[1:])
-    if len(parts) <= KEY_PARTS or parse_object_key(key) is None or parts[0].endswith(":/"):
+    is_known = parse_object_key(key) is not None or parse_segment_key(key) is not None
+    if len(parts) <= KEY_PARTS or not is_known or parts[0].endswith(":/"):
         raise CommandError(
-            f"{url} is not the URL of a WAL object: the store's URL, then a key that "
-            "`moldau diskless files` shows (wal/…)"
+            f"{url} is not the URL of a WAL object or a remote segment: the store's URL, then a key that "
+            "`moldau diskless files` shows (wal/…), or that of a segment (tiered/…)"
         )
     return parts[0], key
 

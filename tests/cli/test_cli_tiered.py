@@ -107,6 +107,8 @@ def test_dump_log_reads_the_events(run, cli, node, orders):
     ran = cli("dump-log", log, "--deep", "--json")
     assert ran.code == 0, ran.err
     rows = [json.loads(line) for line in ran.out.splitlines()]
+    named = cli("dump-log", log, "--deep", "--json", "--decoder", "remote-log-metadata")
+    assert [json.loads(line) for line in named.out.splitlines()][: len(rows)] == rows
     started, finished = [row for row in rows if row.get("record", "").startswith("RemoteLog")][:2]
     assert started["record"] == "RemoteLogSegmentMetadataRecord"
     assert started["fields"]["remote_log_segment_state"] == "COPY_SEGMENT_STARTED"

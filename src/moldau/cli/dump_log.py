@@ -27,6 +27,7 @@ class DecoderName(enum.StrEnum):
     TRANSACTIONS = "transactions"
     METADATA = "metadata"
     DISKLESS = "diskless"
+    REMOTE_LOG_METADATA = "remote-log-metadata"
 
 
 @app.command("dump-log")

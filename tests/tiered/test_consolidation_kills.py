@@ -6,12 +6,15 @@ from uuid import UUID
 import pytest
 from consolidation_house import TOPIC, Killed, Leader, Sent, Steps, World
 
-from moldau.runtime import ErrorCode, InlineWorkers
+from moldau.objects import FaultyStorage
+from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.engine import EngineSettings
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
+from moldau.tiered.consolidation.retention import Retention
 from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.object_storage_manager import ObjectStorageManager
 from moldau.tiered.segments import TopicIdPartition
 
 OTHER = TopicIdPartition(TOPIC.topic_id, "t", 1)
@@ -186,5 +189,53 @@ def test_what_an_engine_tells_late_or_twice_does_no_harm() -> None:
         (late,) = await leader.leader.publish(lease_id, [rest[0]])
         assert late.error is ErrorCode.invalid_update_version
         await settled(world, 2)
+
+    asyncio.run(scene())
+
+
+def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
+    async def scene() -> None:
+        world = await furnished()
+        leader = Leader(world, 1, rules=RULES, settings=SETTINGS)
+        assert await leader.run_once()
+        await world.commit(Sent(size=300))
+        young = world.clock.time_ms
+        sizes = [one.segment_size_bytes for one in world.view().list()]
+        (wal,) = [
+            one.size_bytes for one in world.batches[TOPIC] if one.last_offset >= world.state().wal_start
+        ]
+        # All but the first two segments may stay.
+        limit = sum(sizes[2:]) + wal
+        led = {"rules": RULES, "may_copy": False, "retention": Retention(retention_bytes=limit)}
+        for kill_at in (3, 5, 7, 9):
+            await Leader(world, 2, Steps(world, kill_at, after=True), **led).run_once()
+        assert await Leader(world, 3, **led).run_once() == 0
+        left = world.view().list()
+        assert len(left) == len(sizes) - 2
+        assert world.state().log_start == left[0].start_offset
+        assert len(world.view(OTHER).list()) > 0
+        # All of remote storage is too old; the WAL's part is the coordinator's own.
+        world.clock.time_ms = max(young, left[0].max_timestamp_ms) + 1_001
+        led["retention"] = Retention(retention_ms=1_000)
+        await Leader(world, 4, **led).run_once()
+        assert world.state().log_start == world.state().wal_start < world.state().next
+        assert await world.tiered_keys() == set()
+        await world.judge()
+
+    asyncio.run(scene())
+
+
+def test_a_store_on_a_bad_day_is_tried_again_and_leaves_nothing_behind() -> None:
+    async def scene() -> None:
+        for seed in range(1, 7):
+            world = await furnished()
+            entropy = SeededEntropy(seed)
+            store = FaultyStorage(world.store, entropy)
+            store.weather.failed_chance = store.weather.answer_lost_chance = 0.2
+            leader = Leader(world, 1, storage=ObjectStorageManager(store), rules=RULES, settings=SETTINGS)
+            for _ in range(3):
+                assert await leader.run_once() is not None
+            store.weather.failed_chance = store.weather.answer_lost_chance = 0.0
+            await settled(world, 1 + seed % 2)
 
     asyncio.run(scene())

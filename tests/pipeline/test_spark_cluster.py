@@ -1,4 +1,4 @@
-"""The long-lived process of jobs, on a real cluster of two workers."""
+"""A node with the long-lived process of jobs beside it, and that on a real cluster of two workers."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from spark_support import missing_spark
@@ -15,38 +15,17 @@ if reason := missing_spark():
     pytest.skip(reason, allow_module_level=True)
 
 from confluent_kafka import Producer
-from exporting import create_topic, read_dead_letters, read_table
-from spark_cluster import JAVA_OPTIONS, Cluster, environment, standalone_cluster
+from confluent_kafka.admin import AdminClient, NewTopic
+from exporting import read_dead_letters, read_table
+from spark_cluster import JAVA_OPTIONS, environment, eventually, standalone_cluster
 
-import moldau.testing
 from moldau.pipeline.export import ExportJob
 
 RECORDS = 4_000
-WAIT_S = 240.0
 
 pytestmark = [pytest.mark.timeout(600)]
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with standalone_cluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def node() -> Iterator[moldau.testing.Node]:
-    with moldau.testing.Node(diskless=True) as running:
-        create_topic(running, "orders", partitions=4)
-        producer = Producer({"bootstrap.servers": running.bootstrap_servers})
-        for number in range(RECORDS):
-            value = b"oops" if number == 77 else json.dumps({"total": number}).encode()
-            producer.produce("orders", value=value, partition=number % 4)
-        assert producer.flush(60) == 0
-        yield running
-
-
 JOBS = """
-bootstrap = "{bootstrap}"
 master = "{master}"
 metrics_port = 0
 [spark]
@@ -66,42 +45,60 @@ interval = 1
 """
 
 
-def test_jobs_run_on_a_cluster_until_they_are_told_to_stop(
-    cluster: Cluster, node: moldau.testing.Node, tmp_path: pathlib.Path
-) -> None:
-    jobs = tmp_path / "jobs.toml"
-    lake = tmp_path / "lake"
-    jobs.write_text(
-        JOBS.format(
-            bootstrap=node.bootstrap_servers, master=cluster.master, java_options=JAVA_OPTIONS, folder=lake
+def produce(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("orders", num_partitions=4)])["orders"].result(60)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(RECORDS):
+        value = b"oops" if number == 77 else json.dumps({"total": number}).encode()
+        producer.produce("orders", value=value, partition=number % 4)
+    assert producer.flush(60) == 0
+
+
+def lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """The JSON lines of a log, those that are whole."""
+    found = [line for line in path.read_text().split("\n")[:-1] if line.startswith("{")]
+    return [json.loads(line) for line in found]
+
+
+def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.Path) -> None:
+    """The first rounds may fail, for there is no topic yet."""
+    lake, jobs, log = tmp_path / "lake", tmp_path / "jobs.toml", tmp_path / "stderr"
+    with standalone_cluster(tmp_path) as cluster, log.open("wb") as errors:
+        jobs.write_text(JOBS.format(master=cluster.master, java_options=JAVA_OPTIONS, folder=lake))
+        command = [sys.executable, "-m", "moldau", "dev", "--data", str(tmp_path / "data"), "--port", "0"]
+        node = subprocess.Popen(
+            [*command, "--pipeline-config", str(jobs)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(),
+            cwd=tmp_path,
+            text=True,
         )
-    )
-    command = [sys.executable, "-m", "moldau", "pipeline", "run", "--config", str(jobs)]
-    with (tmp_path / "stderr").open("wb") as errors:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, env=environment(), cwd=tmp_path, text=True
-        )
-    try:
-        assert process.stdout is not None
-        ready = json.loads(process.stdout.readline() or "{}")
-        assert ready.get("ready") == ["export-orders"], (tmp_path / "stderr").read_text()
-        done = json.loads(process.stdout.readline())
-        assert (done.get("error"), done["records"], done["dead_letters"]) == (None, RECORDS - 1, 1)
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{ready['metrics_port']}/metrics", timeout=60
-        ) as answer:
-            text = answer.read().decode()
-        assert (
-            f'moldau_pipeline_Jobs_Records_total{{job="export-orders",kind="export"}} {RECORDS - 1}\n' in text
-        )
-        process.send_signal(signal.SIGTERM)
-        process.stdout.read()
-        assert process.wait(WAIT_S) == 0, (tmp_path / "stderr").read_text()
-    finally:
-        process.kill()
-        process.wait()
-    assert all(cluster.executors()), "both workers had work"
-    job = ExportJob(node.bootstrap_servers, "orders", str(lake), "iceberg")
+        try:
+            assert node.stdout is not None
+            word, _, bootstrap = node.stdout.readline().strip().partition(" ")
+            assert word == "ready", log.read_text()
+            produce(bootstrap)
+            eventually(
+                lambda: sum(line.get("records", 0) for line in lines(log)) == RECORDS - 1, "the whole table"
+            )
+            told = lines(log)
+            assert told[0]["ready"] == ["export-orders"]
+            metrics = f"http://127.0.0.1:{told[0]['metrics_port']}/metrics"
+            with urllib.request.urlopen(metrics, timeout=60) as answer:
+                text = answer.read().decode()
+            assert 'moldau_pipeline_Jobs_DeadLetters_total{job="export-orders",kind="export"} 1\n' in text
+            node.send_signal(signal.SIGTERM)
+            node.stdout.read()
+            assert node.wait(60) == 0, log.read_text()
+        finally:
+            node.kill()
+            node.wait()
+            node.stdout.close()
+        assert all(cluster.executors()), "both workers had work"
+    job = ExportJob(bootstrap, "orders", str(lake), "iceberg")
     totals = sorted(row["value"]["total"] for row in read_table(job))
     assert totals == [number for number in range(RECORDS) if number != 77]
     assert [row["value"] for row in read_dead_letters(job)] == [b"oops"]
+    assert "ended with exit code" not in log.read_text()

@@ -23,8 +23,11 @@ app.command("orphans")(orphans)
 @app.command("run")
 def run(
     config: Annotated[
-        Path, typer.Option("--config", "-c", metavar="FILE", help="The jobs, in TOML; see docs/pipeline.md.")
-    ],
+        Path | None,
+        typer.Option(
+            "--config", "-c", metavar="FILE", help="The jobs, in TOML; the usual upkeep by default."
+        ),
+    ] = None,
     bootstrap: Annotated[
         str | None,
         typer.Option(
@@ -35,6 +38,7 @@ def run(
             help="A node of the cluster, where the file names none.",
         ),
     ] = None,
+    with_parent: Annotated[bool, typer.Option("--stop-with-parent", hidden=True)] = False,
 ) -> None:
     """Run jobs on their intervals, in one process with one Spark session.
 
@@ -46,6 +50,7 @@ def run(
       moldau pipeline run --config jobs.toml
     """
     check_spark()
-    from moldau.pipeline.jobs import read_jobs
+    from moldau.pipeline.jobs import read_jobs, usual_jobs
 
-    run_jobs(read_jobs(str(config), bootstrap))
+    found = usual_jobs(bootstrap) if config is None else read_jobs(str(config), bootstrap)
+    run_jobs(found, with_parent=with_parent)

@@ -1,8 +1,11 @@
 """Running jobs of the pipeline from the command line: once, or until a signal comes."""
 
 import contextlib
+import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PARENT_POLL_S: Final = 1.0
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 MasterOption = Annotated[
@@ -56,8 +60,8 @@ def repeat_job(job: "Job", master: str | None) -> None:
     run_jobs(JobsFile((job,), master, {}, "", None, None))
 
 
-def run_jobs(found: "JobsFile") -> None:
-    """Run a file's jobs until SIGTERM or SIGINT; each round is a line on stdout."""
+def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
+    """Run a file's jobs until SIGTERM or SIGINT, or the parent's end; each round is a line on stdout."""
     from moldau.pipeline.metrics_server import MetricsServer
     from moldau.pipeline.runner import JobRunner
     from moldau.pipeline.session import SparkPool
@@ -75,8 +79,17 @@ def run_jobs(found: "JobsFile") -> None:
             port = stack.enter_context(server).port
         pool.session()  # which takes SIGINT for itself
         _on_signal(lambda number, frame: runner.stop())
+        if with_parent:
+            threading.Thread(target=_watch_parent, args=(runner.stop,), daemon=True).start()
         _print_ready([job.name for job in found.jobs], port)
         runner.run()
+
+
+def _watch_parent(stop: Callable[[], None]) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    stop()
 
 
 def _print_ready(names: list[str], metrics_port: int | None) -> None:

@@ -6,8 +6,9 @@ import gc
 import logging
 import signal
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from moldau.cli import logs
 from moldau.cli.errors import CommandError, one_line
@@ -24,6 +25,8 @@ from moldau.storage.log_directory import LogDirectoryError
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
+"""Makes what runs as long as the node is ready at an address."""
 
 STOP_TIMEOUT_S: Final = 9.0
 """A clean stop takes less; past it the process ends all the same, and the next start recovers."""
@@ -40,14 +43,23 @@ def read_config(path: Path, overrides: Mapping[str, str]) -> BrokerConfig:
     return BrokerConfig.from_properties(parse_properties(text), overrides)
 
 
-def run_node(config_of: Callable[[], BrokerConfig], log_level: str, *, format_new: bool = False) -> None:
-    """Run until SIGTERM or SIGINT. Raises :class:`CommandError` when it cannot start or go on."""
+def run_node(
+    config_of: Callable[[], BrokerConfig],
+    log_level: str,
+    *,
+    format_new: bool = False,
+    beside: Beside | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT, with what is to run beside it.
+
+    Raises :class:`CommandError` when it cannot start or go on.
+    """
     try:
         config = config_of()
     except ConfigError as error:
         raise CommandError(one_line(error)) from error
     logs.configure(log_level)
-    run_on_loop(_serve(Node(config, Machine.real(), format_new=format_new)))
+    run_on_loop(_serve(Node(config, Machine.real(), format_new=format_new), beside))
 
 
 def collect_rarely() -> None:
@@ -70,19 +82,21 @@ def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def _serve(node: Node) -> None:
+async def _serve(node: Node, beside: Beside | None) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     stop_wanted = loop.create_task(ended.wait())
     try:
-        if await _started(node, stop_wanted) is None:
+        address = await _started(node, stop_wanted)
+        if address is None:
             return
-        failed = loop.create_task(node.failed())
-        await asyncio.wait((stop_wanted, failed), return_when=asyncio.FIRST_COMPLETED)
-        reason = failed.result() if failed.done() else None
-        failed.cancel()
+        async with contextlib.nullcontext() if beside is None else beside(address):
+            failed = loop.create_task(node.failed())
+            await asyncio.wait((stop_wanted, failed), return_when=asyncio.FIRST_COMPLETED)
+            reason = failed.result() if failed.done() else None
+            failed.cancel()
         await _stop(node)
         if reason is not None:
             raise CommandError(reason)

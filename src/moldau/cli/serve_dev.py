@@ -10,8 +10,20 @@ from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
 from moldau.cli.node_options import LevelOption, LogLevel, SetOption
 from moldau.cli.options import key_values
+from moldau.cli.serve_pipeline import prepared_pipeline
 
 app = new_app()
+
+PipelineOption = Annotated[
+    bool,
+    typer.Option(
+        "--pipeline", help="Run the jobs of `moldau pipeline run` in a process beside it; needs Spark."
+    ),
+]
+PipelineConfigOption = Annotated[
+    Path | None,
+    typer.Option("--pipeline-config", metavar="FILE", help="Which jobs; implies --pipeline."),
+]
 
 
 @app.command("dev")
@@ -32,6 +44,8 @@ def dev(
     classic: Annotated[
         bool, typer.Option("--classic", help="Make classic topics by default, on the local disk.")
     ] = False,
+    pipeline: PipelineOption = False,
+    pipeline_config: PipelineConfigOption = None,
     overrides: SetOption = None,
     log_level: LevelOption = LogLevel.WARNING,
 ) -> None:
@@ -46,6 +60,9 @@ def dev(
     properties = key_values(overrides, "--set")
     if classic:
         properties = {"log.diskless.enable": "false", **properties}
+    beside = None
+    if pipeline or pipeline_config is not None:
+        beside = prepared_pipeline(pipeline_config)
     # The node itself is imported late: signals are heeded, and mistakes told, before that.
     from moldau.cli import serve
     from moldau.server.settings import development_config
@@ -55,6 +72,7 @@ def dev(
             lambda: development_config(folder, port, properties, host=host, diskless=True),
             log_level,
             format_new=True,
+            beside=beside,
         )
 
     if data is None:

@@ -61,4 +61,4 @@ class CoordinatorCalls(Coordinators):
                 raise KafkaError(response.error_code, response.error_message or response.error_code.name)
             return response
 
-        return await self._asked(coordinator_id, ask)
+        return await self.asked(coordinator_id, ask)

@@ -41,6 +41,7 @@ TOPIC_ID_PROPERTY: Final = "moldau.export.topic-id"
 VALUES_PROPERTY: Final = "moldau.export.values"
 DEAD_LETTERS_PROPERTY: Final = "moldau.export.dead-letters"
 RETRIES_PROPERTY: Final = "commit.retry.num-retries"
+METRICS_PROPERTY: Final = "write.metadata.metrics.column."
 
 
 def table_name(topic: str) -> tuple[str, str]:
@@ -177,7 +178,14 @@ def _create_table(
 def _create(catalog: Catalog, name: tuple[str, str], schema: pa.Schema, properties: dict[str, str]) -> Table:
     with contextlib.suppress(NamespaceAlreadyExistsError):
         catalog.create_namespace(NAMESPACE)
-    return catalog.create_table_if_not_exists(name, schema=schema, properties=properties)
+    metrics = {f"{METRICS_PROPERTY}{column}": "none" for column in _without_statistics(schema)}
+    return catalog.create_table_if_not_exists(name, schema=schema, properties={**metrics, **properties})
+
+
+def _without_statistics(schema: pa.Schema) -> list[str]:
+    """Columns that nobody looks for a range of."""
+    raw = "value" in schema.names and schema.field("value").type == pa.binary()
+    return ["headers.element.key", "headers.element.value", *(["value"] if raw else [])]
 
 
 def _folder(table: Table) -> TableFolder:

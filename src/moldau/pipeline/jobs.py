@@ -18,6 +18,8 @@ from moldau.pipeline.verify import VerifyJob, verify_once
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_INTERVAL_S: Final = 60.0
+USUAL_JOBS: Final[Mapping[str, Any]] = {"job": [{"kind": "verify", "interval": 600}]}
+"""Without a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ToolError(f"{path}: {error}") from error
     return parse_jobs(path, found, bootstrap)
+
+
+def usual_jobs(bootstrap: str | None = None) -> JobsFile:
+    """What a cluster's upkeep needs, without a file."""
+    return parse_jobs("the usual jobs", USUAL_JOBS, bootstrap)
 
 
 def parse_jobs(path: str, found: Mapping[str, Any], bootstrap: str | None = None) -> JobsFile:

@@ -34,7 +34,7 @@ URL: Final = "diskless.storage.url"
 CLASS_NAME: Final = "diskless.storage.class.name"
 BYTES_MAX: Final = 2**31 - 1
 
-_TOPIC_CONFIG: Final = 2
+TOPIC_CONFIG: Final = 2
 _BROKER_CONFIG: Final = 4
 
 
@@ -71,7 +71,7 @@ class Coordinators:
             topics=[DisklessFindBatchesTopic(topic_id=topic_id, partitions=rows)],
             timeout_ms=self._client.timeout_ms,
         )
-        response = await self._asked(coordinator_id, lambda endpoint: self._find(endpoint, request))
+        response = await self.asked(coordinator_id, lambda endpoint: self._find(endpoint, request))
         return [row for topic in response.topics for row in topic.partitions]
 
     async def _find(
@@ -82,7 +82,9 @@ class Coordinators:
             raise KafkaError(response.error_code, response.error_message or response.error_code.name)
         return response
 
-    async def _asked(self, coordinator_id: int, call: Callable[[Endpoint], Awaitable[T]]) -> T:
+    async def asked(self, coordinator_id: int, call: Callable[[Endpoint], Awaitable[T]]) -> T:
+        """Call with the coordinator's broker, again where it has moved or does not answer."""
+
         async def ask() -> T:
             endpoint = self._endpoints.get(coordinator_id)
             if endpoint is None:
@@ -108,7 +110,7 @@ async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]
     a broker, but for credentials, which the environment of the tasks has.
     """
     try:
-        if await _config(client, _TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
+        if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
             return None
         coordinators = await _find_owners(client, topic)
         storage = await find_storage(client, given)
@@ -155,10 +157,10 @@ async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSetti
 async def broker_config(client: Client, key: str) -> str | None:
     """A config of some broker; ``None`` where it has no value or is kept secret."""
     broker = (await client.metadata([])).brokers[0].node_id
-    return await _config(client, _BROKER_CONFIG, str(broker), key)
+    return await find_config(client, _BROKER_CONFIG, str(broker), key)
 
 
-async def _config(client: Client, kind: int, name: str, key: str) -> str | None:
+async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
     """One config's value; ``None`` where it has none or it is kept secret."""
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[key])
     response = await client.ask(

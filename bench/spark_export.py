@@ -1,0 +1,92 @@
+"""A topic becomes a table: ``python -m bench.spark_export``.
+
+Each row is one round of an export of a whole diskless topic, on a session that is warm. It needs PySpark.
+"""
+
+import argparse
+import pathlib
+import shutil
+import statistics
+import tempfile
+import time
+from typing import Any, Final
+
+from bench.brokers import Broker
+from bench.diskless import DisklessMoldau
+from bench.measure import measure
+from bench.plan import FULL, QUICK, Plan, topic
+from bench.report import Report, environment, rounded
+
+RECORDS: Final = {100: 4_000_000, 1024: 1_000_000}
+PARTITIONS: Final = 8
+CORES: Final = 2
+FORMATS: Final = ("parquet", "iceberg")
+
+
+def bench_spark_export(report: Report, folder: pathlib.Path, plan: Plan) -> None:
+    """Export a topic of each record size to each kind of table."""
+    from moldau.pipeline.session import SparkPool
+
+    broker = DisklessMoldau(folder / "export", ())
+    try:
+        with SparkPool(f"local[{CORES},4]") as pool:
+            for size, records in RECORDS.items():
+                count = records // (4 if plan is QUICK else 1)
+                with topic(broker, f"export-{size}", PARTITIONS) as name:
+                    load = {"topic": name, "partitions": PARTITIONS, "record_size": size}
+                    measure(broker, "produce", records=count, **load)
+                    for table_format in FORMATS:
+                        _export(report, pool, broker, folder, name, table_format, size, count, plan.repeats)
+    finally:
+        broker.stop()
+
+
+def _export(
+    report: Report,
+    pool: Any,
+    broker: Broker,
+    folder: pathlib.Path,
+    name: str,
+    table_format: str,
+    size: int,
+    records: int,
+    repeats: int,
+) -> None:
+    from moldau.pipeline.export import ExportJob, export_once
+
+    times = []
+    stored = 0
+    for repeat in range(repeats + 1):
+        to = folder / f"table-{name}-{table_format}-{repeat}"
+        start = time.perf_counter()
+        done = export_once(ExportJob(broker.bootstrap, name, str(to), table_format), pool.units("export"))
+        times.append(time.perf_counter() - start)
+        if (done.records, done.lag_records) != (records, 0):
+            raise RuntimeError(f"{done.records} of {records} records were exported")
+        stored = done.size_bytes
+        shutil.rmtree(to)
+    wall_s = statistics.median(times[1:])  # the first run compiles and starts workers
+    row = {
+        "table": table_format,
+        "record": f"{size} B",
+        "rows/s": f"{records / wall_s / 1e6:.2f} M",
+        "MB/s": rounded(records * size / wall_s / 1e6),
+        "stored MB": rounded(stored / 1e6),
+    }
+    report.add(f"Export of a diskless topic, {PARTITIONS} partitions, {CORES} cores", row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark_export", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short run")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
+    report = Report("spark-export-quick" if options.quick else "spark-export", environment({}))
+    with tempfile.TemporaryDirectory(prefix="moldau-bench-") as made:
+        bench_spark_export(report, pathlib.Path(made), plan)
+    report.print()
+    report.write()
+
+
+if __name__ == "__main__":
+    main()

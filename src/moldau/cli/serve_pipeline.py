@@ -1,0 +1,52 @@
+"""The process of jobs that ``moldau dev --pipeline`` starts beside its node."""
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
+
+STOP_TIMEOUT_S: Final = 20.0
+
+
+def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+    """What starts the process when the node's address is known.
+
+    Raises :class:`moldau.client.errors.ToolError` now for a mistake in the file, or what is not installed.
+    """
+    from moldau.pipeline.requirements import check_requirements
+
+    check_requirements()
+    if config is not None:
+        from moldau.pipeline.jobs import read_jobs
+
+        read_jobs(str(config))
+    return lambda address: _running(str(address), config)
+
+
+@contextlib.asynccontextmanager
+async def _running(bootstrap: str, config: Path | None) -> AsyncIterator[None]:
+    """The process as long as the block runs; its lines go to stderr: stdout is the node's."""
+    command = [sys.executable, "-m", "moldau", "pipeline", "run", "--bootstrap", bootstrap]
+    command += ["--stop-with-parent", *([] if config is None else ["--config", str(config)])]
+    process = await asyncio.create_subprocess_exec(*command, stdout=sys.stderr)
+    watcher = asyncio.ensure_future(_tell_end(process))
+    try:
+        yield
+    finally:
+        watcher.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def _tell_end(process: asyncio.subprocess.Process) -> None:
+    """The node goes on without it."""
+    code = await process.wait()
+    print(f"moldau: the pipeline ended with exit code {code}", file=sys.stderr)

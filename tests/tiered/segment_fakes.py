@@ -88,6 +88,9 @@ class TopicInMemory:
         self.lost_answers = 0
         """So many appends take effect, but nobody is told."""
         self.failure: Exception | None = None
+        self.read_failure: Exception | None = None
+        self.failed = asyncio.Event()
+        """A read has failed."""
         self._moved: dict[int, asyncio.Event] = {}
 
     def _refuse(self) -> None:
@@ -119,6 +122,9 @@ class TopicInMemory:
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
         self.reads.append((partition, offset))
         await asyncio.sleep(0)
+        if self.read_failure is not None:
+            self.failed.set()
+            raise self.read_failure
         start = self.starts[partition]
         values = self.logs[partition][offset - start : offset - start + 3]
         return TopicRecords(

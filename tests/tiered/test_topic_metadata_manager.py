@@ -335,6 +335,24 @@ def test_a_topic_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_follower_that_works_again_says_so_while_nothing_happens(tmp_path: Path) -> None:
+    async def main() -> None:
+        topic = TopicInMemory()
+        async with managing(topic, tmp_path, ORDERS) as manager:
+            topic.read_failure = OSError(28, "No space left on device")
+            topic.append_now(HOME, encode_event(segment(1, 0, 9)))
+            waiting = asyncio.ensure_future(manager.wait_applied(MetadataPosition(HOME, 0)))
+            async with asyncio.timeout(60):
+                await topic.failed.wait()
+            await asyncio.sleep(0)
+            assert "No space left" in manager.problems[HOME]
+            topic.read_failure = None
+            await waiting
+            assert manager.problems == {}
+
+    asyncio.run(main())
+
+
 def test_a_topic_that_cannot_be_used_is_an_error_of_every_call(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()

@@ -18,7 +18,10 @@ import apsw
 from moldau.protocol.errors import ProtocolError
 from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.lifecycle import RemotePartitionDeleteState
-from moldau.tiered.metadata_manager import RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata_manager import (
+    RemoteMetadataNotReadyError,
+    RemoteMetadataUnknownOutcomeError,
+)
 from moldau.tiered.metadata_store import NOTHING_APPLIED, Applied, MetadataStore, Outcome
 from moldau.tiered.metadata_topic import MetadataTopic, TopicOffsets
 from moldau.tiered.records import decode_event
@@ -40,6 +43,8 @@ T = TypeVar("T")
 READ_BYTES: Final = 1 << 18
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
+LATE_AFTER_FAILURES: Final = 5
+"""A second and a half: what is not ready by then is worth a line in the log."""
 
 
 class StoreCalls(Protocol):
@@ -88,6 +93,7 @@ class MetadataFollower:
         self.deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
         self.problem: str | None = None
         """Why it does not get on, for operators."""
+        self._failures = 0
         self._held: set[TopicIdPartition] = set()
         self._unready: list[FollowedPartition] = []
         self._wanted: dict[TopicIdPartition, None] = {}
@@ -176,21 +182,32 @@ class MetadataFollower:
     # The loop -------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        backoff_s = BACKOFF_S
         while True:
             try:
                 self._generation = self._store.generation
                 await self._prepare()
                 while True:
                     await self._step()
-                    backoff_s = BACKOFF_S
-                    self.problem = None
             except RETRIED as error:
-                if self.problem != str(error):
-                    logger.warning("cannot follow __remote_log_metadata-%d: %s", self.partition, error)
-                self.problem = str(error)
-                await asyncio.sleep(backoff_s * self._entropy.uniform(0.8, 1.2))
-                backoff_s = min(BACKOFF_MAX_S, backoff_s * 2)
+                self._failed(error)
+            except Exception as error:
+                # A mistake of ours must not end in silence: whoever waits for events would wait for ever.
+                self._failed(error, exc_info=True)
+            backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 30))
+            await asyncio.sleep(backoff_s * self._entropy.uniform(0.8, 1.2))
+
+    def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
+        self._failures += 1
+        # Between the start of a broker and its leading of the partition there is a moment.
+        is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
+        if is_news or self._failures == LATE_AFTER_FAILURES:
+            logger.warning(
+                "cannot follow __remote_log_metadata-%d: %s", self.partition, error, exc_info=exc_info
+            )
+        self.problem = str(error)
+
+    def _works(self) -> None:
+        self.problem, self._failures = None, 0
 
     async def _prepare(self) -> None:
         """Find out where to go on, and load what is wanted as of there."""
@@ -230,9 +247,11 @@ class MetadataFollower:
         self._mark_ready()
         self._wake.clear()
         found = await self._topic.read(self.partition, self.position, READ_BYTES)
-        if found.next_offset > self.position:
+        has_news = found.next_offset > self.position
+        if has_news:
             await self._apply(found.records, found.next_offset)
-        elif not self._wanted:
+        self._works()
+        if not has_news and not self._wanted:
             await _first(self._topic.wait_beyond(self.partition, self.position), self._wake.wait())
 
     async def _load(self, partition: TopicIdPartition, *, keep_ready: bool) -> None:

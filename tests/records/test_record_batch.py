@@ -185,3 +185,15 @@ def test_the_sequence_after_the_largest_is_zero() -> None:
 def test_the_error_classes_carry_kafkas_codes() -> None:
     assert InvalidRecordError("x").code is ErrorCode.invalid_record
     assert CorruptRecordError("x").code is ErrorCode.corrupt_message
+
+
+@pytest.mark.parametrize("claimed", [1, 5])
+def test_a_count_that_lies_about_the_records_is_found_by_whoever_opens_them(claimed: int) -> None:
+    """Not by the broker, which keeps records closed (docs/decisions/0014): it takes as many offsets."""
+    batch = bytearray(build_batch([Record(0, 1_000, None, b"value")] * 3))
+    struct.pack_into(">i", batch, 23, claimed - 1)
+    struct.pack_into(">i", batch, 57, claimed)
+    (header,) = validate_produce(resealed(batch), max_batch_bytes=MIB)
+    assert header.last_offset_delta == claimed - 1
+    with pytest.raises(InvalidRecordError):
+        read_records(batch)

@@ -119,6 +119,23 @@ def test_without_early_close_a_buffer_is_open_for_the_interval() -> None:
     run_in_virtual_time(story)
 
 
+def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_nothing_else() -> None:
+    async def story(machine: Machine) -> None:
+        settings = WriterSettings(buffer_max_bytes=8_000, puts_per_second=1, retries=QUICK)
+        bench = Bench(machine, settings=settings, weather=Weather(put_latency=Latency(100, 100)))
+        loop = asyncio.get_running_loop()
+        for number in range(20):
+            begin = loop.time()
+            await asyncio.gather(*(wait(bench.append(key(1, one), b"v" * 900)) for one in range(5)))
+            took_ms = (loop.time() - begin) * 1000
+            # The first time it had to be seen that no more comes.
+            assert took_ms < (130 if number == 0 else 103)
+        assert bench.count("FilesClosedPerSec", reason="early") == 20
+        await bench.writer.close()
+
+    run_in_virtual_time(story)
+
+
 def test_objects_are_not_larger_than_the_bound_and_a_huge_batch_has_its_own() -> None:
     async def story(machine: Machine) -> None:
         bench = Bench(machine, settings=WriterSettings(buffer_max_bytes=10_000, retries=QUICK))

@@ -283,6 +283,15 @@ def test_large_objects_are_not_counted_against_the_budget() -> None:
     assert policy.decide(1_325, 1_320, 1_320, True, large=True) == CloseDecision(CloseReason.EARLY)
 
 
+def test_a_large_object_that_is_complete_does_not_wait_for_quiet() -> None:
+    policy = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=1)
+    early = CloseDecision(CloseReason.EARLY)
+    assert policy.decide(1_001, 1_000, 1_001, True, large=True, complete=True) == early
+    assert policy.decide(1_001, 1_000, 1_001, True, large=True) == CloseDecision(None, 1_006)
+    assert policy.decide(1_001, 1_000, 1_001, True, complete=True) == CloseDecision(None, 1_006)
+    assert policy.decide(1_001, 1_000, 1_001, False, large=True, complete=True) == CloseDecision(None)
+
+
 def test_the_longer_uploads_take_the_longer_has_quiet_to_last() -> None:
     policy = ClosePolicy(interval_ms=250, quiet_ms=5, puts_per_second=8)
     for _ in range(100):

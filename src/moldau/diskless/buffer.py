@@ -58,6 +58,9 @@ class ClosePolicy:
     it; but large ones (``LARGE_SHARE``) are free, for a GiB of them is billed little more than one of full
     objects. While no slot is free nothing is gained by closing: what is due waits and grows.
 
+    A large one that holds all that is ever under way need not wait for quiet: producers with five requests
+    in flight have sent their five.
+
     How long quiet has to last goes by what an object takes to upload: a batch that comes a moment too late
     waits for an object of its own, and its producer that much longer.
     """
@@ -70,8 +73,16 @@ class ClosePolicy:
     _upload_ms: float = 0.0
 
     def decide(
-        self, now_ms: float, opened_ms: float, last_arrival_ms: float, slot_free: bool, large: bool = False
+        self,
+        now_ms: float,
+        opened_ms: float,
+        last_arrival_ms: float,
+        slot_free: bool,
+        *,
+        large: bool = False,
+        complete: bool = False,
     ) -> CloseDecision:
+        """``complete``: here is all that is ever under way at a time."""
         if not slot_free:
             return CloseDecision(None)
         due_ms = opened_ms + self.interval_ms
@@ -83,11 +94,13 @@ class ClosePolicy:
         early_ms = min(last_arrival_ms + self._quiet_needed_ms, steady_ms)
         if not large:
             early_ms = max(early_ms, self._token_at_ms(now_ms))
+        elif complete:
+            early_ms = now_ms
         if now_ms >= early_ms:
             return CloseDecision(CloseReason.EARLY)
         return CloseDecision(None, min(due_ms, early_ms))
 
-    def closed(self, now_ms: float, large: bool = False) -> None:
+    def closed(self, now_ms: float, *, large: bool = False) -> None:
         """A buffer was closed, for whatever reason: its object is a PUT."""
         self._refill(now_ms)
         if not large:

@@ -45,6 +45,7 @@ __all__ = ["DisklessWriter", "WriterSettings"]
 _log = logging.getLogger(__name__)
 
 MIB = 1024 * 1024
+FORGETTING = 0.98
 
 _REFUSED = AppendOutcome(ErrorCode.kafka_storage_error, message="too many bytes wait for the object store")
 _CLOSING = AppendOutcome(ErrorCode.kafka_storage_error, message="the broker is shutting down")
@@ -108,6 +109,10 @@ class DisklessWriter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._buffered_bytes = 0
+        self._under_way = 0
+        """Batches in files that are not finished."""
+        self._most_under_way = 0.0
+        """The same at its highest, of late."""
         self.configure(settings or WriterSettings())
         self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
         """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
@@ -178,7 +183,7 @@ class DisklessWriter:
         if max_bytes - buffer.size_bytes < size:
             # The next batch, if it is like this one, has no room: do not wait for it to find out.
             self._close_buffer(CloseReason.FULL)
-        elif self._timer is None:
+        elif self._timer is None or self._is_complete(buffer):
             self._consider()
         return answer
 
@@ -194,7 +199,8 @@ class DisklessWriter:
             self._opened_s * 1000,
             self._last_arrival_s * 1000,
             self._uploading < self._settings.max_uploads,
-            self._is_large(self._buffer.size_bytes),
+            large=self._is_large(self._buffer.size_bytes),
+            complete=self._is_complete(self._buffer),
         )
         if decision.reason is not None:
             self._close_buffer(decision.reason)
@@ -203,6 +209,9 @@ class DisklessWriter:
 
     def _is_large(self, size_bytes: int) -> bool:
         return size_bytes * LARGE_SHARE >= self._settings.buffer_max_bytes
+
+    def _is_complete(self, buffer: WalBuffer[Waiter]) -> bool:
+        return not self._files and 0 < self._most_under_way <= len(buffer.batches)
 
     def _close_buffer(self, reason: CloseReason) -> None:
         buffer, waiters = self._buffer, self._waiters
@@ -215,7 +224,7 @@ class DisklessWriter:
         now = self._loop.time()
         created_ms = self._clock.now_ms()
         payload_bytes = buffer.size_bytes
-        self._policy.closed(now * 1000, self._is_large(payload_bytes))
+        self._policy.closed(now * 1000, large=self._is_large(payload_bytes))
         file = WalFile(
             new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix),
             buffer.build(created_ms=created_ms, broker_id=self._broker_id),
@@ -227,6 +236,8 @@ class DisklessWriter:
         waited_ms = (now - self._opened_s) * 1000
         self._meters.closed(reason, file.object.size_bytes, len(file.object.batches), waited_ms)
         self._files[file] = None
+        self._under_way += len(file.object.batches)
+        self._most_under_way = max(self._most_under_way, self._under_way)
         self._share_out(file)
         if not file.shares:
             self._drop(file)
@@ -344,6 +355,8 @@ class DisklessWriter:
         for waiter in file.waiters.all:
             waiter.resolve(TIMED_OUT)
         self._buffered_bytes -= file.payload_bytes
+        self._under_way -= len(file.object.batches)
+        self._most_under_way *= FORGETTING
         self.recent.committed(file.key)
         file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
         is_stored = file.uploaded.done() and file.uploaded.result()

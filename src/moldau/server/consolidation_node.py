@@ -59,6 +59,7 @@ class ConsolidationNode:
             broker_id,
             self._metadata_partition,
             on_deleted=around.tiered.indexes.remove,
+            meters=around.tiered.meters,
         )
         self.leader = ConsolidationLeader(
             self.keeper,
@@ -75,6 +76,8 @@ class ConsolidationNode:
             machine.workers,
             around.meters,
             consolidation_engine(around.configs.broker),
+            tiered_meters=around.tiered.meters,
+            quota=around.tiered.manager.around.copy_quota,
             is_enabled=lambda: around.configs.broker.flag("diskless.consolidation.enable"),
         )
         interval_ms = around.configs.broker.integer("diskless.consolidation.interval.ms")

@@ -19,6 +19,8 @@ from moldau.tiered.builder import BuiltSegment
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
+from moldau.tiered.meters import TieredMeters
+from moldau.tiered.quota import ByteRateQuota, QuotaSettings
 from moldau.tiered.segments import TopicIdPartition
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
 
@@ -56,15 +58,22 @@ class BrokerEngine:
         meters: Meters,
         settings: EngineSettings | None = None,
         *,
+        tiered_meters: TieredMeters | None = None,
+        quota: ByteRateQuota | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``is_enabled``: false where an outside engine builds; the upkeep is done all the same."""
+        """``is_enabled``: false where an outside engine builds; the upkeep is done all the same.
+
+        ``tiered_meters`` and ``quota`` are those of all copies to remote storage.
+        """
         self._leader = leader
         self._wal_storage = wal_storage
         self._storage = storage
         self._workers = workers
         self.settings = settings or EngineSettings()
         self._is_enabled = is_enabled
+        self._tiered_meters = tiered_meters or TieredMeters(Meters())
+        self._quota = quota or ByteRateQuota(QuotaSettings())
         self._memory: list[bytearray] = []
         scope = meters.scoped("moldau.diskless", "Consolidation")
         self._segments = scope.counter("SegmentsPerSec", "Segments that this broker has built and copied.")
@@ -118,7 +127,9 @@ class BrokerEngine:
 
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy; nothing when that fails."""
-        memory = self._take_memory(sum(one.size_bytes for one in segments))
+        size_bytes = sum(one.size_bytes for one in segments)
+        await self._keep_quota(task, size_bytes)
+        memory = self._take_memory(size_bytes)
         try:
             built = await build_segments(
                 segments,
@@ -133,9 +144,21 @@ class BrokerEngine:
             self._failures.value += 1
             logger.warning("segments of %s cannot be built now: %s", _names(segments), error)
             task.given_up.update(one.partition for one in segments)
+            for segment in segments:
+                self._tiered_meters.failed_copy(segment.partition.topic)
             return []
         self._memory.append(memory)
+        for segment in segments:
+            self._tiered_meters.copied(segment.partition.topic, segment.size_bytes)
         return copies
+
+    async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
+        """Wait until so much may be copied; the lease lasts meanwhile."""
+        loop = asyncio.get_running_loop()
+        while (wait_s := self._quota.throttle_s(loop.time())) > 0:
+            self._leader.renew(task.lease_id, self.settings.lease_ms)
+            await asyncio.sleep(min(wait_s, 1.0))
+        self._quota.record(size_bytes, loop.time())
 
     def _take_memory(self, size_bytes: int) -> bytearray:
         """The same memory for many units: fresh pages cost more than the copy."""
@@ -146,6 +169,8 @@ class BrokerEngine:
         self, task: "_Task", segments: Sequence[PlannedSegment], built: Sequence[BuiltSegment]
     ) -> list[BuiltCopy]:
         """All at once; when one fails the others are waited for, since they read the shared memory."""
+        for segment in segments:
+            self._tiered_meters.copy_request(segment.partition.topic)
         copying = [
             asyncio.ensure_future(copy_segment(segment, one, self._storage))
             for segment, one in zip(segments, built, strict=True)

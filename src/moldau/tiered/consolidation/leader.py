@@ -327,7 +327,10 @@ class ConsolidationLeader:
         if found is not None:
             found.is_copied, found.custom_metadata = True, copy.custom_metadata
             return PublishedSegment(id, is_waiting=True)
-        segments = self._keeper.metadata.list_remote_log_segments(led.partition)
+        try:
+            segments = self._keeper.metadata.list_remote_log_segments(led.partition)
+        except RemoteStorageError as error:
+            return PublishedSegment(id, ErrorCode.kafka_storage_error, str(error))
         known = next((one for one in segments if one.id.id == id), None)
         standing = self.standings.get(led.partition)
         if (

@@ -8,12 +8,14 @@ from typing import Final
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import FENCE_ONLY, OffsetToDelete, PruneCall, PrunedPartition
+from moldau.metrics import Meters
 from moldau.runtime import Clock, ErrorCode, KafkaError
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
 from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata_manager import MetadataPosition, RemoteLogMetadataManager
+from moldau.tiered.meters import TieredMeters
 from moldau.tiered.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
@@ -81,6 +83,7 @@ class SegmentKeeper:
         metadata_partition: Callable[[TopicIdPartition], int],
         *,
         on_deleted: Callable[[UUID], None] = lambda _: None,
+        meters: TieredMeters | None = None,
     ) -> None:
         """``metadata_partition``: which partition of the metadata topic tells of a partition.
 
@@ -93,6 +96,7 @@ class SegmentKeeper:
         self._broker_id = broker_id
         self._metadata_partition = metadata_partition
         self._on_deleted = on_deleted
+        self._meters = meters or TieredMeters(Meters())
 
     async def tidy(self, led: LedPartition, own: Collection[UUID]) -> Standing:
         """Fence older leaders, go on with what they left, and move the log start over what has expired.
@@ -175,9 +179,11 @@ class SegmentKeeper:
     async def sweep(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
         """Delete segments; one that cannot be deleted now stays for the next time."""
         for segment in segments:
+            self._meters.delete_request(segment.id.topic)
             try:
                 await self.discard(segment)
             except RemoteStorageError as error:
+                self._meters.failed_delete(segment.id.topic)
                 logger.warning("%s cannot be deleted now: %s", segment.id, error)
 
     async def discard(self, segment: RemoteLogSegmentMetadata) -> None:

@@ -95,7 +95,7 @@ def segments(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
     first = draw(st.integers(0, 2))
     cuts = sorted(draw(st.sets(st.integers(start + 1, end + 1), max_size=2))) if end > start else []
     return segment(
-        draw(st.integers(1, 12)),
+        draw(st.integers(1, 8)),
         start,
         end,
         *[(first + index, offset) for index, offset in enumerate([start, *cuts])],
@@ -116,7 +116,7 @@ def holders(
     ]
 
 
-@given(st.lists(segments(), max_size=40), st.randoms(use_true_random=False))
+@given(st.lists(segments(), max_size=14), st.randoms(use_true_random=False))
 def test_the_cache_is_its_segments(puts: list[RemoteLogSegmentMetadata], chance: random.Random) -> None:
     cache = SegmentCache()
     model: dict[UUID, RemoteLogSegmentMetadata] = {}

@@ -69,7 +69,7 @@ def collect_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(3_000, 5, 20)
+    gc.set_threshold(10_000, 5, 20)
 
 
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:

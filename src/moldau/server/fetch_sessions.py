@@ -72,7 +72,7 @@ class FetchSession:
             self.positions[target] = position
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FetchScope:
     """What one Fetch request is about."""
 
@@ -107,7 +107,7 @@ class FetchSessions:
         session_id: int,
         epoch: int,
         requested: list[tuple[FetchTarget, FetchPosition]],
-        forgotten: list[FetchTarget],
+        forgotten: Iterable[FetchTarget],
         now_s: float,
     ) -> FetchScope:
         """Find or make the session of a request.

@@ -45,7 +45,7 @@ class Gathering:
     """Partitions whose growth would give the request more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WaitingFetch:
     """A request that has found too little so far."""
 
@@ -108,11 +108,11 @@ class FetchHandlers:
             for topic in request.topics
             for part in topic.partitions
         ]
-        forgotten = [
+        forgotten = (
             FetchTarget(topic.topic, topic.topic_id, index)
             for topic in request.forgotten_topics_data
             for index in topic.partitions
-        ]
+        )
         return self._sessions.open(request.session_id, request.session_epoch, requested, forgotten, now_s)
 
     @staticmethod

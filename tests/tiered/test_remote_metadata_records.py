@@ -43,27 +43,34 @@ IDS = st.builds(RemoteLogSegmentId.of, PARTITIONS, st.uuids())
 CUSTOM = st.none() | st.binary(max_size=128)
 
 
-@st.composite
-def all_metadata(draw: st.DrawFn) -> RemoteLogSegmentMetadata:
-    start = draw(st.integers(0, 2**60))
-    end = start + draw(st.integers(0, 2**31))
-    epochs = sorted(draw(st.sets(INT32, min_size=1, max_size=5)))
-    offsets = sorted(draw(st.sets(st.integers(start, end), min_size=1, max_size=len(epochs))))
+def metadata_of(
+    id: RemoteLogSegmentId, numbers: tuple[int, ...], custom: bytes | None, dice: int
+) -> RemoteLogSegmentMetadata:
+    start, length, max_timestamp, broker, time, size, epoch, step = numbers
+    count = min(dice % 5, length) + 1
     return RemoteLogSegmentMetadata(
-        draw(IDS),
+        id,
         start,
-        end,
-        draw(st.integers(-1, 2**62)),
-        draw(INT32),
-        draw(INT64),
-        draw(INT32),
-        tuple(EpochStart(*each) for each in zip(epochs, offsets, strict=False)),
-        draw(CUSTOM),
-        draw(st.sampled_from(RemoteLogSegmentState)),
-        draw(st.booleans()),
+        start + length,
+        max_timestamp - 1,
+        broker,
+        time,
+        size,
+        tuple(EpochStart(epoch + index * (step + 1), start + index) for index in range(count)),
+        custom,
+        RemoteLogSegmentState(dice // 5 % 4),
+        bool(dice // 20 % 2),
     )
 
 
+SMALL = st.integers(0, 2**20)
+METADATA = st.builds(
+    metadata_of,
+    IDS,
+    st.tuples(st.integers(0, 2**60), INT32, INT64, INT32, INT64, INT32, SMALL, SMALL),
+    CUSTOM,
+    st.integers(0, 39),
+)
 UPDATES = st.builds(
     RemoteLogSegmentMetadataUpdate,
     IDS,
@@ -75,7 +82,7 @@ UPDATES = st.builds(
 DELETIONS = st.builds(
     RemotePartitionDeleteMetadata, PARTITIONS, st.sampled_from(RemotePartitionDeleteState), INT64, INT32
 )
-EVENTS = st.one_of(all_metadata(), UPDATES, DELETIONS)
+EVENTS = st.one_of(METADATA, UPDATES, DELETIONS)
 
 EXAMPLES: list[RemoteLogMetadata] = [
     segment(5, 10, 300, (0, 10), (7, 120), txn_index_empty=True),
@@ -93,7 +100,7 @@ def test_events_survive_their_record(of: RemoteLogMetadata) -> None:
     assert decode_event(encode_event(of)) == of
 
 
-@given(all_metadata())
+@given(METADATA)
 def test_segments_survive_a_snapshot(of: RemoteLogSegmentMetadata) -> None:
     assert decode_snapshot(of.topic_id_partition, encode_snapshot(of)) == of
 

@@ -155,7 +155,7 @@ async def until_empty(client: Client, broker: Broker, name: str) -> int:
         rows = [row for found in answer.topics if found.name == name for row in found.partitions]
         if rows and all(row.wal_start_offset == row.high_watermark for row in rows):
             return sum(row.high_watermark for row in rows)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 def main() -> None:

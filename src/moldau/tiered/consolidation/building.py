@@ -36,7 +36,7 @@ async def build_segments(
     storage: ObjectStorage,
     workers: Workers,
     *,
-    into: bytearray | None = None,
+    into: bytearray | memoryview | None = None,
     reads_in_flight: int = READS_IN_FLIGHT,
 ) -> list[BuiltSegment]:
     """The segments, in order, from the objects in ``storage``.

@@ -6,6 +6,7 @@ planned anew in a later round.
 
 import asyncio
 import logging
+import mmap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -74,7 +75,7 @@ class BrokerEngine:
         self._is_enabled = is_enabled
         self._tiered_meters = tiered_meters or TieredMeters(Meters())
         self._quota = quota or ByteRateQuota(QuotaSettings())
-        self._memory: list[bytearray] = []
+        self._memory: list[memoryview] = []
         scope = meters.scoped("moldau.diskless", "Consolidation")
         self._segments = scope.counter("SegmentsPerSec", "Segments that this broker has built and copied.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of those segments.")
@@ -160,10 +161,15 @@ class BrokerEngine:
             await asyncio.sleep(min(wait_s, 1.0))
         self._quota.record(size_bytes, loop.time())
 
-    def _take_memory(self, size_bytes: int) -> bytearray:
+    def _take_memory(self, size_bytes: int) -> memoryview:
         """The same memory for many units: fresh pages cost more than the copy."""
-        memory = self._memory.pop() if self._memory else bytearray()
-        return memory if len(memory) >= size_bytes else bytearray(size_bytes)
+        if self._memory and len(self._memory[-1]) >= size_bytes:
+            return self._memory.pop()
+        # Nearly full units are alike: the next one shall fit, too.
+        is_nearly_full = self.settings.unit_bytes < 2 * size_bytes
+        wanted_bytes = max(size_bytes, self.settings.unit_bytes if is_nearly_full else 0)
+        # Not a bytearray, which would be filled with zeros here and now, while the event loop waits.
+        return memoryview(mmap.mmap(-1, wanted_bytes))
 
     async def _copy(
         self, task: "_Task", segments: Sequence[PlannedSegment], built: Sequence[BuiltSegment]

@@ -94,6 +94,7 @@ class SegmentGathering:
 
     def _begin(self) -> None:
         self._runs: list[WalRun] = []
+        self._open: _OpenRun | None = None
         self._batches = self._size_bytes = 0
         self._max_timestamp_ms = NO_TIMESTAMP
         self._oldest_commit_ms = -1
@@ -106,57 +107,60 @@ class SegmentGathering:
     def add(self, batches: Iterable[BatchCoordinate]) -> list[GatheredSegment]:
         """The segments that are complete now. ``ValueError`` for a batch that does not follow the last."""
         complete: list[GatheredSegment] = []
-        for batch in batches:
-            runs = self._runs
-            if runs and batch.base_offset != runs[-1].last_offset + 1:
-                raise ValueError(f"offset {batch.base_offset} came after {runs[-1].last_offset}")
-            if runs and self._is_full_with(batch):
+        limit = self._rules.segment_bytes
+        run = self._open
+        for _, _, base_offset, last_offset, key, start, size, committed_ms, timestamp_ms, kind in batches:
+            append_time_ms = committed_ms if kind == LOG_APPEND_TIME else NO_TIMESTAMP
+            if run is not None:
+                if base_offset != run.last_offset + 1:
+                    raise ValueError(f"offset {base_offset} came after {run.last_offset}")
+                if self._size_bytes + size > limit or self._spans_too_many(last_offset):
+                    complete.append(self._take())
+                    run = None
+            if run is not None and run.goes_on_with(key, start, append_time_ms):
+                run.size_bytes += size
+                run.last_offset = last_offset
+            else:
+                self._close_run()
+                run = self._open = _OpenRun(key, start, size, base_offset, last_offset, append_time_ms)
+            if self._oldest_commit_ms < 0 or committed_ms < self._oldest_commit_ms:
+                self._oldest_commit_ms = committed_ms
+            if timestamp_ms > self._max_timestamp_ms:
+                self._max_timestamp_ms = timestamp_ms
+            self._batches += 1
+            self._size_bytes += size
+            if self._size_bytes >= limit:
                 complete.append(self._take())
-            self._append(batch)
-            if self._size_bytes >= self._rules.segment_bytes:
-                complete.append(self._take())
+                run = None
         return complete
 
     def rest(self, now_ms: int) -> GatheredSegment | None:
         """What is left, if it is old enough to be a segment by itself."""
-        if not self._runs or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
+        if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
         return self._take()
 
-    def _is_full_with(self, batch: BatchCoordinate) -> bool:
-        too_many = batch.last_offset - self._runs[0].base_offset > _MAX_RELATIVE_OFFSET
-        return too_many or self._size_bytes + batch.size_bytes > self._rules.segment_bytes
+    def _spans_too_many(self, last_offset: int) -> bool:
+        first = self._runs[0].base_offset if self._runs else self._open.base_offset if self._open else 0
+        return last_offset - first > _MAX_RELATIVE_OFFSET
 
-    def _append(self, batch: BatchCoordinate) -> None:
-        append_time_ms = batch.log_append_time_ms if batch.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
-        last = self._runs[-1] if self._runs else None
-        if (
-            last is not None
-            and last.object_key == batch.object_key
-            and last.byte_offset + last.size_bytes == batch.byte_offset
-            and last.append_time_ms == append_time_ms
-        ):
-            self._runs[-1] = last._replace(
-                size_bytes=last.size_bytes + batch.size_bytes, last_offset=batch.last_offset
-            )
-        else:
+    def _close_run(self) -> None:
+        run = self._open
+        if run is not None:
             self._runs.append(
                 WalRun(
-                    batch.object_key,
-                    batch.byte_offset,
-                    batch.size_bytes,
-                    batch.base_offset,
-                    batch.last_offset,
-                    append_time_ms,
+                    run.object_key,
+                    run.byte_offset,
+                    run.size_bytes,
+                    run.base_offset,
+                    run.last_offset,
+                    run.append_time_ms,
                 )
             )
-        if self._oldest_commit_ms < 0 or batch.log_append_time_ms < self._oldest_commit_ms:
-            self._oldest_commit_ms = batch.log_append_time_ms
-        self._batches += 1
-        self._size_bytes += batch.size_bytes
-        self._max_timestamp_ms = max(self._max_timestamp_ms, batch.max_timestamp_ms)
+            self._open = None
 
     def _take(self) -> GatheredSegment:
+        self._close_run()
         taken = GatheredSegment(
             tuple(self._runs),
             self._batches,
@@ -166,6 +170,25 @@ class SegmentGathering:
         )
         self._begin()
         return taken
+
+
+@dataclass(slots=True)
+class _OpenRun:
+    """A run that the next batch may go on."""
+
+    object_key: str
+    byte_offset: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+
+    def goes_on_with(self, object_key: str, start: int, append_time_ms: int) -> bool:
+        return (
+            start == self.byte_offset + self.size_bytes
+            and append_time_ms == self.append_time_ms
+            and object_key == self.object_key
+        )
 
 
 @dataclass(frozen=True, slots=True)

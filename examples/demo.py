@@ -4,8 +4,9 @@ Starts ``moldau dev`` on a temporary folder, whose topics are diskless: records 
 they are acknowledged. Produces a stream of orders with one ordinary Kafka client (librdkafka), kills the node
 without warning half-way, deletes its local cache of the topic, starts it again and produces the rest. Then
 another ordinary client (kafka-python) reads everything back, and the demo prints what lies in the object
-store. At last Spark exports the topic to a table and is asked about it, and the demo prints how many requests
-the node made of the store. Needs nothing but this repository and, for the table, Java: ``make demo``.
+store. At last Spark moves the topic into Kafka segments, exports it to a table and is asked about it, and the
+demo prints how many requests the node made of the store. Needs nothing but this repository and, for the
+table, Java: ``make demo``.
 """
 
 import json
@@ -141,7 +142,7 @@ def show_store(node: Node) -> None:
 
 
 def show_table(node: Node, acknowledged: set[int]) -> bool:
-    """Export the topic and ask the table about it; return whether it has every order once."""
+    """Consolidate and export the topic, and ask the table; return whether it has every order once."""
     reason = missing_packages() or missing_java()
     if reason is not None:
         console.print(f"[yellow]no table:[/] {reason}")
@@ -151,9 +152,13 @@ def show_table(node: Node, acknowledged: set[int]) -> bool:
     command = [sys.executable, str(script), node.bootstrap, TOPIC, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        console.print(f"[red]the export failed[/]: {done.stderr.strip()[-2000:]}")
+        console.print(f"[red]Spark's part failed[/]: {done.stderr.strip()[-2000:]}")
         return False
     found = json.loads(done.stdout.splitlines()[-1])
+    console.print(
+        f"[green]consolidated[/] into {found['segments']} Kafka segments"
+        f" ({found['segment_bytes'] / MIB:.1f} MiB) in {found['consolidated_s']:.1f} s"
+    )
     console.print(
         f"[green]exported[/] {found['records']:,} records to {found['files']} Parquet files"
         f" ({found['bytes'] / MIB:.1f} MiB) in {found['took_s']:.1f} s, lag {found['lag']}"
@@ -164,7 +169,8 @@ def show_table(node: Node, acknowledged: set[int]) -> bool:
     for row in found["best"]:
         table.add_row(row["customer"], f"{row['orders']:,}", f"{row['amount']:,.2f}")
     console.print(table)
-    return bool(found["rows"] == found["orders"] >= len(acknowledged) and not found["dead_letters"])
+    is_whole = found["rows"] == found["orders"] >= len(acknowledged)
+    return bool(is_whole and found["segments"] and not found["dead_letters"])
 
 
 def show_bill(node: Node) -> None:

@@ -15,6 +15,13 @@ from rich.console import Console
 
 console = Console()
 
+SETTINGS = (
+    # Spark consolidates at the end, and need not wait for an hour or 64 MiB.
+    "diskless.consolidation.enable=false",
+    "diskless.consolidation.segment.bytes=1048576",
+    "diskless.consolidation.max.age.ms=0",
+)
+
 
 class Node:
     """A ``moldau dev`` process on a folder."""
@@ -34,6 +41,8 @@ class Node:
         self._metrics_port = free_port()
         command = [sys.executable, "-m", "moldau", "dev", "--data", str(self.folder / "data")]
         command += ["--port", str(self._port), "--set", f"metrics.listener=127.0.0.1:{self._metrics_port}"]
+        for setting in SETTINGS:
+            command += ["--set", setting]
         log = open(self.folder / "node.log", "a")  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None

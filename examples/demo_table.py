@@ -1,7 +1,8 @@
-"""The demo's last act: the topic as a table, read back with Spark SQL.
+"""The demo's last act: the topic leaves the WAL for Kafka segments, and becomes a table that is asked about.
 
-Started by ``demo.py`` in a process of its own, with one Spark session for both: exports the topic to Parquet
-with its values decoded from JSON, asks the table a question, and prints what it found as one JSON line.
+Started by ``demo.py`` in a process of its own, with one Spark session for all: consolidates the topic,
+exports it to Parquet with its values decoded from JSON, asks the table with Spark SQL, and prints what it
+found as one JSON line.
 """
 
 import json
@@ -9,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
 from moldau.pipeline.export import ExportJob, export_once
 from moldau.pipeline.session import SparkPool
 from moldau.pipeline.values import json_format
@@ -25,6 +27,9 @@ def main(bootstrap: str, topic: str, folder: str) -> None:
     with SparkPool() as pool:
         session = pool.session()
         began = time.monotonic()
+        moved = consolidate_once(ConsolidateJob(bootstrap, (topic,)), pool.units("consolidate"))
+        consolidated_s = time.monotonic() - began
+        began = time.monotonic()
         job = ExportJob(bootstrap, topic, folder, "parquet", values=json_format(None))
         done = export_once(job, pool.units("export"))
         took_s = time.monotonic() - began
@@ -32,6 +37,9 @@ def main(bootstrap: str, topic: str, folder: str) -> None:
         assert total is not None
         best: list[Any] = session.sql(QUESTION.format(folder=folder)).limit(3).collect()
     found = {
+        "segments": moved["segments"],
+        "segment_bytes": moved["bytes"],
+        "consolidated_s": consolidated_s,
         "records": done.records,
         "files": len(done.files),
         "bytes": done.size_bytes,

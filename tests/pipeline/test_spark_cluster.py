@@ -42,7 +42,17 @@ format = "iceberg"
 value = "json"
 schema = "total INT"
 interval = 1
+[[job]]
+kind = "consolidate"
+interval = 1
 """
+SETTINGS = (
+    "diskless.consolidation.enable=false",
+    "diskless.consolidation.segment.bytes=20000",
+    "diskless.consolidation.max.age.ms=0",
+    "diskless.metadata.topic.num.partitions=2",
+    "remote.log.metadata.topic.num.partitions=2",
+)
 
 
 def produce(bootstrap: str) -> None:
@@ -67,6 +77,7 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
     with standalone_cluster(tmp_path) as cluster, log.open("wb") as errors:
         jobs.write_text(JOBS.format(master=cluster.master, java_options=JAVA_OPTIONS, folder=lake))
         command = [sys.executable, "-m", "moldau", "dev", "--data", str(tmp_path / "data"), "--port", "0"]
+        command += [word for setting in SETTINGS for word in ("--set", setting)]
         node = subprocess.Popen(
             [*command, "--pipeline-config", str(jobs)],
             stdout=subprocess.PIPE,
@@ -83,9 +94,10 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
             eventually(
                 lambda: sum(line.get("records", 0) for line in lines(log)) == RECORDS - 1, "the whole table"
             )
-            told = lines(log)
-            assert told[0]["ready"] == ["export-orders"]
-            metrics = f"http://127.0.0.1:{told[0]['metrics_port']}/metrics"
+            eventually(lambda: any(line.get("segments") for line in lines(log)), "segments")
+            (ready,) = [line for line in lines(log) if "ready" in line]
+            assert ready["ready"] == ["export-orders", "consolidate"]
+            metrics = f"http://127.0.0.1:{ready['metrics_port']}/metrics"
             with urllib.request.urlopen(metrics, timeout=60) as answer:
                 text = answer.read().decode()
             assert 'moldau_pipeline_Jobs_DeadLetters_total{job="export-orders",kind="export"} 1\n' in text

@@ -18,7 +18,9 @@ from moldau.pipeline.verify import VerifyJob, verify_once
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_INTERVAL_S: Final = 60.0
-USUAL_JOBS: Final[Mapping[str, Any]] = {"job": [{"kind": "verify", "interval": 600}]}
+USUAL_JOBS: Final[Mapping[str, Any]] = {
+    "job": [{"kind": "consolidate", "interval": 60}, {"kind": "verify", "interval": 3600}]
+}
 """Without a file."""
 
 

@@ -33,6 +33,8 @@ ENGINE_NAME: Final = "broker"
 DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
 _UNITS_AT_A_TIME: Final = 2
+_PLANS_A_ROUND: Final = 64
+"""Then the upkeep of all partitions comes again, though there always be something to build."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,9 @@ class BrokerEngine:
         await self._leader.tidy_all()
         total = 0
         try:
-            while self._is_enabled():
+            for _ in range(_PLANS_A_ROUND):
+                if not self._is_enabled():
+                    break
                 done = await self._carry_out_a_plan()
                 if not done:
                     break  # nothing to do, or something is wrong: not at once again

@@ -34,13 +34,6 @@ class ClusterPlan:
     places: Mapping[int, RemotePlace] = field(default_factory=dict)
     """Where each leader keeps remote segments."""
 
-    def leader_of(self, segment_id: UUID) -> int:
-        """The broker that planned a segment, and is to be told of its copy."""
-        for broker_id, plan in self.plans.items():
-            if any(work.segment.segment_id == segment_id for work in plan.work):
-                return broker_id
-        raise KeyError(segment_id)
-
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to build."""
@@ -96,9 +89,12 @@ async def publish_everywhere(
     A leader that does not answer leaves NETWORK_EXCEPTION: the same may be told again.
     """
     brokers = await _brokers(client)
+    leaders = {
+        work.segment.segment_id: broker_id for broker_id, one in plan.plans.items() for work in one.work
+    }
     by_leader: dict[int, list[BuiltCopy]] = {}
     for copy in copies:
-        by_leader.setdefault(plan.leader_of(copy.segment_id), []).append(copy)
+        by_leader.setdefault(leaders[copy.segment_id], []).append(copy)
     outcomes: dict[UUID, PublishedSegment] = {}
     for broker_id, some in by_leader.items():
         request = ConsolidationPublishRequest(

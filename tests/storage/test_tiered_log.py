@@ -127,3 +127,29 @@ def test_a_lost_checkpoint_of_log_starts_is_made_up_for_by_the_epochs(box: Any) 
 
 def test_a_topic_that_is_not_tiered_any_more_begins_with_what_is_local(box: Any) -> None:
     assert restart(box, LogConfig()) == (3, 3, -1)
+
+
+def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> None:
+    log = open_log(box)
+    append_segments(box, log, 4)
+    log.highest_copied_offset = 1
+    log.delete_old_segments(box.clock.time_ms)
+    log.update_log_start_offset(3)
+    killed = open_log(box)
+    assert (killed.log_start_offset, killed.local_log_start_offset) == (3, 3)
+    killed.update_log_start_offset(4)
+    killed = open_log(box)
+    assert (killed.log_start_offset, killed.log_end_offset) == (4, 4)
+
+
+def test_lost_epochs_begin_where_the_log_does(box: Any) -> None:
+    log = open_log(box, LogConfig())
+    append_segments(box, log, 2, epoch=3)
+    append_segments(box, log, 2, epoch=4)
+    log.close()
+    box.disk.remove("/data/t-0/leader-epoch-checkpoint")
+    for _ in range(2):
+        log = PartitionLog.open(box.machine, "/data/t-0", NAME, LogConfig(), clean_shutdown=True)
+        assert log.log_start_offset == 0
+        assert log.epoch_for_offset(0) == 3
+        log.close()

@@ -251,6 +251,11 @@ class PartitionLog(StagingLog):
                 if truncations == self._truncations:
                     self.flushed_offset = max(self.flushed_offset, end_offset)
 
+    async def sync_folder(self) -> None:
+        """Make the removal of segments durable."""
+        with self.guarded("syncing"):
+            await self._machine.workers.run(self._machine.disk.sync_dir, self.directory)
+
     def is_flush_due(self) -> bool:
         """Whether a segment was sealed since the last flush, or ``flush.ms`` has passed."""
         segments = self._segments

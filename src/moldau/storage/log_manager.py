@@ -371,10 +371,11 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                paths = log.delete_old_segments(now_ms, max_segments=budget)
-                budget -= sum(path.endswith(".log.deleted") for path in paths)
-                for path in paths:
-                    self._remove_later(path, log.config.file_delete_delay_ms)
+                while budget > 0 and (paths := log.delete_old_segments(now_ms, max_segments=1)):
+                    budget -= 1
+                    self.remove_files_later(log, paths)
+                    # One by one: after a loss of power there must be no gap behind a segment that came back.
+                    await log.sync_folder()
             await asyncio.sleep(0)
         await self._remove_due()
 

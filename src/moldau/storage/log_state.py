@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, Self
 
-from moldau.records.batch import BatchHeader
+from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.file_names import LEADER_EPOCHS
 from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
@@ -50,6 +50,9 @@ class LogState:
         self.awaits_config = False
         """Whether its topic's configuration is not known yet, so that nothing may be taken away."""
         self.log_start_offset = 0
+        self._start_by_epochs = 0
+        self._epochs_are_lost = False
+        """Those of the remote part, too: what was learned anew is not written down before they are found."""
         self.highest_copied_offset = -1
         """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
         self.high_watermark = 0
@@ -115,13 +118,22 @@ class LogState:
         if not loaded.segments or segments.end_offset < log_start_offset:
             segments.restart_at(log_start_offset)
         epochs = self.leader_epochs = self._epoch_file.load()
-        self.log_start_offset = _first_offset(log_start_offset, epochs, segments.segments[0].base_offset)
+        # The epochs are cut at the log's start, at once and durably, whenever it moves: the checkpoint may
+        # be older, or lost. Without a remote tier they may also just begin behind a hole.
+        earliest = epochs.earliest
+        if earliest is not None:
+            self._start_by_epochs = min(earliest.start_offset, segments.end_offset)
+        first_offset = segments.segments[0].base_offset
+        self.log_start_offset = max(log_start_offset, min(self._start_by_epochs, first_offset))
         self.flushed_offset = min(recovery_point, segments.end_offset)
         if clean_shutdown and loaded.rebuilt_from is None:
             self.flushed_offset = segments.end_offset
         self._saved_epochs = epochs.entries
         epochs.truncate_from_end(segments.end_offset)
         epochs.truncate_from_start(self.log_start_offset)
+        if not self._saved_epochs and segments.size_bytes:
+            self._epochs_are_lost = True
+            self._learn_first_epoch()
         self.high_watermark = self.log_start_offset
         self.producers.load(
             segments,
@@ -134,17 +146,21 @@ class LogState:
         self._last_epoch = self._latest_epoch()
 
     def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
-        """The epochs of offsets before the first local segment were lost, and are found again."""
+        """The epochs of offsets before the first local segment, if they were lost; none if there are none."""
         with self.guarded("writing the leader epochs of"):
+            self._epochs_are_lost = False
             self.leader_epochs.extend_back(entries)
             self.leader_epochs.truncate_from_start(self.log_start_offset)
             self._save_epochs()
 
     def settle_start(self) -> None:
-        """Without a remote tier a log begins with its first local segment."""
-        first_offset = self._segments.segments[0].base_offset
-        if self.log_start_offset < first_offset and not self._config.remote_storage_enable:
-            self._move_start(first_offset)
+        """With the configuration it is known whether anything lies before the first local segment."""
+        tiered = self._config.remote_storage_enable
+        start = self._start_by_epochs if tiered else self._segments.segments[0].base_offset
+        if self._epochs_are_lost and not tiered:
+            self.restore_epochs(())
+        if self.log_start_offset < start:
+            self._move_start(start)
 
     def _move_start(self, offset: int) -> None:
         """The caller has made sure that it is a move up, to what is not above the end."""
@@ -153,6 +169,14 @@ class LogState:
         self.leader_epochs.truncate_from_start(offset)
         self.producers.state.advance_log_start(offset)
         self._save_epochs()
+
+    def _learn_first_epoch(self) -> None:
+        """The epochs were lost: the first batch knows its own, so that they begin where the log does."""
+        segment = self._segments.segments[0]
+        if segment.size_bytes:
+            header = parse_header(segment.file.read_at(0, HEADER_SIZE_BYTES))
+            if header.partition_leader_epoch >= 0:
+                self.leader_epochs.assign(header.partition_leader_epoch, segment.base_offset)
 
     def _learn_epoch(self, header: BatchHeader) -> None:
         if header.partition_leader_epoch > self._latest_epoch():
@@ -171,7 +195,7 @@ class LogState:
         self._last_epoch = epoch
 
     def _save_epochs(self) -> None:
-        if self.leader_epochs.entries != self._saved_epochs:
+        if self.leader_epochs.entries != self._saved_epochs and not self._epochs_are_lost:
             self._epoch_file.save(self.leader_epochs)
             self._saved_epochs = self.leader_epochs.entries
 
@@ -270,17 +294,3 @@ class LogState:
             self._failure = KafkaError(ErrorCode.kafka_storage_error, message)
             with contextlib.suppress(OSError):
                 self._segments.abandon()
-
-
-def _first_offset(checkpointed: int, epochs: LeaderEpochs, first_local_offset: int) -> int:
-    """Where a log begins; perhaps before its first segment, if that is in the remote tier.
-
-    The epochs are cut at the log's start, at once and durably, whenever it moves; the checkpoint may be
-    older, or lost.
-    """
-    if checkpointed >= first_local_offset:
-        return checkpointed
-    earliest = epochs.earliest
-    if earliest is None:
-        return checkpointed
-    return min(max(checkpointed, earliest.start_offset), first_local_offset)

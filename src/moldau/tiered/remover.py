@@ -190,7 +190,7 @@ class RemotePartitionRemover:
         metadata = self._around.metadata
         known = await metadata.remote_log_partitions()
         begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
-        for partition in {*begun, *self._strays(known)}:
+        for partition in dict.fromkeys((*begun, *self._strays(known))):
             if partition not in self._jobs:
                 self.delete_partition(partition)
 

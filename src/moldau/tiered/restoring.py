@@ -25,6 +25,7 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
     What the previous leader has deleted while this replica did not hear of it is no part of the log.
     """
     if log.log_start_offset >= log.local_log_start_offset:
+        log.restore_epochs(())
         return
     finished = [
         segment
@@ -36,6 +37,8 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
         newest = max(finished, key=lambda segment: (segment.leader_epochs[-1].epoch, segment.end_offset))
         log.restore_epochs(await _epochs_of(around, newest))
         logger.warning("the leader epochs of %s were restored from %s", partition, newest.id)
+    else:
+        log.restore_epochs(())
     first_offset = _first_remote_offset(finished, log)
     if first_offset > log.log_start_offset:
         logger.warning("%s begins at offset %d: nothing is before it", partition, first_offset)

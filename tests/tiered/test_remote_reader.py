@@ -1,0 +1,284 @@
+"""Remote reads: which batches they give, in which limits, and what happens when the tier cannot answer."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remote_house import PARTITION, House
+
+from moldau.records.batch import iter_headers
+from moldau.replication.partition import AbortedTransaction, ReadOutcome
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.leader_epochs import LeaderEpochs
+from moldau.tiered.lineage import FixedEpoch, LogLineage
+from moldau.tiered.offset_search import RemoteOffsetSearch
+from moldau.tiered.quota import QuotaSettings
+from moldau.tiered.reader import ReaderSettings
+from moldau.tiered.reading import RemoteRange
+from moldau.tiered.storage_manager import RemoteStorageError
+
+Story = Callable[[House], Awaitable[None]]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Story], None]:
+    async def told(story: Story) -> None:
+        house = House(tmp_path)
+        await house.indexes.start()
+        async with asyncio.timeout(30):
+            await story(house)
+        await house.reader.close()
+        await house.indexes.close()
+
+    return lambda story: asyncio.run(told(story))
+
+
+def offsets(found: ReadOutcome) -> list[tuple[int, int]]:
+    """First and last offset of each batch."""
+    assert found.error is ErrorCode.none
+    content = memoryview(b"".join(found.views))
+    headers = [header for _, header in iter_headers(content)]
+    assert sum(header.size_bytes for header in headers) == len(content) == found.size_bytes
+    return [(header.base_offset, header.last_offset) for header in headers]
+
+
+def test_every_offset_in_every_limit_reads_what_the_log_had(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        for count in (1, 2, 3, 1, 5, 2):
+            house.append(*(b"x" * 40 * n for n in range(count)))
+            house.append(b"y" * 300)
+            house.log.roll()
+        expected: dict[tuple[int, int, bool], bytes] = {}
+        limits = (1, 100, 500, 2_000)
+        for offset in range(house.log.log_end_offset):
+            for limit in limits:
+                for whole in (True, False):
+                    found = house.log.read(offset, limit, min_one_batch=whole)
+                    expected[offset, limit, whole] = b"".join(found.views)
+        await house.copying.run()
+        house.free()
+        assert house.log.local_log_start_offset == house.log.log_end_offset == 20
+        for (offset, limit, whole), content in expected.items():
+            found = await house.read(offset, limit, min_one_batch=whole)
+            assert b"".join(found.views) == content, (offset, limit, whole)
+
+    play(story)
+
+
+def test_reading_on_needs_no_index(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1, batches=30)
+        await house.copying.run()
+        house.free()
+        first = offsets(await house.read(0, 700))
+        before = house.faults.count
+        second = offsets(await house.read(first[-1][1] + 1, 700))
+        assert second[0][0] == first[-1][1] + 1
+        assert house.faults.count == before + 1, "one ranged read"
+
+    play(story)
+
+
+def test_what_an_old_leader_wrote_beyond_its_epoch_is_not_read(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1, batches=6, epoch=0)
+        await house.copying.run()
+        history = LeaderEpochs(house.log.leader_epochs.entries)
+        history.assign(5, 4)
+        wanted = house.wanted(0)
+        other = RemoteRange(
+            partition=PARTITION, lineage=LogLineage(history), end_offset=6, log_start=lambda: 0
+        )
+        assert other.bound_at(0, house.metadata.cache.list()[0]) == 4
+        found = await house.reader.fetch(replace(wanted, lineage=LogLineage(history), end_offset=6))
+        assert found.next_offset == 4
+        with pytest.raises(RemoteStorageError):
+            await house.reader.fetch(replace(wanted, lineage=LogLineage(history), end_offset=6, offset=4))
+
+    play(story)
+
+
+def test_one_epoch_for_ever_reads_too(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        await house.copying.run()
+        wanted = replace(house.wanted(4), lineage=FixedEpoch(), end_offset=6)
+        assert offsets(await house.reader.read(wanted, ReadOutcome())) == [(4, 4), (5, 5)]
+
+    play(story)
+
+
+def test_aborted_transactions_are_told_wherever_their_marker_is(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.append(b"a", producer=(7, 0))
+        house.append(b"b", producer=(8, 0))
+        house.log.roll()
+        house.append(b"plain")
+        house.end_transaction(7, commit=False)
+        house.log.roll()
+        house.append(b"plain")
+        house.log.roll()
+        house.end_transaction(8, commit=False)
+        house.append(b"c", producer=(9, 0))
+        house.end_transaction(9, commit=True)
+        await house.copying.run()
+        house.free()
+        assert house.log.local_log_start_offset == 5
+        known = {7: AbortedTransaction(7, 0), 8: AbortedTransaction(8, 1)}
+        found = await house.read(0, read_committed=True)
+        assert offsets(found) == [(0, 0), (1, 1)]
+        assert sorted(found.aborted or ()) == [known[7], known[8]]
+        found = await house.read(4, read_committed=True)
+        assert found.aborted == [known[8]], "the first one was over"
+        assert (await house.read(0)).aborted is None
+
+    play(story)
+
+
+def test_a_failed_tier_is_an_error_of_the_server_and_a_deleted_offset_is_out_of_range(
+    play: Callable[[Story], None],
+) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        await house.copying.run()
+        house.free()
+        house.faults.fail_at = house.faults.count + 1
+        assert (await house.read(0)).error is ErrorCode.unknown_server_error
+        assert offsets(await house.read(0)) == [(0, 0), (1, 1), (2, 2)]
+        await house.storage.objects.delete(await house.storage.keys())
+        assert (await house.read(1)).error is ErrorCode.unknown_server_error
+        house.log.update_log_start_offset(4)
+        assert (await house.read(1)).error is ErrorCode.offset_out_of_range
+
+    play(story)
+
+
+def test_where_no_batch_is_left_before_the_local_part_that_is_read(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        await house.copying.run()
+        house.free()
+        # As if compaction had taken the last batch of the first segment before the topic was tiered.
+        first, second = sorted(await house.storage.keys())[1], sorted(await house.storage.keys())[3]
+        assert first.endswith(".log")
+        content = bytes(await house.storage.objects.fetch(first, 0, 80))
+        size = int.from_bytes(content[8:12], "big") + 12
+        metadata = house.metadata.cache.list()
+        for segment, key in zip(metadata, (first, second), strict=True):
+            whole = await house.storage.objects.fetch(key, 0, segment.segment_size_bytes)
+            await house.storage.objects.delete([key])
+            await house.storage.objects.upload(key, bytes(whole[: 2 * size]), 2 * size)
+            house.metadata.cache.put(replace(segment, segment_size_bytes=2 * size))
+        assert offsets(await house.read(2)) == [(3, 3), (4, 4)], "the next segment goes on"
+        behind = ReadOutcome(high_watermark=99)
+        assert await house.read(5, read_behind=lambda: behind) == behind
+
+    play(story)
+
+
+class Gate:
+    """Keeps every read of a segment waiting."""
+
+    def __init__(self, house: House) -> None:
+        self.open = asyncio.Event()
+        self.waiting = 0
+        self.reached = asyncio.Event()
+        fetch = house.storage.fetch_log_segment
+
+        async def gated(*arguments: Any) -> memoryview:
+            self.waiting += 1
+            self.reached.set()
+            await self.open.wait()
+            return await fetch(*arguments)
+
+        house.storage.fetch_log_segment = gated  # type: ignore[method-assign]
+
+
+def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1)
+        await house.copying.run()
+        house.free()
+        reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
+        gate = Gate(house)
+        known = ReadOutcome(high_watermark=3, log_start_offset=0)
+        assert await reader.read(house.wanted(0), known) == known, "no records and no error: ask again"
+        assert await reader.read(house.wanted(0), known) == known
+        assert gate.waiting == 1, "the same read"
+        gate.open.set()
+        await asyncio.sleep(0)
+        while not offsets(await reader.read(house.wanted(0), known)):
+            pass
+        assert gate.waiting == 1
+
+    play(story)
+
+
+def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1, batches=6)
+        await house.copying.run()
+        house.free()
+        reader = house.new_reader(ReaderSettings(threads=1, max_pending_tasks=1, fetch_max_wait_ms=60_000))
+        gate = Gate(house)
+        first, second = (reader.read(house.wanted(offset), ReadOutcome()) for offset in (0, 1))
+        await gate.reached.wait()
+        assert reader.pool.waiting_count == 1
+        refused = reader.read(house.wanted(2), ReadOutcome())
+        assert refused.done()
+        assert not refused.result().size_bytes
+        gate.open.set()
+        assert offsets(await first)[0] == (0, 0)
+        assert offsets(await second)[0] == (1, 1)
+        assert reader.pool.idle_share == 1.0
+
+    play(story)
+
+
+def test_reads_beyond_the_quota_are_put_off(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1, batches=6)
+        await house.copying.run()
+        house.free()
+        quota = QuotaSettings(bytes_per_second=1)
+        reader = house.new_reader(ReaderSettings(fetch_quota=quota))
+        assert offsets(await reader.read(house.wanted(0), ReadOutcome()))
+        assert (await reader.read(house.wanted(1), ReadOutcome())).size_bytes == 0
+        reader.settings = ReaderSettings()
+        assert offsets(await reader.read(house.wanted(1), ReadOutcome()))
+
+    play(story)
+
+
+def test_times_are_searched_in_the_remote_part_alone(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        start_ms = house.clock.time_ms
+        house.fill(3)
+        await house.copying.run()
+        house.free()
+        search = RemoteOffsetSearch(house.reader)
+        wanted = RemoteRange(
+            partition=PARTITION,
+            lineage=LogLineage(house.log.leader_epochs),
+            end_offset=8,
+            log_start=lambda: 0,
+        )
+        for offset in range(8):
+            found = await search.find_timestamp(wanted, 0, start_ms + 1_000 * offset - 1)
+            assert found is not None
+            assert (found.offset, found.timestamp_ms) == (offset, start_ms + 1_000 * offset)
+        assert await search.find_timestamp(wanted, 0, start_ms + 8_000) is None, "it lies behind"
+        found = await search.find_timestamp(wanted, 5, 0)
+        assert found is not None
+        assert found.offset == 5, "the log begins there"
+        latest = await search.find_max_timestamp(wanted, 0, -1)
+        assert latest is None or latest.offset <= 7
+        house.faults.fail_at = house.faults.count + 1
+        with pytest.raises(KafkaError) as caught:
+            await search.find_timestamp(wanted, 0, start_ms + 1)
+        assert caught.value.code is ErrorCode.unknown_server_error
+
+    play(story)

@@ -137,12 +137,16 @@ class SegmentKeeper:
         return here
 
     async def fence(self, led: LedPartition) -> PrunedPartition:
-        """Where the partition stands, no older leader moving it any more, and the metadata up to there."""
+        """Where the partition stands, no older leader moving it any more, and the metadata up to there.
+
+        Raises ``TimeoutError`` when the metadata do not come that far.
+        """
         here = await self._wal.prune(_prune_call(led, FENCE_ONLY, FENCE_ONLY, -1))
         _check(here)
         if here.remote_metadata_position >= 0:
             number = self._metadata_partition(led.partition)
-            await self.metadata.wait_applied(MetadataPosition(number, here.remote_metadata_position))
+            async with asyncio.timeout(_READY_TIMEOUT_S):
+                await self.metadata.wait_applied(MetadataPosition(number, here.remote_metadata_position))
         return here
 
     async def _adopt(

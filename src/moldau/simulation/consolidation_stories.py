@@ -23,6 +23,5 @@ def consolidation() -> Scenario:
 
 
 def consolidation_power() -> Scenario:
-    """Losses of power too, where the log of remote metadata is synced at every append."""
-    properties = {**_PROPERTIES, "log.flush.interval.messages": "1"}
-    return story((*ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), properties, ConsolidationAfterlife)
+    """Losses of power too."""
+    return story((*ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _PROPERTIES, ConsolidationAfterlife)

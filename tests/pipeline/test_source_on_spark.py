@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -134,6 +135,38 @@ def test_a_stream_goes_on_where_its_checkpoint_says(
     rows = spark.read.parquet(str(tmp_path / "table")).collect()
     assert sorted(int(row.value) for row in rows) == list(range(150))
     assert {row.partition for row in rows} == {0, 1, 2}
+
+
+def test_a_stream_writes_each_batch_once(
+    spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path
+) -> None:
+    create(node, "sunk", 2)
+
+    def run() -> None:
+        stream = spark.readStream.format("moldau").option("kafka.bootstrap.servers", node.bootstrap_servers)
+        frame = stream.options(subscribe="diskless", startingOffsets="earliest", includeHeaders="true").load()
+        sink = frame.select("key", "value", "headers").writeStream.format("moldau").trigger(availableNow=True)
+        options = {"topic": "sunk", "kafka.bootstrap.servers": node.bootstrap_servers}
+        run_once(sink.options(checkpointLocation=str(tmp_path / "checkpoint"), **options).start())
+
+    run()
+    # As if the driver had been killed before it noted that the batch was done: Spark runs it again.
+    shutil.rmtree(tmp_path / "checkpoint" / "commits")
+    run()
+    rows = reader(spark, node, subscribe="sunk", includeHeaders="true").collect()
+    assert sorted(int(row.key) for row in rows) == list(range(RECORDS))
+    assert {int(row.value) % 2 for row in rows if row.headers} == {1}
+    assert {row.partition for row in rows} == {0, 1}
+
+
+@pytest.mark.parametrize("topic", ["batch-diskless", "batch-classic"])
+def test_a_batch_job_writes_rows(spark: SparkSession, node: moldau.testing.Node, topic: str) -> None:
+    create(node, topic, 2, {"diskless.enable": str(topic == "batch-diskless").lower()})
+    rows = spark.range(100).selectExpr("CAST(id AS STRING) AS value", "CAST(id % 2 AS INT) AS partition")
+    writer = rows.write.format("moldau").mode("append")
+    writer.options(**{"kafka.bootstrap.servers": node.bootstrap_servers, "topic": topic}).save()
+    found = reader(spark, node, subscribe=topic).collect()
+    assert sorted((int(row.value), row.partition) for row in found) == [(n, n % 2) for n in range(100)]
 
 
 def test_what_spark_has_consolidated_is_read_as_before(

@@ -21,7 +21,8 @@ def parsed(**options: str) -> SourceOptions:
 
 
 def test_names_are_known_in_any_case() -> None:
-    options = parsed(SUBSCRIBE="a, b", failondataloss="FALSE", **{"Diskless.Storage.URL": "s3://bucket"})
+    storage = {"Diskless.Storage.URL": "s3://bucket"}
+    options = parsed(SUBSCRIBE="a, b", failondataloss="FALSE", checkpointLocation="/here", **storage)
     assert options.topics == {"a": None, "b": None}
     assert not options.fail_on_data_loss
     assert options.storage == {"diskless.storage.url": "s3://bucket"}

@@ -58,6 +58,11 @@ class ObstoreStorage:
         self._store = store
         self._name = name
 
+    @property
+    def store(self) -> ObjectStore:
+        """For what brokers do not ask of a store."""
+        return self._store
+
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
         view = check_length(key, data, length)

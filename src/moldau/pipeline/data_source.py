@@ -13,10 +13,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from moldau.client.cluster import Client
+from moldau.client.errors import ToolError
 from moldau.pipeline import filters
 from moldau.pipeline.columns import Columns
 from moldau.pipeline.filters import Narrowing
 from moldau.pipeline.planning import OffsetRange, Source
+from moldau.pipeline.sink import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
 from moldau.pipeline.snapshot import TopicRanges, offsets_at, pin
 from moldau.pipeline.source_options import LATEST, check_batch, parse_options
 from moldau.pipeline.source_units import UnitPartition, ask, plan
@@ -52,6 +54,17 @@ class MoldauDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> MoldauStreamReader:
         return MoldauStreamReader(schema, self.parsed)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MoldauWriter:
+        return MoldauWriter(self._target(schema, overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> MoldauStreamWriter:
+        return MoldauStreamWriter(self._target(schema, overwrite))
+
+    def _target(self, schema: StructType, overwrite: bool) -> SinkTarget:
+        if overwrite:
+            raise ToolError("topics are only appended to: mode('append')")
+        return find_target(self.parsed, schema)
 
 
 class MoldauReader(DataSourceReader):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from moldau.client.errors import ToolError
+from moldau.records.compression import Compression
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -14,6 +15,7 @@ LATEST: Final = -1
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ISOLATION: Final = "kafka.isolation.level"
+COMPRESSION: Final = "kafka.compression.type"
 STORAGE_PREFIX: Final = "diskless.storage."
 _KNOWN: Final = (
     BOOTSTRAP,
@@ -33,9 +35,12 @@ _KNOWN: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "topic",
+    COMPRESSION,
     "readFrom",
 )
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark passes on of its own."""
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
 TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
@@ -78,6 +83,8 @@ class SourceOptions:
     from_brokers: bool
     topic: str | None
     """Where a sink writes rows to."""
+    compression: Compression
+    """Of what a sink writes."""
 
     @property
     def reads(self) -> bool:
@@ -116,6 +123,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         storage=storage,
         from_brokers=read_from == "brokers",
         topic=found.get("topic"),
+        compression=_compression(found.get(COMPRESSION, "none")),
     )
 
 
@@ -152,13 +160,20 @@ def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
         if key.lower().startswith(STORAGE_PREFIX):
             storage[key.lower()] = value
             continue
-        if key.lower() == "path" and not value:
+        if key.lower() in _SPARKS_OWN:
             continue
         name = _BY_LOWER_CASE.get(key.lower())
         if name is None:
             raise ToolError(f"option {key!r} is not supported; these are: {', '.join(_KNOWN)}")
         found[name] = value
     return found, storage
+
+
+def _compression(name: str) -> Compression:
+    try:
+        return Compression.of_name(name)
+    except KeyError:
+        raise ToolError(f"option {COMPRESSION!r} is none, gzip, snappy, lz4 or zstd, not {name!r}") from None
 
 
 def _check_pattern(pattern: str) -> None:

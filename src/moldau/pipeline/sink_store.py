@@ -1,0 +1,168 @@
+"""Objects that a sink writes: whole ones, and ones that only the first writer makes."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Final, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError
+
+from moldau.objects.factory import StorageSettings
+from moldau.objects.obstore_errors import OBSTORE_ERRORS, translated
+from moldau.objects.obstore_storage import open_obstore
+from moldau.objects.storage import Buffer, ObjectNotFoundError, StorageError
+from moldau.runtime.entropy import SystemEntropy
+
+T = TypeVar("T")
+
+TRIES: Final = 5
+BACKOFF_S: Final = 0.2
+
+
+class SinkStore(Protocol):
+    """Calls may raise :class:`StorageError`."""
+
+    async def put(self, key: str, content: Buffer) -> None:
+        """Store an object, durably."""
+        ...
+
+    async def create(self, key: str, content: Buffer) -> bool:
+        """Store an object unless there is one: false then."""
+        ...
+
+    async def read(self, key: str) -> bytes | None:
+        """All of an object; ``None`` where there is none."""
+        ...
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects; those that are absent count as removed."""
+        ...
+
+
+def open_sink_store(settings: StorageSettings) -> SinkStore:
+    """Raises :class:`StorageError` for a store that a sink cannot use."""
+    parts = urlsplit(settings.url)
+    if settings.class_name is not None:
+        raise StorageError(f"a sink does not know {settings.class_name}", transient=False)
+    if parts.scheme == "file":
+        return FileSinkStore(unquote(parts.path))
+    return ObstoreSinkStore(settings)
+
+
+class FileSinkStore:
+    """Files of a folder that all tasks see. A name appears with all its content, or not."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    async def put(self, key: str, content: Buffer) -> None:
+        temporary = self._write(key, content)
+        os.replace(temporary, self._path(key))
+        self._sync_folder(key)
+
+    async def create(self, key: str, content: Buffer) -> bool:
+        temporary = self._write(key, content)
+        try:
+            os.link(temporary, self._path(key))
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        self._sync_folder(key)
+        return True
+
+    async def read(self, key: str) -> bytes | None:
+        try:
+            with open(self._path(key), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(key))
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _write(self, key: str, content: Buffer) -> str:
+        temporary = f"{self._path(key)}.{SystemEntropy().uuid4().hex}.uploading"
+        try:
+            os.makedirs(os.path.dirname(temporary), exist_ok=True)
+            with open(temporary, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise StorageError(f"{key}: {error.strerror}", transient=False) from error
+        return temporary
+
+    def _sync_folder(self, key: str) -> None:
+        descriptor = os.open(os.path.dirname(self._path(key)), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class ObstoreSinkStore:
+    """S3 and the like; ``create`` needs a store with conditional writes."""
+
+    def __init__(self, settings: StorageSettings) -> None:
+        self._store = open_obstore(settings.url, settings.options).store
+
+    async def put(self, key: str, content: Buffer) -> None:
+        await _again(
+            key, lambda: obstore.put_async(self._store, key, memoryview(content), use_multipart=False)
+        )
+
+    async def create(self, key: str, content: Buffer) -> bool:
+        first = True
+
+        async def attempt() -> bool:
+            nonlocal first
+            is_first, first = first, False
+            try:
+                await obstore.put_async(
+                    self._store, key, memoryview(content), mode="create", use_multipart=False
+                )
+            except AlreadyExistsError:
+                # An answer may have been lost: then it is ours after all.
+                return not is_first and await self.read(key) == bytes(content)
+            return True
+
+        return await _again(key, attempt)
+
+    async def read(self, key: str) -> bytes | None:
+        async def attempt() -> bytes:
+            return bytes(await (await obstore.get_async(self._store, key)).bytes_async())
+
+        try:
+            return await _again(key, attempt)
+        except ObjectNotFoundError:
+            return None
+
+    async def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            with contextlib.suppress(ObjectNotFoundError):
+                await _again(key, partial(obstore.delete_async, self._store, key))
+
+
+async def _again(key: str, call: Callable[[], Awaitable[T]]) -> T:
+    """Call until it works, or fails for good."""
+    for attempt in range(TRIES):
+        try:
+            return await call()
+        except OBSTORE_ERRORS as error:
+            failure = translated(error, key)
+            if not failure.transient or attempt == TRIES - 1:
+                raise failure from error
+        await asyncio.sleep(BACKOFF_S * 2**attempt)
+    raise AssertionError("the last try returns or raises")

@@ -14,32 +14,37 @@ from moldau.client.cluster import parse_bootstrap
 MIB = 1024**2
 
 
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option("--topic", "-t", metavar="TOPIC", help="A diskless topic; may be repeated. All by default."),
+]
+OnceOption = Annotated[
+    bool, typer.Option("--once", help="Consolidate what makes segments now, and end: the default.")
+]
+IntervalOption = Annotated[
+    float | None,
+    typer.Option("--interval", metavar="SECONDS", min=0.1, help="Do that every so often, until stopped."),
+]
+UnitOption = Annotated[
+    int, typer.Option("--unit-mib", metavar="N", min=1, help="What a task builds, in memory.")
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage",
+        metavar="KEY=VALUE",
+        help="diskless.storage.* or rsm.config.* as far as the brokers do not tell it; may be repeated.",
+    ),
+]
+
+
 def consolidate(
-    topics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic", "-t", metavar="TOPIC", help="A diskless topic; may be repeated. All by default."
-        ),
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Consolidate what makes segments now, and end: the default.")
-    ] = False,
-    interval_s: Annotated[
-        float | None,
-        typer.Option("--interval", metavar="SECONDS", min=0.1, help="Do that every so often, until stopped."),
-    ] = None,
+    topics: TopicsOption = None,
+    once: OnceOption = False,
+    interval_s: IntervalOption = None,
     master: MasterOption = None,
-    unit_mib: Annotated[
-        int, typer.Option("--unit-mib", metavar="N", min=1, help="What a task builds, in memory.")
-    ] = 128,
-    storage: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--storage",
-            metavar="KEY=VALUE",
-            help="diskless.storage.* or rsm.config.* as far as the brokers do not tell it; may be repeated.",
-        ),
-    ] = None,
+    unit_mib: UnitOption = 128,
+    storage: StorageOption = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,

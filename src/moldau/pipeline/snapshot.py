@@ -9,7 +9,7 @@ from moldau.client.cluster import Client, Topic
 from moldau.client.errors import ToolError
 from moldau.pipeline.planning import OffsetRange, Source
 from moldau.pipeline.source_options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
-from moldau.pipeline.wal_access import find_wal_access
+from moldau.pipeline.wal_access import find_wal_access, high_watermarks
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,12 @@ async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
     """The ranges of a batch query now. Raises :class:`ToolError` for offsets that are not there."""
     pinned = []
     for found in await find_topics(client, options):
+        source = await source_of(client, options, found.topic)
         firsts = await first_offsets(client, found)
         ends = await end_offsets(client, options, found)
+        if source.wal is not None and not options.committed_only:
+            known = await high_watermarks(client, found.topic, source.wal)
+            ends = {partition: max(end, known.get(partition, end)) for partition, end in ends.items()}
         starts = await _resolved(client, options.starting, found, firsts, ends)
         stops = await _resolved(client, _ending(options), found, firsts, ends)
         ranges = [
@@ -72,7 +76,6 @@ async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
                      firsts[partition], ends[partition])
             for partition in found.partitions
         ]  # fmt: skip
-        source = await source_of(client, options, found.topic)
         pinned.append(TopicRanges(source, tuple(one for one in ranges if one.end > one.start)))
     return pinned
 

@@ -120,6 +120,18 @@ async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]
     return WalAccess(coordinators, storage)
 
 
+async def high_watermarks(client: Client, topic: Topic, access: WalAccess) -> dict[int, int]:
+    """Where partitions end, told by who decides it: a leader may hear of a commit a moment later."""
+    asking, ends = Coordinators(client), dict[int, int]()
+    by_owner: dict[int, dict[int, int]] = {}
+    for partition, coordinator_id in access.coordinators.items():
+        by_owner.setdefault(coordinator_id, {})[partition] = 0
+    for coordinator_id, offsets in by_owner.items():
+        for row in await asking.find(coordinator_id, topic.topic_id, offsets, 1):
+            ends[row.partition_index] = row.high_watermark
+    return ends
+
+
 async def _find_owners(client: Client, topic: Topic) -> dict[int, int]:
     """Partitions by coordinator: each is asked which it has."""
     (row,) = (await client.metadata([METADATA_TOPIC])).topics

@@ -11,6 +11,7 @@ from bench.diskless import DEFAULT_STORES, bench_diskless
 from bench.measure import BUSY_SHARE, Sample, measure, median_sample, watch_idle
 from bench.plan import FULL, LATENCY_LINGER_MS, PARTITION_COUNTS, QUICK, RECORD_SIZES, Plan, topic
 from bench.report import Report, environment, megabytes, rounded
+from bench.tiered import bench_tiered
 
 LONG_POLLS = 1000
 LONG_POLL_MS = 500
@@ -122,7 +123,8 @@ PARTS = {
 }
 DISKLESS = "diskless"
 CONSOLIDATION = "consolidation"
-OF_THEIR_OWN = (DISKLESS, CONSOLIDATION)
+TIERED = "tiered"
+OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED)
 """The parts that have nodes of their own."""
 
 
@@ -150,6 +152,8 @@ def main() -> None:
             bench_diskless(report, folder, plan, DEFAULT_STORES)
         if not options.only or CONSOLIDATION in options.only:
             bench_consolidation(report, folder, plan)
+        if not options.only or TIERED in options.only:
+            bench_tiered(report, folder, plan)
     report.print()
     report.write()
 

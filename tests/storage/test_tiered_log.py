@@ -153,3 +153,13 @@ def test_lost_epochs_begin_where_the_log_does(box: Any) -> None:
         assert log.log_start_offset == 0
         assert log.epoch_for_offset(0) == 3
         log.close()
+
+
+def test_a_closed_segment_becomes_durable_without_the_active_one(box: Any) -> None:
+    log = open_log(box)
+    append_segments(box, log, 2)
+    batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())])
+    log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+    assert asyncio.run(log.flush(2)) == 2
+    assert log.flushed_offset == 2
+    assert asyncio.run(log.flush()) == 3

@@ -231,20 +231,23 @@ class PartitionLog(StagingLog):
 
     # -- durability ---------------------------------------------------------------------------
 
-    async def flush(self) -> int:
-        """Make every append so far durable; return the offset below which all is.
+    async def flush(self, up_to: int | None = None) -> int:
+        """Make every append so far durable, or those below ``up_to``; return the offset below which all is.
 
-        Calls that meet share one sync: whoever comes while one runs is served by the next.
+        Calls that meet share one sync: whoever comes while one runs is served by the next. A closed
+        segment is synced without the active one, to which producers write.
         """
-        wanted = self.log_end_offset
+        wanted = self.log_end_offset if up_to is None else up_to
         while True:
             async with self._flushing:
                 self._check_online()
                 if self._is_durable(min(wanted, self.log_end_offset)):
                     return self.flushed_offset
                 end_offset, truncations = self.log_end_offset, self._truncations
+                if up_to is not None:
+                    end_offset = min(up_to, end_offset)
                 try:
-                    await self._segments.sync(self.flushed_offset)
+                    await self._segments.sync(self.flushed_offset, end_offset)
                 except OSError as error:
                     self.fail("syncing", error)
                 self._last_flush_ms = self._now_ms()

@@ -85,7 +85,7 @@ class CopyTask:
     async def _copy(self, log: PartitionLog, closed: ClosedSegment) -> None:
         around = self._around
         # What the remote tier has must not be lost here: the offsets would be given out again.
-        await log.flush()
+        await log.flush(closed.next_offset)
         attempt = self._attempt
         if attempt is None or attempt.closed != closed:
             self._give_up()

@@ -1,0 +1,193 @@
+"""Tiered topics: ``python -m bench.tiered``.
+
+What tiering costs producers; and what catching up from the remote tier gives and costs, at a store without
+latency (files in the page cache).
+"""
+
+import argparse
+import pathlib
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from bench.brokers import Broker, Moldau
+from bench.measure import Sample, measure, median_sample
+from bench.plan import FULL, LATENCY_LINGER_MS, QUICK, Plan
+from bench.report import Report, environment, rounded
+
+SEGMENT_BYTES: Final = 16 << 20
+RECORD_SIZE: Final = 10_240
+PARTITION_COUNTS: Final = (1, 12)
+TIMEOUT_S: Final = 120.0
+SETTINGS: Final = (
+    "remote.log.manager.task.interval.ms=200",
+    "log.retention.check.interval.ms=500",
+)
+PRODUCE: Final = (
+    f"Tiered topics: produce latency, {RECORD_SIZE} B records, segments of {SEGMENT_BYTES >> 20} MiB"
+)
+CATCH_UP: Final = "Tiered topics: catching up from the remote tier (files) beside a producer"
+
+
+class TieredMoldau(Moldau):
+    """A development node with classic topics and a remote tier that is quick to act."""
+
+    def arguments(self, data: pathlib.Path) -> list[str]:
+        overrides = [argument for setting in SETTINGS for argument in ("--set", setting)]
+        return [*super().arguments(data), *overrides]
+
+
+@contextmanager
+def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterator[str]:
+    """A topic for one measurement; what is copied leaves the disk soon."""
+    config = {"file.delete.delay.ms": "100", "segment.bytes": str(SEGMENT_BYTES)}
+    if tiered:
+        config |= {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
+    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
+    admin.create_topics([new])[name].result(TIMEOUT_S)
+    try:
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(TIMEOUT_S)
+
+
+def bench_tiered(report: Report, folder: pathlib.Path, plan: Plan) -> None:
+    """Both parts, on a node of their own."""
+    broker = TieredMoldau(folder / "tiered")
+    try:
+        for partitions in PARTITION_COUNTS:
+            produce_latency(report, broker, plan, partitions)
+        for partitions in PARTITION_COUNTS:
+            catch_up(report, broker, plan, partitions)
+    finally:
+        broker.stop()
+
+
+def latency(broker: Broker, name: str, partitions: int, seconds: float, rate: int) -> Sample:
+    """A producer at a steady rate and a consumer at the end."""
+    return measure(
+        broker,
+        "latency",
+        topic=name,
+        partitions=partitions,
+        record_size=RECORD_SIZE,
+        rate=rate,
+        seconds=seconds,
+        linger_ms=LATENCY_LINGER_MS,
+    )
+
+
+def produce_latency(report: Report, broker: Broker, plan: Plan, partitions: int) -> None:
+    """Several segments a second in all are closed, copied and removed meanwhile, or just closed."""
+    rate, seconds = 2 * plan.latency_rate, 2 * plan.latency_s
+    samples: dict[bool, list[Sample]] = {False: [], True: []}
+    # In turns, so that the machine's moods meet both.
+    for repeat in range(max(3, plan.repeats)):
+        for tiered, found in samples.items():
+            name = f"latency-{partitions}-{tiered}-{repeat}"
+            with topic(broker, name, partitions, tiered=tiered):
+                found.append(latency(broker, name, partitions, seconds, rate))
+    off, on = (by_p99(found).detail["ack_p99_ms"] for found in samples.values())
+    for tiered, found in samples.items():
+        sample = by_p99(found)
+        row = {
+            "tiering": "on" if tiered else "off",
+            "partitions": partitions,
+            "records/s": round(sample.records_per_s),
+            "ack p50 ms": round(sample.detail["ack_p50_ms"], 2),
+            "ack p99 ms": round(sample.detail["ack_p99_ms"], 2),
+            "p99 on/off": round(on / off, 2) if tiered else "",
+            "goal": "1.2" if tiered else "",
+            "broker CPU %": round(sample.broker_share * 100),
+        }
+        report.add(PRODUCE, row, found)
+
+
+def by_p99(samples: Sequence[Sample]) -> Sample:
+    """The middle one."""
+    return sorted(samples, key=lambda sample: sample.detail["ack_p99_ms"])[len(samples) // 2]
+
+
+def catch_up(report: Report, broker: Broker, plan: Plan, partitions: int) -> None:
+    """Read a topic that is remote but for its last segments, alone and beside a producer."""
+    records = plan.bytes_by_record_size[RECORD_SIZE] // RECORD_SIZE
+    load = {"partitions": partitions, "record_size": RECORD_SIZE}
+    with (
+        topic(broker, f"past-{partitions}", partitions, tiered=True) as past,
+        topic(broker, f"present-{partitions}", partitions, tiered=True) as present,
+    ):
+        measure(broker, "produce", topic=past, records=records, **load)
+        until_remote(broker, past)
+        quiet = by_p99(
+            [latency(broker, present, partitions, plan.latency_s, plan.latency_rate) for _ in range(3)]
+        )
+        alone = [measure(broker, "consume", topic=past, **load) for _ in range(max(3, plan.repeats))]
+        busy, beside = both(broker, past, present, partitions, plan, load)
+    sample = median_sample(alone)
+    ratio = busy.detail["ack_p99_ms"] / quiet.detail["ack_p99_ms"]
+    row = {
+        "partitions": partitions,
+        "MB/s": rounded(sample.mb_per_s),
+        "goal": "300",
+        "MB per broker CPU-s": rounded(sample.mb_per_cpu_s),
+        "MB/s beside a producer": rounded(median_sample(beside).mb_per_s),
+        "ack p99 ms, nobody reads": round(quiet.detail["ack_p99_ms"], 2),
+        "ack p99 ms meanwhile": round(busy.detail["ack_p99_ms"], 2),
+        "ratio": round(ratio, 2),
+        "its goal": "1.5",
+    }
+    report.add(CATCH_UP, row, [*alone, *beside, quiet, busy])
+
+
+def both(
+    broker: Broker, past: str, present: str, partitions: int, plan: Plan, load: dict[str, Any]
+) -> tuple[Sample, list[Sample]]:
+    """A steady producer, and somebody who reads the past again and again until it has ended."""
+    beside: list[Sample] = []
+    over = threading.Event()
+
+    def read() -> None:
+        while not over.is_set():
+            beside.append(measure(broker, "consume", topic=past, **load))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        busy = latency(broker, present, partitions, 2 * plan.latency_s, plan.latency_rate)
+    finally:
+        over.set()
+        reader.join()
+    return busy, beside
+
+
+def until_remote(broker: Broker, name: str) -> None:
+    """Wait until all that can be copied has left the disk."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        folders = list((broker.folder / "data").glob(f"{name}-*"))
+        if folders and all(len(list(each.glob("*.log"))) == 1 for each in folders):
+            return
+        time.sleep(0.2)
+    raise RuntimeError(f"{name} did not leave the disk in {TIMEOUT_S:.0f} s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.tiered", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short run")
+    parser.add_argument("--data", type=pathlib.Path, help="where the broker keeps its data meanwhile")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="moldau-bench-", dir=options.data) as folder:
+        report = Report("tiered", environment({}))
+        bench_tiered(report, pathlib.Path(folder), QUICK if options.quick else FULL)
+    report.print()
+    report.write()
+
+
+if __name__ == "__main__":
+    main()

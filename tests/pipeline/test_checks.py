@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
@@ -23,7 +24,8 @@ from moldau.cli import pipeline_checks
 from moldau.cli.main import main
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.pipeline.damage import find_gaps, judge_batch
+from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
+from moldau.pipeline.damage import find_gaps, judge_batch, uncovered
 from moldau.pipeline.orphans import FixedClock, OrphansJob, find_orphans
 from moldau.pipeline.verify import VerifyJob, verify_once
 from moldau.pipeline.wal_access import Coordinators
@@ -68,7 +70,14 @@ def test_a_batch_is_what_its_coordinator_means() -> None:
 
 @pytest.fixture
 def node(tmp_path: pathlib.Path) -> Iterator[moldau.testing.Node]:
-    properties = {"diskless.metadata.topic.num.partitions": "3", "diskless.append.commit.interval.ms": "5"}
+    properties = {
+        "diskless.metadata.topic.num.partitions": "3",
+        "diskless.append.commit.interval.ms": "5",
+        "remote.log.metadata.topic.num.partitions": "2",
+        "diskless.consolidation.enable": "false",
+        "diskless.consolidation.segment.bytes": "5000",
+        "diskless.consolidation.max.age.ms": "0",
+    }
     with moldau.testing.Node(data=str(tmp_path), properties=properties, diskless=True) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         for name in ("orders", "other"):
@@ -151,6 +160,30 @@ def test_offsets_that_no_batch_has_are_found(
     assert {one["kind"] for one in found["examples"]} == {"gap"}
     assert sorted(gaps) == sorted((partition, 7, last) for _, partition, last in hidden)
     assert gaps
+
+
+def test_damage_in_the_tier_is_found(node: moldau.testing.Node) -> None:
+    done = consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)
+    assert done["segments"] >= 6
+    produce(node)
+    whole = verify(node)
+    assert (whole["damages"], whole["records"]) == (0, 2 * (RECORDS + RECORDS // 3))
+    logs = sorted(pathlib.Path(node.data).rglob("*.log"), key=lambda path: path.stat().st_size)
+    flipped, cut, removed = [path for path in logs if re.fullmatch(r"\d{20}-.+", path.name)][:3]
+    data = bytearray(flipped.read_bytes())
+    data[90] ^= 1
+    flipped.write_bytes(data)
+    os.truncate(cut, cut.stat().st_size - 3)
+    removed.unlink()
+    found = verify(node)
+    by_object = {pathlib.Path(one["object_key"]).name: one["kind"] for one in found["examples"]}
+    assert by_object == {flipped.name: "corrupt", cut.name: "corrupt", removed.name: "missing"}
+
+
+def test_segments_cover_what_they_hold_together() -> None:
+    assert uncovered([(0, 9), (5, 14), (15, 20)], 3, 18) == []
+    assert uncovered([(5, 9), (12, 14)], 3, 18) == [(3, 4), (10, 11), (15, 17)]
+    assert uncovered([], 3, 3) == []
 
 
 def test_a_job_fails_on_damage(node: moldau.testing.Node, tmp_path: pathlib.Path) -> None:

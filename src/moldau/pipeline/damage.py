@@ -75,6 +75,19 @@ def find_gaps(batches: Sequence[BatchCoordinate], start: int, end: int) -> list[
     return gaps
 
 
+def uncovered(held: Iterable[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    """Offsets from ``start`` to before ``end`` that nobody holds: first and last. Twice does no harm."""
+    gaps: list[tuple[int, int]] = []
+    position = start
+    for first, last in sorted(held):
+        if first > position:
+            gaps.append((position, min(first, end) - 1))
+        position = max(position, last + 1)
+    if position < end:
+        gaps.append((position, end - 1))
+    return gaps
+
+
 def judge_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
     """Why these bytes are not the batch that the coordinator means; ``None`` when they are."""
     try:
@@ -90,3 +103,27 @@ def judge_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
             f" the coordinator has {offsets + 1}"
         )
     return None
+
+
+class Findings:
+    """What a unit adds up."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self.batches = self.records = self.size_bytes = self.moved = self.count = 0
+        self.damages: list[Damage] = []
+
+    def good(self, offsets: int, size_bytes: int) -> None:
+        self.batches += 1
+        self.records += offsets
+        self.size_bytes += size_bytes
+
+    def bad(self, kind: str, partition: int, first: int, last: int, reason: str, key: str = "") -> None:
+        self.count += 1
+        if len(self.damages) < DAMAGES_MAX:
+            self.damages.append(Damage(kind, self._topic, partition, first, last, reason, key))
+
+    def result(self) -> Checked:
+        return Checked(
+            self.batches, self.records, self.size_bytes, self.moved, tuple(self.damages), self.count
+        )

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from moldau.client.cluster import connected
+from moldau.client.cluster import Client, connected
 from moldau.client.errors import ToolError
 from moldau.pipeline.coordinator_calls import CoordinatorCalls
-from moldau.pipeline.damage import Checked, total
+from moldau.pipeline.damage import GAP, Checked, Damage, total, uncovered
 from moldau.pipeline.planning import OffsetRange, group, split
 from moldau.pipeline.rounds import RunUnits
-from moldau.pipeline.verifying import Verify, VerifyUnit
+from moldau.pipeline.tier_check import VerifyUnit
+from moldau.pipeline.tier_segments import Tier, find_tier, list_segments
+from moldau.pipeline.verifying import Verify
 from moldau.pipeline.wal_access import find_storage
 
 UNIT_RECORDS_MAX: Final = 5_000_000
@@ -34,13 +36,15 @@ class Plan:
     units: Sequence[VerifyUnit]
     topics: int
     partitions: int
+    gaps: Sequence[Damage]
+    """In the tier: found without reading anything."""
 
 
 def verify_once(job: VerifyJob, run: RunUnits) -> dict[str, Any]:
     """Look at everything; what was found, as JSON. Raises ``ToolError`` and ``KafkaError``."""
     plan = asyncio.run(_plan(job))
     found: list[Checked] = run(plan.verify, plan.units)
-    done = total(found)
+    done = total([*found, Checked(damages=tuple(plan.gaps), damages_count=len(plan.gaps))])
     return {
         "topics": plan.topics,
         "partitions": plan.partitions,
@@ -57,8 +61,11 @@ async def _plan(job: VerifyJob) -> Plan:
     units: list[VerifyUnit] = []
     partitions = 0
     names: set[str] = set()
+    gaps: list[Damage] = []
     async with connected(job.bootstrap, job.timeout_s) as client:
         coordinators = CoordinatorCalls(client)
+        storage = await find_storage(client, job.storage)
+        tier = await find_tier(client, job.storage, storage)
         for coordinator_id in await coordinators.ids():
             for topic in await coordinators.describe_topics(coordinator_id):
                 if job.topics and topic.name not in job.topics:
@@ -82,11 +89,37 @@ async def _plan(job: VerifyJob) -> Plan:
                     VerifyUnit(topic.name, topic_id, together, coordinator_id, begins)
                     for together in group(in_wal, owners, job.unit_records_max)
                 ]
-                units += [
-                    VerifyUnit(topic.name, topic_id, (one,), None)
-                    for one in split(in_tier, job.unit_records_max)
-                ]
+                for one in in_tier:
+                    found = await _in_tier(client, topic.name, topic_id, one, tier, job.unit_records_max)
+                    units += found.units
+                    gaps += found.gaps
         if missing := sorted(set(job.topics) - names):
             raise ToolError(f"no diskless topic is called {', '.join(missing)}")
-        storage = await find_storage(client, job.storage)
-    return Plan(Verify(job.bootstrap, storage, job.timeout_s), units, len(names), partitions)
+    verify = Verify(job.bootstrap, storage, job.timeout_s, tier)
+    return Plan(verify, units, len(names), partitions, gaps)
+
+
+class _InTier(NamedTuple):
+    units: list[VerifyUnit]
+    gaps: list[Damage]
+
+
+async def _in_tier(
+    client: Client, name: str, topic_id: str, wanted: OffsetRange, tier: Tier | None, unit_records_max: int
+) -> _InTier:
+    """Units for offsets that are in the tier, and those that no segment has."""
+    if tier is None:
+        cut = split([wanted], unit_records_max)
+        return _InTier([VerifyUnit(name, topic_id, (one,), None) for one in cut], [])
+    topic = await client.topic(name)
+    found = await list_segments(client, topic, wanted.partition, tier)
+    segments = [one for one in found if one.end_offset >= wanted.start and one.start_offset < wanted.end]
+    units = [VerifyUnit(name, topic_id, (wanted,), None, segments=(one,)) for one in segments]
+    reason = "no remote segment has these offsets"
+    gaps = [
+        Damage(GAP, name, wanted.partition, first, last, reason)
+        for first, last in uncovered(
+            [(one.start_offset, one.end_offset) for one in segments], wanted.start, wanted.end
+        )
+    ]
+    return _InTier(units, gaps)

@@ -2,55 +2,28 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from moldau.client.cluster import EARLIEST, Client, parse_bootstrap
-from moldau.client.errors import ToolError
+from moldau.client.cluster import Client, parse_bootstrap
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.diskless.object_reads import PlannedRead, plan_reads
 from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.pipeline.broker_reading import BrokerReader
 from moldau.pipeline.coordinator_calls import CoordinatorCalls
-from moldau.pipeline.damage import (
-    CORRUPT,
-    DAMAGES_MAX,
-    GAP,
-    MISSING,
-    UNREADABLE,
-    Checked,
-    Damage,
-    find_gaps,
-    judge_batch,
-)
+from moldau.pipeline.damage import CORRUPT, GAP, MISSING, Checked, Findings, find_gaps, judge_batch
 from moldau.pipeline.object_ranges import Ranges, open_ranges
-from moldau.pipeline.planning import OffsetRange, Source
+from moldau.pipeline.tier_check import BrokerCheck, SegmentCheck, VerifyUnit
+from moldau.pipeline.tier_segments import Tier
 from moldau.pipeline.wal_plan import in_object_order
-from moldau.protocol.messages.fetch import PartitionData
 from moldau.protocol.own.diskless_find_batches import DisklessBatchInfo, DisklessFindBatchesPartitionResult
-from moldau.records.batch import check_batch, iter_headers
-from moldau.records.errors import CorruptRecordError
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 GAP_BYTES: Final = 1024 * 1024
 PAGE_BATCHES: Final = 5_000
 READS_AHEAD: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyUnit:
-    """Offsets of one topic: of partitions that one coordinator has, or of one partition in the tier."""
-
-    topic: str
-    topic_id: str
-    ranges: tuple[OffsetRange, ...]
-    coordinator_id: int | None
-    """``None``: in the tier."""
-    begins: Mapping[int, int] = field(default_factory=dict)
-    """By partition, where its live offsets begin: a batch before a range belongs to it only there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +33,7 @@ class Verify:
     bootstrap: str
     storage: StorageSettings
     timeout_s: float
+    tier: Tier | None = None
 
     def __call__(self, unit: VerifyUnit) -> Checked:
         return asyncio.run(self._check(unit))
@@ -67,35 +41,14 @@ class Verify:
     async def _check(self, unit: VerifyUnit) -> Checked:
         client = Client(parse_bootstrap(self.bootstrap), self.timeout_s)
         try:
+            if unit.segments:
+                assert self.tier is not None
+                return await SegmentCheck(client, open_ranges(self.tier.storage), self.tier, unit).run()
             if unit.coordinator_id is None:
-                return await TierCheck(client, self.bootstrap, unit, self.timeout_s).run()
+                return await BrokerCheck(client, self.bootstrap, unit, self.timeout_s).run()
             return await WalCheck(CoordinatorCalls(client), open_ranges(self.storage), unit).run()
         finally:
             await client.close()
-
-
-class Findings:
-    """What a unit adds up."""
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self.batches = self.records = self.size_bytes = self.moved = self.count = 0
-        self.damages: list[Damage] = []
-
-    def good(self, offsets: int, size_bytes: int) -> None:
-        self.batches += 1
-        self.records += offsets
-        self.size_bytes += size_bytes
-
-    def bad(self, kind: str, partition: int, first: int, last: int, reason: str, key: str = "") -> None:
-        self.count += 1
-        if len(self.damages) < DAMAGES_MAX:
-            self.damages.append(Damage(kind, self._topic, partition, first, last, reason, key))
-
-    def result(self) -> Checked:
-        return Checked(
-            self.batches, self.records, self.size_bytes, self.moved, tuple(self.damages), self.count
-        )
 
 
 class WalCheck:
@@ -245,68 +198,3 @@ def _coordinate(topic_id: UUID, partition: int, one: DisklessBatchInfo) -> Batch
         topic_id, partition, one.base_offset, one.last_offset, one.object_key, one.byte_offset,
         one.byte_size, one.log_append_timestamp, one.batch_max_timestamp, one.timestamp_type,
     )  # fmt: skip
-
-
-class _AllBatches(BrokerReader):
-    """Hands out control batches, too: their offsets are no gaps."""
-
-    def _take(self, data: PartitionData) -> list[memoryview]:
-        if not data.records:
-            return []
-        assert isinstance(data.records, memoryview)
-        found = []
-        for at, header in iter_headers(data.records):
-            if header.base_offset >= self._wanted.end:
-                break
-            found.append(data.records[at : at + header.size_bytes])
-            self._position = max(self._position, header.next_offset)
-        return found
-
-
-class TierCheck:
-    """Offsets that were moved to the tier, read through the broker that leads the partition."""
-
-    def __init__(self, client: Client, bootstrap: str, unit: VerifyUnit, timeout_s: float) -> None:
-        (self._range,) = unit.ranges
-        self._client = client
-        self._topic = unit.topic
-        self._source = Source(
-            bootstrap, unit.topic, unit.topic_id, committed_only=False, may_lose=True, timeout_s=timeout_s
-        )
-        self._findings = Findings(unit.topic)
-        self._position = self._range.start
-
-    async def run(self) -> Checked:
-        end = self._range.end
-        try:
-            async for chunk in _AllBatches(self._client, self._source, self._range).chunks():
-                for data in chunk:
-                    await self._judge(data)
-        except (KafkaError, ToolError, CorruptRecordError) as error:
-            await self._not_there(UNREADABLE, end, str(error))
-            return self._findings.result()
-        if self._position < end:
-            await self._not_there(GAP, end, "the tier has no batch for these")
-        return self._findings.result()
-
-    async def _judge(self, data: memoryview) -> None:
-        try:
-            header = check_batch(data)
-        except CorruptRecordError as error:
-            position = self._position
-            self._findings.bad(CORRUPT, self._range.partition, position, position, str(error))
-            return
-        if header.base_offset > self._position:
-            await self._not_there(GAP, header.base_offset, "the tier has no batch for these")
-        self._findings.good(header.last_offset - header.base_offset + 1, header.size_bytes)
-        self._position = max(self._position, header.next_offset)
-
-    async def _not_there(self, kind: str, behind: int, reason: str) -> None:
-        """Nothing is wrong with what retention deleted meanwhile."""
-        partition = self._range.partition
-        topic = await self._client.topic(self._topic)
-        first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset
-        kept = max(self._position, min(first, behind))
-        self._findings.moved += kept - self._position
-        if kept < behind:
-            self._findings.bad(kind, partition, kept, behind - 1, reason)

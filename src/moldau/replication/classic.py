@@ -380,7 +380,10 @@ class ClassicPartition:
 
     async def _find_timestamp(self, timestamp_ms: int, end_offset: int) -> FoundOffset:
         log = self.log
-        if self.remote is not None and log.log_start_offset < log.local_log_start_offset:
+        searched_to = -1
+        # Again when the local part has shrunk meanwhile: what has left it was not searched yet.
+        while self.remote is not None and max(searched_to, log.log_start_offset) < log.local_log_start_offset:
+            searched_to = log.local_log_start_offset
             remote = await self.remote.find_timestamp(timestamp_ms, end_offset)
             if remote is not None:
                 return remote

@@ -35,21 +35,26 @@ class ClassicRemotePart:
 
     def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
         log = self._log
+        # The local part as it is now: it may shrink while the read is under way.
+        end_offset = log.local_log_start_offset
+        aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
 
         def read_behind() -> ReadOutcome:
-            answer = self._read_local(request._replace(offset=log.local_log_start_offset))
+            answer = self._read_local(request._replace(offset=end_offset))
             return answer if isinstance(answer, ReadOutcome) else known
 
         wanted = RemoteRead(
             partition=self._partition,
             lineage=self._lineage,
-            end_offset=log.local_log_start_offset,
+            end_offset=end_offset,
             log_start=lambda: log.log_start_offset,
             offset=request.offset,
             max_bytes=request.max_bytes,
             min_one_batch=request.min_one_batch,
             read_committed=request.read_committed,
-            aborted_behind=self._aborted_locally,
+            aborted_behind=lambda _, next_offset: [
+                each for each in aborted_behind if each.first_offset < next_offset
+            ],
             read_behind=read_behind,
         )
         return self._reader.read(wanted, known)

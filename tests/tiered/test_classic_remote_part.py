@@ -1,0 +1,148 @@
+"""Reads and searches of a classic partition while its local part shrinks: nothing falls between the tiers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from remote_house import PARTITION, House
+
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import (
+    AbortedTransaction,
+    FoundOffset,
+    PartitionKey,
+    ReadOutcome,
+    ReadRequest,
+)
+from moldau.replication.waiters import WaitingRoom
+from moldau.server.tiered_reads import ClassicRemotePart
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.reading import RemoteRead
+
+Story = Callable[[House], Awaitable[None]]
+
+
+class NotingReader:
+    """Notes what is asked for; the test reads it when it likes."""
+
+    def __init__(self) -> None:
+        self.asked: list[RemoteRead] = []
+
+    def read(self, wanted: RemoteRead, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
+        self.asked.append(wanted)
+        return asyncio.get_running_loop().create_future()
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Story], None]:
+    async def told(story: Story) -> None:
+        house = House(tmp_path)
+        await house.indexes.start()
+        async with asyncio.timeout(30):
+            await story(house)
+        await house.reader.close()
+        await house.indexes.close()
+
+    return lambda story: asyncio.run(told(story))
+
+
+def ask(
+    house: House, request: ReadRequest, read_local: Callable[[ReadRequest], ReadOutcome] | None = None
+) -> RemoteRead:
+    """What a read of the partition wants of the remote tier, as of now."""
+    reader = NotingReader()
+    local = read_local or (lambda request: ReadOutcome())
+    part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)
+    part.read(request, ReadOutcome())
+    return reader.asked[0]
+
+
+def free(house: House, segments: int) -> None:
+    house.log.delete_old_segments(house.clock.time_ms, max_segments=segments)
+
+
+def test_abort_markers_that_leave_the_disk_during_a_read_are_still_told(
+    play: Callable[[Story], None],
+) -> None:
+    async def story(house: House) -> None:
+        for producer_id in (7, 8):
+            house.append(b"aborted", producer=(producer_id, 0))
+        for producer_id in (8, 7):
+            house.log.roll()
+            house.end_transaction(producer_id, commit=False)
+        house.fill(2)
+        await house.copying.run()
+        free(house, 1)
+        assert house.log.local_log_start_offset == 2
+        wanted = ask(house, ReadRequest(0, 1 << 20, read_committed=True))
+        house.free()
+        assert house.log.local_log_start_offset > 4
+        found = await house.reader.fetch(wanted)
+        assert found.next_offset == 2
+        assert found.aborted is not None
+        assert set(found.aborted) == {AbortedTransaction(7, 0), AbortedTransaction(8, 1)}
+
+    play(story)
+
+
+def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(3)
+        await house.copying.run()
+        free(house, 1)
+        asked: list[int] = []
+
+        def read_local(request: ReadRequest) -> ReadOutcome:
+            asked.append(request.offset)
+            return ReadOutcome()
+
+        wanted = ask(house, ReadRequest(0, 1 << 20), read_local)
+        house.free()
+        assert wanted.read_behind is not None
+        wanted.read_behind()
+        assert asked == [wanted.end_offset] == [3]
+
+    play(story)
+
+
+def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Story], None]) -> None:
+    class Remote:
+        """Has what is before the local part, which shrinks during the first search."""
+
+        def __init__(self, house: House) -> None:
+            self.house = house
+            self.searched: list[int] = []
+
+        async def find_timestamp(self, timestamp_ms: int, before_offset: int) -> FoundOffset | None:
+            end_offset = min(before_offset, self.house.log.local_log_start_offset)
+            self.searched.append(end_offset)
+            self.house.free()
+            return None if end_offset == 3 else FoundOffset(4, timestamp_ms, 0)
+
+    async def story(house: House) -> None:
+        partition = ClassicPartition(
+            house.machine,
+            PartitionKey(PARTITION.topic_id, 0),
+            "t",
+            house.log,
+            1,
+            WaitingRoom(),
+            min_in_sync=1,
+            high_watermark=0,
+            meters=BrokerTopicMeters(Meters()),
+        )
+        start_ms = house.clock.time_ms
+        house.fill(3)
+        partition.become_leader(0, (1,), (1,))
+        await house.copying.run()
+        free(house, 1)
+        remote = Remote(house)
+        partition.remote = cast(Any, remote)
+        found = await partition.find_offset(start_ms + 4_000, read_committed=False, current_leader_epoch=-1)
+        assert (found.offset, remote.searched) == (4, [3, 9])
+
+    play(story)

@@ -1,0 +1,157 @@
+"""The commands: what they refuse, what they print, and how they end. Units run in this process."""
+
+import io
+import json
+import os
+import pathlib
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
+pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
+pytest.importorskip("pyspark", reason="needs PySpark: pip install 'moldau[spark]'")
+
+from exporting import create_topic, produce_values, run_here
+
+import moldau.testing
+from moldau.cli import pipeline_export, pipeline_jobs
+from moldau.cli.main import main
+from moldau.cli.progress_display import BarDisplay, LineDisplay
+from moldau.pipeline import session
+
+
+class PoolHere:
+    """Takes the place of Spark."""
+
+    def __init__(self, *given: Any, **settings: str) -> None:
+        self.rounds = 0
+
+    def session(self) -> None:
+        pass
+
+    def units(self, job: str) -> Any:
+        self.rounds += 1
+        if self.rounds == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run_here
+
+    def cancel(self) -> None:
+        pass
+
+    def __enter__(self) -> "PoolHere":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "SparkPool", PoolHere)
+    for module in (pipeline_export, pipeline_jobs):
+        monkeypatch.setattr(module, "check_spark", lambda: None)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[moldau.testing.Node]:
+    with moldau.testing.Node() as running:
+        create_topic(running, "orders", partitions=1)
+        produce_values(running, "orders", [b'{"total": 1}', b"oops"])
+        yield running
+
+
+def export(node: moldau.testing.Node, to: pathlib.Path, *more: str) -> int:
+    command = ["pipeline", "export", "--bootstrap", node.bootstrap_servers, "--topic", "orders"]
+    return main([*command, "--to", str(to), *more])
+
+
+def test_a_line_for_people_and_json_for_scripts(
+    node: moldau.testing.Node, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert export(node, tmp_path, "--value", "json", "--schema", "total INT") == 0
+    dead = tmp_path / "_dead_letters"
+    assert (
+        capsys.readouterr().out
+        == f"orders: 1 records in 1 new files in {tmp_path}, 1 dead letters in {dead}, lag 0\n"
+    )
+    assert export(node, tmp_path, "--value", "json", "--schema", "total INT", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["records"], found["lag_records"], found["files"]) == (0, 0, [])
+    replay = ["pipeline", "replay", "--bootstrap", node.bootstrap_servers, "--topic", "orders"]
+    assert main([*replay, "--to", str(tmp_path), "--schema", "total INT"]) == 0
+    assert capsys.readouterr().out.startswith("orders: 0 replayed in 0 new files")
+
+
+def test_an_interval_goes_on_until_a_signal(
+    node: moldau.testing.Node, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert export(node, tmp_path, "--interval", "0.1") == 0
+    ready, first, *others = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert ready == {"ready": ["export-orders"]}
+    assert (first["records"], first["lag_records"]) == (2, 0)
+    assert [line["records"] for line in others][:1] == [0]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--once", "--interval", "5"], "give one of --once and --interval"),
+        (["--replay-dead-letters", "--from", "latest"], "--replay-dead-letters goes with neither"),
+        (["--from", "soon"], "'soon' is none of: earliest, latest, an offset"),
+        (["--from", "@noon"], "@noon is neither milliseconds since 1970 nor a time"),
+        (["--value", "avro"], "--value avro needs the schema: --schema @FILE.avsc"),
+        (["--value", "avro", "--schema", "@/nowhere.avsc"], "cannot read /nowhere.avsc"),
+        (["--value", "avro", "--schema", "nonsense"], "this is no Avro schema"),
+        (["--value", "json", "--schema", "total NUMBER"], "the schema needs a type"),
+        (["--value", "json", "--avro-header"], "the header and writers' schemas are Avro's"),
+        (["--schema", "total INT"], "a schema is for --value json or avro"),
+        (["--value", "avro", "--schema", '"int"', "--writer-schema", "x=@y"], "'x' is no id of a schema"),
+        (["--catalog-property", "uri=x"], "plain Parquet goes to a local folder"),
+        (["--format", "iceberg", "--catalog-property", "type=odd"], "the catalog"),
+        (["--replay-dead-letters"], "holds no export"),
+    ],
+    ids=range(14),
+)
+def test_what_cannot_be_is_one_line(
+    node: moldau.testing.Node,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    problem: str,
+) -> None:
+    assert export(node, tmp_path / "to", *more) == 1
+    error = capsys.readouterr().err
+    assert problem in error
+    assert error.startswith("moldau: ")
+    assert error.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_progress_is_lines_where_there_is_no_terminal() -> None:
+    stream = io.StringIO()
+    shown = LineDisplay(stream, interval_s=0)
+    shown.show("export", 3, 8, 1024)
+    assert json.loads(stream.getvalue()) == {"progress": "export", "done": 3, "total": 8, "bytes": 1024}
+    patient = LineDisplay(stream, interval_s=3600)
+    patient.show("other", 0, 8, 0)
+    patient.show("other", 8, 8, 0)
+    patient.end("other")
+    assert "other" not in stream.getvalue()
+
+
+def test_progress_is_bars_on_a_terminal() -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    progress = Progress(console=Console(file=io.StringIO()))
+    shown = BarDisplay(progress)
+    shown.show("export", 3, 8, 2_000_000)
+    (bar,) = progress.tasks
+    assert (bar.description, bar.completed, bar.total, bar.fields["size"]) == ("export", 3, 8, "2.0 MB")
+    shown.end("export")
+    assert progress.tasks == []

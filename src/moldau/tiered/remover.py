@@ -65,6 +65,11 @@ class RemotePartitionRemover:
         """The topic is not tiered any more: its segments go, and the partition lives on."""
         self._begin(partition, lambda: self._empty_partition(partition), after, then)
 
+    @property
+    def jobs(self) -> "list[asyncio.Task[None]]":
+        """Removals that are under way."""
+        return list(self._jobs.values())
+
     def is_at_work_on(self, partition: TopicIdPartition) -> bool:
         return partition in self._jobs
 

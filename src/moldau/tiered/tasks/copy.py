@@ -61,6 +61,9 @@ class CopyTask:
             self._measure_lag(log)
 
     async def _copy_all(self, log: PartitionLog) -> None:
+        attempt = self._attempt
+        if attempt is not None and attempt.metadata.end_offset <= log.highest_copied_offset:
+            self._give_up()  # it had succeeded, and nobody heard of it
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)

@@ -1,0 +1,153 @@
+"""Quotas, pools and pieces: what bounds the work on the remote tier."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.tiered.chunks import select_batches
+from moldau.tiered.log_manager import RemoteLogManagerSettings
+from moldau.tiered.quota import ByteRateQuota, QuotaSettings
+from moldau.tiered.work_pool import WorkPool
+
+# -- quota ------------------------------------------------------------------------------------
+
+
+def test_a_quota_averages_over_its_windows() -> None:
+    quota = ByteRateQuota(QuotaSettings(bytes_per_second=100, window_count=11, window_s=1))
+    assert quota.throttle_s(0.0) == 0.0
+    quota.record(1_000, 0.0)
+    assert quota.bytes_per_second(0.0) == 100.0
+    assert quota.throttle_s(0.0) == 0.0, "a burst within the windows is no high rate"
+    quota.record(1_000, 0.5)
+    wait_s = quota.throttle_s(0.5)
+    assert wait_s == pytest.approx(11.0)
+    assert quota.throttle_s(5.0) > 0
+    assert quota.throttle_s(0.5 + wait_s) == 0.0
+    quota.settings = QuotaSettings(bytes_per_second=10**6)
+    assert quota.throttle_s(0.5) == 0.0, "a new bound counts at once"
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.integers(1, 500)), max_size=60))
+def test_whoever_waits_as_told_keeps_the_rate(steps: list[tuple[float, int]]) -> None:
+    settings = QuotaSettings(bytes_per_second=100, window_count=5, window_s=1)
+    quota, now_s, done = ByteRateQuota(settings), 0.0, []
+    for pause_s, size_bytes in steps:
+        now_s += pause_s
+        while (wait_s := quota.throttle_s(now_s)) > 0:
+            now_s += max(wait_s, 1e-3)
+        quota.record(size_bytes, now_s)
+        done.append((now_s, size_bytes))
+    for end_s, size_bytes in done:
+        within = sum(size for at_s, size in done if end_s - 4 < at_s < end_s)
+        assert within <= 100 * 5 + 500, "and one that was too large"
+        assert size_bytes <= 500
+
+
+def test_the_wait_after_failures_doubles_up_to_a_bound() -> None:
+    class Middle:
+        def uniform(self, low: float, high: float) -> float:
+            return (low + high) / 2
+
+    settings = RemoteLogManagerSettings(retry_backoff_ms=500, retry_backoff_max_ms=3_000)
+    waits = [settings.backoff_ms(failures, Middle()) for failures in (1, 2, 3, 4, 5, 100)]  # type: ignore[arg-type]
+    assert waits == [500, 1_000, 2_000, 3_000, 3_000, 3_000]
+
+
+# -- pool -------------------------------------------------------------------------------------
+
+
+def test_a_pool_gives_its_places_in_order_and_takes_them_back() -> None:
+    async def story() -> None:
+        pool = WorkPool(2)
+        gates = [asyncio.Event() for _ in range(5)]
+        began: list[int] = []
+
+        async def job(number: int) -> None:
+            async with pool.place():
+                began.append(number)
+                await gates[number].wait()
+
+        tasks = [asyncio.create_task(job(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        assert began == [0, 1]
+        assert (pool.waiting_count, pool.idle_share) == (3, 0.0)
+        tasks[2].cancel()
+        gates[1].set()
+        await asyncio.gather(tasks[1], tasks[2], return_exceptions=True)
+        await asyncio.sleep(0)
+        assert began == [0, 1, 3]
+        pool.size = 3
+        await asyncio.sleep(0)
+        assert began == [0, 1, 3, 4]
+        for gate in gates:
+            gate.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert (pool.waiting_count, pool.idle_share) == (0, 1.0)
+
+    asyncio.run(story())
+
+
+def test_a_place_that_is_given_to_one_who_leaves_goes_on_to_the_next() -> None:
+    async def story() -> None:
+        pool = WorkPool(1)
+        gate = asyncio.Event()
+
+        async def job() -> None:
+            async with pool.place():
+                await gate.wait()
+
+        first, second, third = (asyncio.create_task(job()) for _ in range(3))
+        await asyncio.sleep(0)
+        gate.set()
+        await first
+        second.cancel()
+        await asyncio.gather(second, third, return_exceptions=True)
+        assert pool.idle_share == 1.0
+
+    asyncio.run(story())
+
+
+# -- pieces -----------------------------------------------------------------------------------
+
+BATCHES = st.lists(st.tuples(st.integers(1, 4), st.integers(0, 120)), min_size=1, max_size=8)
+
+
+@given(BATCHES, st.data())
+def test_a_piece_gives_the_batches_that_its_segment_would(
+    shapes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    content, ends, offset = b"", [], 0
+    for count, size in shapes:
+        batch = build_batch([Record(0, 0, None, b"v" * size)] * count, base_offset=offset)
+        offset += count
+        content += batch
+        ends.append((len(content), offset))
+    starts = [(0, 0), *ends[:-1]]
+    wanted = data.draw(st.integers(0, offset - 1))
+    bound = data.draw(st.integers(wanted + 1, offset))
+    max_bytes = data.draw(st.integers(1, len(content)))
+    whole = data.draw(st.booleans())
+    cut = data.draw(st.integers(0, len(content)))
+    found = select_batches(memoryview(content[:cut]), wanted, bound, max_bytes, min_one_batch=whole)
+    first = next(n for n, (_, end_offset) in enumerate(ends) if end_offset > wanted)
+    at = starts[first][0]
+    chosen: list[int] = []
+    for number in range(first, len(ends)):
+        end = ends[number][0]
+        too_large = end - at > max_bytes and not (whole and number == first)
+        if starts[number][1] >= bound or too_large or end > cut:
+            break
+        chosen.append(number)
+    if chosen:
+        assert (found.start, found.end) == (at, ends[chosen[-1]][0])
+        assert found.next_offset == ends[chosen[-1]][1]
+    else:
+        assert found.start == found.end
+        assert found.next_offset == wanted
+        if whole or cut < at + 61:
+            assert found.missing_bytes, "it says how to get on"
+            assert found.start <= at

@@ -1,0 +1,317 @@
+"""The leader's tasks: what is copied and when, what goes, and that a failure at any step does no harm."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from remote_house import CONFIG, PARTITION, House
+
+from moldau.tiered.expiry import Retention, is_of_lineage, plan_expiry
+from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
+from moldau.tiered.lineage import FixedEpoch, LogLineage
+from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
+from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from moldau.tiered.storage_manager import IndexType, RemoteStorageError
+from moldau.tiered.tasks.copy import CopyTask
+from moldau.tiered.tasks.expiration import ExpirationTask
+from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
+
+Story = Callable[[House], Awaitable[None]]
+FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[[Story], None]:
+    async def told(story: Story) -> None:
+        async with asyncio.timeout(30):
+            await story(House(tmp_path))
+
+    return lambda story: asyncio.run(told(story))
+
+
+def ranges(house: House) -> list[tuple[int, int]]:
+    """Of the finished segments."""
+    found = house.metadata.cache.list()
+    return [(each.start_offset, each.end_offset) for each in found if each.state is FINISHED]
+
+
+# -- copying ----------------------------------------------------------------------------------
+
+
+def test_closed_segments_below_the_stable_offset_are_copied(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        house.append(b"in a transaction", producer=(7, 0))
+        house.log.roll()
+        house.fill(1)
+        await house.copying.run()
+        assert ranges(house) == [(0, 2), (3, 5)]
+        assert house.log.highest_copied_offset == 5
+        house.end_transaction(7, commit=True)
+        house.log.roll()
+        await house.copying.run()
+        assert ranges(house) == [(0, 2), (3, 5), (6, 6), (7, 9), (10, 10)]
+
+    play(story)
+
+
+def test_a_copy_has_all_files_and_tells_of_its_epochs(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.append(b"a", epoch=3)
+        house.append(b"b", epoch=5)
+        house.log.roll()
+        expected = house.log.segments.segments[0]
+        await house.copying.run()
+        (segment,) = house.metadata.cache.list()
+        assert segment.leader_epochs == [EpochStart(3, 0), EpochStart(5, 1)]
+        assert segment.segment_size_bytes == expected.size_bytes
+        log = await house.storage.fetch_log_segment(segment, 0)
+        assert bytes(log) == bytes(expected.file.view(0, expected.size_bytes))
+        epochs = bytes(await house.storage.fetch_index(segment, IndexType.LEADER_EPOCH))
+        assert epochs == b"0\n2\n3 0\n5 1\n"
+        for kind, path in (
+            (IndexType.OFFSET, expected.offset_index.path),
+            (IndexType.TIMESTAMP, expected.time_index.path),
+            (IndexType.PRODUCER_SNAPSHOT, house.log.producers.snapshots.path(2)),
+        ):
+            assert bytes(await house.storage.fetch_index(segment, kind)) == house.machine.disk.read(path)
+
+    play(story)
+
+
+def test_a_lost_producer_snapshot_is_made_anew(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.append(b"a", producer=(7, 0))
+        house.end_transaction(7, commit=True)
+        house.log.roll()
+        path = house.log.producers.snapshots.path(2)
+        expected = house.machine.disk.read(path)
+        house.machine.disk.remove(path)
+        await house.copying.run()
+        (segment,) = house.metadata.cache.list()
+        assert bytes(await house.storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT)) == expected
+
+    play(story)
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+def test_a_failure_at_any_step_leaves_one_copy(tmp_path: Path, after_effect: bool) -> None:
+    async def told(house: House, fail_at: int) -> bool:
+        house.fill(2)
+        house.faults.fail_at, house.faults.after_effect = fail_at, after_effect
+        failed = False
+        for _ in range(2):
+            try:
+                await house.copying.run()
+            except RemoteStorageError:
+                failed = True
+        assert ranges(house) == [(0, 2), (3, 5)]
+        assert len(house.metadata.cache) == 2
+        assert len(await house.storage.keys()) == 4
+        assert house.log.highest_copied_offset == 5
+        assert not house.around.being_copied
+        return failed
+
+    for fail_at in range(1, 20):
+        if not asyncio.run(told(House(tmp_path / str(fail_at)), fail_at)):
+            break
+    assert fail_at == 7, "two segments of three steps each"
+
+
+def test_what_another_life_has_begun_is_removed_after_a_while(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1)
+        house.faults.fail_at, house.faults.after_effect = 2, True
+        with pytest.raises(RemoteStorageError):
+            await house.copying.run()
+        house.around.being_copied.clear()  # the broker was killed
+        house.copying = CopyTask(house.around, house.partition)
+        await house.copying.run()
+        await house.expiring.run()
+        assert len(await house.storage.keys()) == 4, "a write may still be on its way"
+        house.clock.time_ms += LATE_WRITE_GRACE_MS
+        await house.expiring.run()
+        assert len(await house.storage.keys()) == 2
+        assert ranges(house) == [(0, 2)]
+
+    play(story)
+
+
+def test_a_new_leader_copies_what_is_missing(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(3)
+        await house.copying.run()
+        house.log.highest_copied_offset = -1
+        house.fill(1)
+        await CopyTask(house.around, house.partition).run()
+        assert ranges(house) == [(0, 2), (3, 5), (6, 8), (9, 11)]
+
+    play(story)
+
+
+def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        await house.copying.run()
+        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), list)
+        remover.empty_partition(PARTITION)
+        await _idle(remover)
+        assert not await house.storage.keys()
+        house.log.highest_copied_offset = -1
+        again = CopyTask(house.around, house.partition)
+        house.faults.fail_at = house.faults.count + 1
+        with pytest.raises(RemoteStorageError):
+            await again.run()
+        house.free()
+        assert house.log.local_log_start_offset == 0
+        await again.run()
+        assert ranges(house) == [(0, 2), (3, 5)]
+
+    play(story)
+
+
+# -- expiration -------------------------------------------------------------------------------
+
+
+def segment(
+    number: int, start: int, end: int, *, size: int = 100, at_ms: int = 0, epoch: int = 0
+) -> RemoteLogSegmentMetadata:
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId.of(PARTITION, UUID(int=number)),
+        start,
+        end,
+        max_timestamp_ms=at_ms,
+        broker_id=1,
+        event_timestamp_ms=0,
+        segment_size_bytes=size,
+        leader_epochs=[EpochStart(epoch, start)],
+        state=FINISHED,
+    )
+
+
+THREE = [segment(1, 0, 9, at_ms=100), segment(2, 10, 19, at_ms=200), segment(3, 20, 29, at_ms=300)]
+
+
+@pytest.mark.parametrize(
+    ("retention", "log_start", "local_only", "new_start", "due"),
+    [
+        (Retention(-1, -1), 0, 50, None, 0),
+        (Retention(600, -1), 0, 50, None, 0),
+        (Retention(500, -1), 0, 50, 10, 1),
+        (Retention(400, -1), 0, 50, 20, 2),
+        (Retention(0, -1), 0, 50, 30, 3),
+        (Retention(-1, 350), 0, 50, None, 0),
+        (Retention(-1, 349), 0, 149, 10, 1),
+        (Retention(-1, 0), 0, 50, 30, 3),
+        (Retention(450, 149), 0, 50, 20, 2),
+        (Retention(-1, -1), 10, 50, None, 1),
+        (Retention(-1, -1), 15, 50, None, 1),
+        (Retention(-1, 249), 15, 149, 20, 2),
+    ],
+)
+def test_what_is_past_its_retention(
+    retention: Retention, log_start: int, local_only: int, new_start: int | None, due: int
+) -> None:
+    found = plan_expiry(
+        THREE, FixedEpoch(), retention, log_start_offset=log_start, local_only_bytes=local_only, now_ms=650
+    )
+    assert found.log_start_offset == new_start
+    assert list(found.segments) == THREE[:due]
+
+
+def test_an_old_leaders_segment_keeps_nothing_from_going(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        for epoch, count in ((0, 10), (2, 20)):
+            for _ in range(count):
+                house.append(b"x", epoch=epoch)
+        lineage = LogLineage(house.log.leader_epochs)
+        divergent = segment(4, 5, 15)
+        assert not is_of_lineage(divergent, lineage, 0)
+        assert is_of_lineage(segment(5, 0, 9), lineage, 0)
+        assert is_of_lineage(segment(6, 10, 15, epoch=2), lineage, 0)
+        assert is_of_lineage(divergent, FixedEpoch(), 0)
+
+    play(story)
+
+
+def test_the_log_start_moves_before_its_segments_go(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.log.config = replace(CONFIG, retention_bytes=0)
+        house.fill(3)
+        await house.copying.run()
+        house.free()
+        house.faults.fail_at = house.faults.count + 2
+        with pytest.raises(RemoteStorageError):
+            await house.expiring.run()
+        assert house.log.log_start_offset == 9
+        await house.expiring.run()
+        assert not await house.storage.keys()
+        assert not house.metadata.cache.list()
+
+    play(story)
+
+
+def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1)
+        await house.copying.run()
+        first = house.metadata.cache.list()[0]
+        house.log.highest_copied_offset = -1
+        other = CopyTask(house.around, house.partition)
+        house.metadata.cache.put(replace(first, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED))
+        await other.run()
+        house.metadata.cache.put(first)
+        assert len(ranges(house)) == 2
+        await ExpirationTask(house.around, house.partition).run()
+        assert ranges(house) == [(0, 2)]
+        assert len(await house.storage.keys()) == 2
+
+    play(story)
+
+
+# -- removal ----------------------------------------------------------------------------------
+
+
+async def _idle(remover: RemotePartitionRemover) -> None:
+    await asyncio.gather(*remover.jobs)
+    assert not remover.is_at_work_on(PARTITION)
+
+
+@pytest.mark.parametrize("after_effect", [False, True])
+def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
+    tmp_path: Path, after_effect: bool
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    async def told(house: House, fail_at: int) -> bool:
+        house.fill(2)
+        await house.copying.run()
+        house.clock.time_ms += LATE_WRITE_GRACE_MS
+        faults = house.faults
+        faults.fail_at, faults.after_effect, faults.error = faults.count + fail_at, after_effect, Killed
+        manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
+        first = RemotePartitionRemover(manager, list)
+        died = False
+        try:
+            await first._delete_partition(PARTITION)
+        except Killed:
+            died = True
+        second = RemotePartitionRemover(manager, list)
+        await second.look_for_strays()
+        await _idle(second)
+        assert not await house.storage.keys()
+        assert not house.metadata.remote_partition_deletions()
+        assert (
+            house.metadata.deletions[PARTITION].state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
+        )
+        return died
+
+    for fail_at in range(1, 20):
+        if not asyncio.run(told(House(tmp_path / str(fail_at)), fail_at)):
+            break
+    assert fail_at == 6, "three events and two segments"

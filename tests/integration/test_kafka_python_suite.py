@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -42,13 +43,13 @@ def broker_like_theirs(kind: str) -> Node:
     return Node(port=port, properties=properties, diskless=kind == "diskless")
 
 
-def run_suite(folder: Path, bootstrap: str, report: Path) -> str:
-    """Run it to its end; return what it printed."""
+def run_suite(folder: Path, bootstrap: str, report: Path, tests: Sequence[str] = ("",)) -> str:
+    """Run it, or some of its tests, to the end; return what it printed."""
     # Their rules, not this project's: no shuffling, and none of pyproject's settings.
     alone = ["--config-file", os.devnull, "--rootdir", str(folder)]
     alone += ["-p", "no:randomly", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "60", "--tb", "short"]
-    command += [*alone, "--junit-xml", str(report)]
+    command = [sys.executable, "-m", "pytest", *(f"test/integration/{name}" for name in tests)]
+    command += ["-q", "--timeout", "60", "--tb", "short", *alone, "--junit-xml", str(report)]
     environment = {
         **os.environ,
         "KAFKA_ROOT": str(folder),
@@ -73,14 +74,22 @@ def outcomes(report: Path) -> dict[str, bool]:
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_only_the_listed_tests_fail(kafka_python_tests: Path, tmp_path: Path, kind: str) -> None:
     report = tmp_path / "report.xml"
     with broker_like_theirs(kind) as node:
         shown = run_suite(kafka_python_tests, node.bootstrap_servers, report)
-    assert report.exists(), shown
-    found = outcomes(report)
-    assert len(found) > 50, shown
+        assert report.exists(), shown
+        found = outcomes(report)
+        assert len(found) > 50, shown
+        suspects = sorted({name for name, passed in found.items() if not passed} - expected_failures())
+        if suspects:
+            # On a busy machine this client joins a group before it knows the topic, is assigned nothing, and
+            # waits longer than its tests do. What fails because of the node fails again.
+            again = tmp_path / "again.xml"
+            shown += run_suite(kafka_python_tests, node.bootstrap_servers, again, suspects)
+            assert again.exists(), shown
+            found.update(outcomes(again))
     failed = {name for name, passed in found.items() if not passed}
     assert failed - expected_failures() == set(), shown
     assert expected_failures() - failed == set(), "these pass now: take them off the list"

@@ -320,8 +320,8 @@ class Metadata:
     def list_remote_log_segments(self, partition: TopicIdPartition) -> Sequence[RemoteLogSegmentMetadata]:
         return self._caches[partition].list()
 
-    async def wait_ready(self, partition: TopicIdPartition) -> None:
-        return None
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        return True
 
     async def wait_applied(self, position: MetadataPosition) -> None:
         self._apply_to(position.offset + 1)

@@ -14,7 +14,11 @@ from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
 from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
-from moldau.tiered.metadata_manager import MetadataPosition, RemoteLogMetadataManager
+from moldau.tiered.metadata_manager import (
+    MetadataPosition,
+    RemoteLogMetadataManager,
+    RemoteMetadataNotReadyError,
+)
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.segments import (
     RemoteLogSegmentMetadata,
@@ -36,7 +40,7 @@ _STEPS_MAX: Final = 1_000
 NO_EPOCH: Final = -1
 """Older than every leader's: fences nobody."""
 
-_READY_TIMEOUT_S: Final = 30.0
+_APPLIED_TIMEOUT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,9 @@ class SegmentKeeper:
         when somebody does not answer: what is done is done, the rest is for the next time.
         """
         partition = led.partition
-        async with asyncio.timeout(_READY_TIMEOUT_S):
-            await self.metadata.wait_ready(partition)
+        if not self.metadata.is_ready(partition):
+            # Not waited for: others may be ready, and the next round comes soon.
+            raise RemoteMetadataNotReadyError(f"the metadata of {partition} are being loaded")
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
             return Standing.of(await self._look(led), is_fenced=False)
@@ -145,7 +150,7 @@ class SegmentKeeper:
         _check(here)
         if here.remote_metadata_position >= 0:
             number = self._metadata_partition(led.partition)
-            async with asyncio.timeout(_READY_TIMEOUT_S):
+            async with asyncio.timeout(_APPLIED_TIMEOUT_S):
                 await self.metadata.wait_applied(MetadataPosition(number, here.remote_metadata_position))
         return here
 

@@ -131,6 +131,33 @@ def test_a_deletion_goes_on_after_a_restart(tmp_path: Path) -> None:
         MOOD.is_down = False
 
 
+def test_what_a_topic_had_in_the_remote_tier_goes_after_a_restart_too(tmp_path: Path) -> None:
+    async def first(client: Requests) -> None:
+        await client.create(TOPIC, **TIERED)
+        await fill(client, TOPIC, 3)
+        await until_tiers(client, TOPIC, 0, 6, 5)
+        MOOD.is_down = True
+        disabled = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}
+        assert await client.alter(TOPIC, **disabled) is ErrorCode.none
+        await until_tiers(client, TOPIC, 6, 6, -1)
+
+    async def second(client: Requests) -> None:
+        assert objects_of(str(tmp_path), TOPIC)
+        MOOD.is_down = False
+        await eventually(lambda: _has_objects(tmp_path, 0), "the objects are gone")
+        await client.alter(TOPIC, remote_storage_enable="true")
+        await fill(client, TOPIC, 1)
+        await until_tiers(client, TOPIC, 6, 9, 8)
+        await read_from(client, TOPIC, 6)
+
+    try:
+        for story in (first, second):
+            with Node(data=str(tmp_path), properties=PROPERTIES) as node:
+                run(node, story)
+    finally:
+        MOOD.is_down = False
+
+
 def test_a_broker_without_a_remote_tier_does_not_touch_tiered_topics(folder: Path) -> None:
     without = PROPERTIES | {"remote.log.storage.system.enable": "false"}
 

@@ -1,10 +1,13 @@
 """Classic partitions on a broker with a remote tier: they may become tiered, and cease to be, at any time."""
 
+from collections.abc import Collection
+
 from moldau.cluster.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.classic_kind import ClassicKind
+from moldau.server.registry import PartitionRegistry
 from moldau.server.tiered_reads import ClassicRemotePart
 from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.reader import RemoteReader
@@ -21,11 +24,15 @@ class TieredKind:
         manager: RemoteLogManager,
         remover: RemotePartitionRemover,
         reader: RemoteReader,
+        partitions: PartitionRegistry,
     ) -> None:
         self._classic = classic
         self._manager = manager
         self._remover = remover
         self._reader = reader
+        self._partitions = partitions
+        remover.untiered = self._untiered
+        remover.on_emptied = self._emptied
 
     def open(self, topic: Topic, index: int) -> Partition:
         return self._classic.open(topic, index)
@@ -70,7 +77,26 @@ class TieredKind:
             partition.remote = None
             stopped = self._manager.stop(name)
             if partition.is_leader:
-                self._remover.empty_partition(name, stopped, lambda: self._update(partition))
+                self._remover.empty_partition(name, stopped)
+
+    def _emptied(self, name: TopicIdPartition) -> None:
+        """The topic may have become tiered again while its remote data were removed."""
+        found = self._partitions.get_by_id(name.topic_id, name.partition)
+        if isinstance(found, ClassicPartition):
+            self._update(found)
+
+    def _untiered(self, names: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        """A broker that was stopped while it removed their remote data goes on with it."""
+        found = []
+        for name in names:
+            partition = self._partitions.get_by_id(name.topic_id, name.partition)
+            if (
+                isinstance(partition, ClassicPartition)
+                and partition.is_leader
+                and not partition.log.config.remote_storage_enable
+            ):
+                found.append(name)
+        return found
 
 
 class TieredOffKind:

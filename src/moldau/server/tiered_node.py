@@ -55,6 +55,7 @@ class TieredNode:
     def __init__(self, around: TieredSurroundings) -> None:
         self._view = around.view
         self._configs = around.configs
+        self._partitions = around.partitions
         config, machine, registry = around.configs.broker, around.machine, around.meters.registry
         cluster_id = around.view.cluster_id
         self.meters = TieredMeters(registry)
@@ -94,7 +95,7 @@ class TieredNode:
 
     def kind(self, classic: ClassicKind) -> TieredKind:
         """The kind of classic topics where there is a remote tier."""
-        return TieredKind(classic, self.manager, self.remover, self.reader)
+        return TieredKind(classic, self.manager, self.remover, self.reader, self._partitions)
 
     def problem(self) -> str | None:
         """What is wrong, in one sentence, for the health page; managers of somebody else's say nothing."""

@@ -42,6 +42,10 @@ class RemotePartitionRemover:
         self._around = manager.around
         self._manager = manager
         self._strays = strays
+        self.untiered: Callable[[Collection[TopicIdPartition]], Collection[TopicIdPartition]] = lambda _: ()
+        """Which of some partitions with remote data this broker leads, and they are not tiered any more."""
+        self.on_emptied: Callable[[TopicIdPartition], None] = lambda _: None
+        """Told when :meth:`empty_partition` has done its work: the topic may be tiered again by then."""
         self._jobs: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._reconciling: asyncio.Task[None] | None = None
 
@@ -56,14 +60,9 @@ class RemotePartitionRemover:
         """The topic is gone. ``after``: the end of the partition's tasks here."""
         self._begin(partition, lambda: self._delete_partition(partition), after)
 
-    def empty_partition(
-        self,
-        partition: TopicIdPartition,
-        after: "asyncio.Task[None] | None" = None,
-        then: Callable[[], None] | None = None,
-    ) -> None:
+    def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
         """The topic is not tiered any more: its segments go, and the partition lives on."""
-        self._begin(partition, lambda: self._empty_partition(partition), after, then)
+        self._begin(partition, lambda: self._empty_partition(partition), after, self.on_emptied)
 
     @property
     def jobs(self) -> "list[asyncio.Task[None]]":
@@ -78,7 +77,7 @@ class RemotePartitionRemover:
         partition: TopicIdPartition,
         work: Callable[[], Awaitable[None]],
         after: "asyncio.Task[None] | None",
-        then: Callable[[], None] | None = None,
+        then: Callable[[TopicIdPartition], None] | None = None,
     ) -> None:
         before = self._jobs.get(partition)
 
@@ -92,7 +91,7 @@ class RemotePartitionRemover:
             if self._jobs.get(partition) is task:
                 del self._jobs[partition]
             if not task.cancelled() and then is not None:
-                then()
+                then(partition)
 
         task = self._jobs[partition] = self._task(job(), f"remove {partition}")
         task.add_done_callback(over)
@@ -129,7 +128,7 @@ class RemotePartitionRemover:
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
         for segment in metadata.list_remote_log_segments(partition):
-            self._around.meters.delete_request(partition.topic)
+            self._around.meters.delete_request(None)
             await self._around.storage.delete_log_segment_data(segment)
             self._around.on_segment_deleted(segment.id.id)
         await self._outwait_late_writes(partition)
@@ -198,6 +197,9 @@ class RemotePartitionRemover:
         for partition in dict.fromkeys((*begun, *self._strays(known))):
             if partition not in self._jobs:
                 self.delete_partition(partition)
+        for partition in self.untiered(known):
+            if partition not in self._jobs:
+                self.empty_partition(partition)
 
     async def close(self) -> None:
         """Leave the rest to the next start."""

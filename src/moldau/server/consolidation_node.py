@@ -175,10 +175,12 @@ class ConsolidationNode:
         self._held.pop(name, None)
         partition.remote = None
         was_led = self._led.pop(name, None) is not None
-        if deleted and was_led:
+        metadata = self._tiered.metadata
+        has_segments = not metadata.is_ready(name) or metadata.list_remote_log_segments(name)
+        if deleted and was_led and has_segments:
             self._tiered.remover.delete_partition(name)
         else:
-            self._tiered.metadata.on_stop_partitions([name])
+            metadata.on_stop_partitions([name])
 
     def _as_led(self, name: TopicIdPartition, partition: DisklessPartition) -> LedPartition:
         config: LogConfig = partition.config

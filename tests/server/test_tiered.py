@@ -1,6 +1,8 @@
 """Tiered topics (KIP-405) as clients see them, on one node."""
 
 import asyncio
+import re
+import urllib.request
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -32,7 +34,7 @@ Story = Callable[[Requests, str], Awaitable[None]]
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Node]:
-    with Node(properties=PROPERTIES) as running:
+    with Node(properties=PROPERTIES | {"metrics.listener": "127.0.0.1:0"}) as running:
         yield running
 
 
@@ -318,3 +320,44 @@ def test_compacted_topics_are_refused(play: Callable[[Story], None]) -> None:
         assert await client.alter(topic, remote_storage_enable="true") is ErrorCode.invalid_config
 
     play(story)
+
+
+def test_what_happens_is_measured_under_kafkas_names(node: Node, play: Callable[[Story], None]) -> None:
+    async def story(client: Requests, topic: str) -> None:
+        await client.create(topic, **TIERED)
+        await fill(client, topic, 3)
+        await until_tiers(client, topic, 0, 6, 5)
+        await read_from(client, topic, 0)
+
+        async def scrape() -> str:
+            page = await asyncio.to_thread(urllib.request.urlopen, f"{node.monitoring_url}/metrics")
+            with page:
+                return str(page.read().decode())
+
+        prefix = "kafka_server_BrokerTopicMetrics_"
+
+        async def is_counted() -> bool:
+            return f'{prefix}RemoteLogMetadataCount{{topic="{topic}"}} 2' in await scrape()
+
+        await eventually(is_counted, "the clean-up has come round")
+        text = await scrape()
+        for name in ("RemoteCopyBytesPerSec", "RemoteCopyRequestsPerSec", "RemoteFetchBytesPerSec"):
+            found = re.search(rf'{prefix}{name}_total{{topic="{topic}"}} (\d+)', text)
+            assert found, name
+            assert int(found[1]) >= 2
+            assert re.search(rf"{prefix}{name}_total \d+", text), "and of all topics"
+        for name in ("RemoteCopyLagBytes", "RemoteCopyLagSegments", "RemoteDeleteLagSegments"):
+            assert f'{prefix}{name}{{topic="{topic}"}} 0' in text
+        assert "kafka_log_remote_RemoteLogManager_RemoteLogManagerTasksAvgIdlePercent" in text
+        pool = "org_apache_kafka_storage_internals_log_RemoteStorageThreadPool_"
+        assert f"{pool}RemoteLogReaderTaskQueueSize 0" in text
+        assert f"{pool}RemoteLogReaderAvgIdlePercent" in text
+        await client.delete(topic)
+        await eventually(lambda: _count(node, topic, 0), "no object is left")
+        await eventually(lambda: _is_silent(scrape, topic), "the topic's series are gone")
+
+    play(story)
+
+
+async def _is_silent(scrape: Callable[[], Awaitable[str]], topic: str) -> bool:
+    return f'topic="{topic}"' not in await scrape()

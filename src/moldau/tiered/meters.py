@@ -43,7 +43,7 @@ class TieredMeters:
         self._manager = meters.scoped("kafka.log.remote", "RemoteLogManager")
         self._pool = meters.scoped("org.apache.kafka.storage.internals.log", "RemoteStorageThreadPool")
         self._gauges: dict[str, dict[int, PartitionGauges]] = {}
-        self._counters: dict[tuple[str, str], tuple[Counter, Counter]] = {}
+        self._counters: dict[tuple[str, str | None], tuple[Counter, ...]] = {}
         self.fetch_time_ms = self._manager.histogram(
             "RemoteLogReaderFetchRateAndTimeMs", "From a read's request to its records."
         )
@@ -58,10 +58,12 @@ class TieredMeters:
 
     # -- counters -----------------------------------------------------------------------------
 
-    def _count(self, name: str, topic: str, amount: float = 1) -> None:
+    def _count(self, name: str, topic: str | None, amount: float = 1) -> None:
         pair = self._counters.get((name, topic))
         if pair is None:
-            pair = (self._topics.counter(name), self._topics.counter(name, topic=topic))
+            pair = (self._topics.counter(name),)
+            if topic is not None:
+                pair += (self._topics.counter(name, topic=topic),)
             self._counters[name, topic] = pair
         for counter in pair:
             counter.value += amount
@@ -75,7 +77,8 @@ class TieredMeters:
     def failed_copy(self, topic: str) -> None:
         self._count("RemoteCopyErrorsPerSec", topic)
 
-    def delete_request(self, topic: str) -> None:
+    def delete_request(self, topic: str | None) -> None:
+        """None for a topic that is gone: its series must not come back."""
         self._count("RemoteDeleteRequestsPerSec", topic)
 
     def failed_delete(self, topic: str) -> None:

@@ -27,7 +27,7 @@ from exporting import (
 
 import moldau.testing
 from moldau.client.errors import ToolError
-from moldau.pipeline import iceberg_export
+from moldau.pipeline import iceberg_export, units
 from moldau.pipeline.catalogs import open_catalog
 from moldau.pipeline.export import ExportJob, export_once
 from moldau.pipeline.iceberg_export import table_name
@@ -257,3 +257,36 @@ def test_offsets_of_a_commit_are_in_its_snapshot(
     assert snapshot.summary["moldau.export.ranges"] == "[[0, 0, 2], [0, 2, 4]]"
     for name in ("batch-id", "offsets", "starts"):
         assert snapshot.summary[f"moldau.export.{name}"] == table.properties[f"moldau.export.{name}"]
+
+
+def test_a_task_may_die_between_its_two_files(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records and dead letters of a unit get their names one after the other."""
+    publish = units.publish
+    calls = 0
+
+    def publish_or_die(attempt: str, final: str) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls % 3 != 2:
+            return publish(attempt, final)
+        raise Killed
+
+    framed = job_of(node, topic, tmp_path, "parquet", avro_format(SCHEMA, {}, framed=True))
+    job = replace(framed, values=avro_format(SCHEMA, {}, framed=False))
+    produce_values(node, topic, [avro(0), HEADER + avro(1), avro(2), HEADER + avro(3), b"\x80", avro(5)])
+    for round_of in (job, replace(framed, replay=True)):
+        monkeypatch.setattr(units, "publish", publish_or_die)
+        deaths = 0
+        for _ in range(20):
+            try:
+                export_once(round_of, run_here)
+                break
+            except Killed:
+                deaths += 1
+        assert deaths
+        monkeypatch.setattr(units, "publish", publish)
+        expected = [0, 2, 5] if round_of is job else [0, 1, 2, 3, 5]
+        assert [row["offset"] for row in read_table(job)] == expected
+    assert [(offset, value) for offset, value, _ in told(job)] == [(4, b"\x80")]

@@ -3,8 +3,9 @@
 A waiter names the partitions it cares about and a deadline. It is indexed by partition, so that an
 append costs nothing where nobody waits and touches only those who do.
 
-Deadlines are kept in ticks: whoever waits long may wait a little longer (3 % at most), together with others.
-Then one timer serves them all, and their answers leave in one turn of the loop.
+Deadlines are kept in ticks: whoever waits long for nothing may wait a little longer (6 % at most), together
+with others. Then one timer serves them all, and their answers leave in one turn of the loop. What a waiter
+waits for wakes it at once.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 LONG_WAIT_S: Final = 0.5
-LONG_TICK_S: Final = 1 / 64
+LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
 """Ticks of long waits are ticks of short ones too, and exact as floats."""
 

@@ -88,6 +88,7 @@ class Dispatcher:
         self._handlers = handlers
         self._direct = direct
         self._turn = turn
+        self._turn_is_open = False
         self._tallies: dict[int, _Tally] = {key: _Tally() for key in direct}
         self._scope = scope
         self._observer = observer
@@ -101,6 +102,7 @@ class Dispatcher:
             return self._unsupported(context)
         decode, handler, encode, direct, tally = route
         if direct is not None:
+            self._turn_is_open = True
             answer = direct(context, body)
             if isinstance(answer, list):
                 tally.count += 1
@@ -110,7 +112,7 @@ class Dispatcher:
             if answer is not None:
                 answer.add_done_callback(lambda _: self._observe(context))
                 return answer
-        if self._turn is not None:
+        if self._turn_is_open and self._turn is not None:
             self._turn.settle()
         request = decode(body)
         try:
@@ -197,6 +199,9 @@ class Dispatcher:
 
         Raises when that fails; then none of their answers may leave.
         """
+        if not self._turn_is_open:
+            return
+        self._turn_is_open = False
         for api_key, tally in self._tallies.items():
             if tally.count:
                 self._count(api_key, tally.count, tally.received_at, tally.size_bytes)

@@ -315,3 +315,19 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
         if not asyncio.run(told(House(tmp_path / str(fail_at)), fail_at)):
             break
     assert fail_at == 6, "three events and two segments"
+
+
+def test_a_deletion_whose_end_was_not_heard_is_over(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1)
+        await house.copying.run()
+        faults = house.faults
+        faults.fail_at, faults.after_effect = faults.count + 4, True
+        settings = RemoteLogManagerSettings(retry_backoff_ms=1)
+        remover = RemotePartitionRemover(RemoteLogManager(house.around, settings), list)
+        remover.delete_partition(PARTITION)
+        await _idle(remover)
+        assert not house.metadata.remote_partition_deletions()
+        assert faults.count == faults.fail_at + 1
+
+    play(story)

@@ -123,7 +123,10 @@ class RemotePartitionRemover:
         metadata = self._around.metadata
         state = self._state_of(partition)
         if state is None:
-            await self._tell(partition, _State.DELETE_PARTITION_MARKED)
+            try:
+                await self._tell(partition, _State.DELETE_PARTITION_MARKED)
+            except IllegalTransitionError:
+                return  # it had been finished, and nobody heard of it
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)

@@ -208,6 +208,23 @@ def test_the_files_stay_within_their_bound_and_the_least_recently_used_go(tmp_pa
     asyncio.run(main())
 
 
+def test_what_has_to_go_is_let_go_and_not_only_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        manager = new_manager()
+        first, second = await remote(manager), await remote(manager, 2)
+        async with caching(manager, tmp_path) as cache:
+            await cache.lookup_offset(first, 1055)
+            cache.resize(cache.size_bytes)
+            await cache.lookup_offset(second, 1055)
+            assert manager.fetched == 6
+            await cache.lookup_offset(second, 1055)
+            assert manager.fetched == 6
+            await cache.lookup_offset(first, 1055)
+            assert manager.fetched == 9, "it was not kept in memory without its file"
+
+    asyncio.run(main())
+
+
 def test_a_deleted_segment_leaves_no_file(tmp_path: Path) -> None:
     async def main() -> None:
         manager = new_manager()

@@ -90,9 +90,11 @@ class RemoteIndexCache:
         self._folder = folder
         self._max_size_bytes = max_size_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
-        self._open: OrderedDict[UUID, SegmentIndexes] = OrderedDict()
+        self._open: OrderedDict[str, SegmentIndexes] = OrderedDict()
+        """Only of those in ``_sizes``: a file that is still mapped takes its place on the disk."""
         self._loading: dict[UUID, asyncio.Task[SegmentIndexes]] = {}
-        self._removing: set[asyncio.Task[None]] = set()
+        self._removing: dict[str, asyncio.Task[None]] = {}
+        """By file name: whoever writes the file again waits, or its new content would go."""
         self.size_bytes = 0
         """Of the files."""
 
@@ -115,7 +117,7 @@ class RemoteIndexCache:
         """Wait for what is under way; the files stay."""
         for task in self._loading.values():
             task.cancel()
-        await asyncio.gather(*self._loading.values(), *self._removing, return_exceptions=True)
+        await asyncio.gather(*self._loading.values(), *self._removing.values(), return_exceptions=True)
         self._open.clear()
 
     def resize(self, max_size_bytes: int) -> None:
@@ -125,7 +127,6 @@ class RemoteIndexCache:
 
     def remove(self, segment_id: UUID) -> None:
         """A segment was deleted: its indexes are of no use any more."""
-        self._open.pop(segment_id, None)
         ending = f"_{segment_id}{SUFFIX}"
         for name in [name for name in self._sizes if name.endswith(ending)]:
             self._drop(name)
@@ -151,13 +152,11 @@ class RemoteIndexCache:
 
     async def indexes_of(self, metadata: RemoteLogSegmentMetadata) -> SegmentIndexes:
         """A segment's indexes: from memory, from the disk, or fetched (once for all who ask meanwhile)."""
-        id = metadata.id.id
-        found = self._open.get(id)
+        id, name = metadata.id.id, _file_name(metadata)
+        found = self._open.get(name)
         if found is not None:
-            self._open.move_to_end(id)
-            name = _file_name(metadata)
-            if name in self._sizes:
-                self._sizes.move_to_end(name)
+            self._open.move_to_end(name)
+            self._sizes.move_to_end(name)
             return found
         task = self._loading.get(id)
         if task is None:
@@ -170,7 +169,9 @@ class RemoteIndexCache:
         found = await self._from_disk(metadata)
         if found is None:
             found = await self._from_storage(metadata)
-        self._open[metadata.id.id] = found
+        name = _file_name(metadata)
+        if name in self._sizes:
+            self._open[name] = found
         while len(self._open) > OPEN_MAX:
             self._open.popitem(last=False)
         return found
@@ -208,12 +209,14 @@ class RemoteIndexCache:
         if len(packed) > self._max_size_bytes:
             return indexes
         name = _file_name(metadata)
+        if name in self._removing:
+            await self._removing[name]
         try:
             found = await self._workers.run(self._write_and_read, name, packed, metadata)
         except (OSError, ProtocolError, CorruptIndexError) as error:
-            # A full disk makes reads slower, no more.
+            # A full disk makes reads slower, no more: they count as if they lay there.
             logger.warning("the indexes of %s cannot be kept on the disk: %s", metadata.id, error)
-            return indexes
+            found = indexes
         self._drop_size(name)
         self._sizes[name] = len(packed)
         self.size_bytes += len(packed)
@@ -235,16 +238,14 @@ class RemoteIndexCache:
 
     def _drop(self, name: str) -> None:
         self._drop_size(name)
-        task = asyncio.get_running_loop().create_task(self._remove(name))
-        self._removing.add(task)
-        task.add_done_callback(self._removing.discard)
+        self._removing[name] = task = asyncio.get_running_loop().create_task(self._remove(name))
+        task.add_done_callback(lambda _: self._removing.pop(name, None))
 
     def _drop_size(self, name: str) -> None:
         self.size_bytes -= self._sizes.pop(name, 0)
+        self._open.pop(name, None)
 
     async def _remove(self, name: str) -> None:
-        if name in self._sizes:
-            return  # it came back meanwhile
         try:
             await self._workers.run(self._disk.remove, f"{self._folder}/{name}")
         except OSError as error:

@@ -124,8 +124,26 @@ PARTS = {
 DISKLESS = "diskless"
 CONSOLIDATION = "consolidation"
 TIERED = "tiered"
-OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED)
+SPARK = "spark"
+OF_THEIR_OWN = (DISKLESS, CONSOLIDATION, TIERED, SPARK)
 """The parts that have nodes of their own."""
+
+
+def can_run_spark() -> bool:
+    from moldau.pipeline.requirements import missing_java, missing_packages
+
+    return missing_packages() is None and missing_java() is None
+
+
+def bench_spark(report: Report, folder: pathlib.Path, plan: Plan) -> None:
+    """Reading, exporting and consolidating on Spark; each has a session of its own."""
+    from bench.spark_consolidation import bench_spark_consolidation
+    from bench.spark_export import bench_spark_export
+    from bench.spark_source import bench_spark_source
+
+    bench_spark_source(report, folder, plan)
+    bench_spark_export(report, folder, plan)
+    bench_spark_consolidation(report, folder, plan)
 
 
 def main() -> None:
@@ -154,6 +172,8 @@ def main() -> None:
             bench_consolidation(report, folder, plan)
         if not options.only or TIERED in options.only:
             bench_tiered(report, folder, plan)
+        if (not options.only and can_run_spark()) or SPARK in (options.only or ()):
+            bench_spark(report, folder, plan)
     report.print()
     report.write()
 

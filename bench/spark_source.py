@@ -1,7 +1,8 @@
 """``format("moldau")`` beside Spark's own connector: ``python -m bench.spark_source``.
 
-Each row is a query that looks at every value of the same diskless topic. It needs PySpark, and for the
-comparison the connector's jars (``tools/fetch_clients.py``).
+Each row is a query that looks at every value of the same diskless topic. CPU is that of the driver, the JVM
+and the Python workers, without the broker's. It needs PySpark, and for the comparison the connector's jars
+(``tools/fetch_clients.py``).
 """
 
 import argparse
@@ -15,6 +16,7 @@ from bench.brokers import Broker
 from bench.diskless import DisklessMoldau
 from bench.measure import measure
 from bench.plan import FULL, QUICK, Plan, topic
+from bench.process_tree import cpu_seconds, spent
 from bench.report import Report, environment, rounded
 
 CONNECTOR: Final = pathlib.Path(".tools/spark-kafka")
@@ -60,17 +62,22 @@ def _compare(
     repeats: int,
 ) -> None:
     walls: dict[str, float] = {}
+    cpus: dict[str, float] = {}
     for reader, (source, options) in readers.items():
         frame = session.read.format(source).option("kafka.bootstrap.servers", broker.bootstrap)
         times = []
+        spent_s = []
         for _ in range(repeats + 1):
+            before = cpu_seconds([broker.pid])
             start = time.perf_counter()
             loaded = frame.option("subscribe", name).options(**options).load()
             (row,) = loaded.selectExpr("count(*) AS n", "sum(length(value)) AS size").collect()
             times.append(time.perf_counter() - start)
+            spent_s.append(spent(before, cpu_seconds([broker.pid])))
             if row.n != records:
                 raise RuntimeError(f"{reader}: {row.n} of {records} records were read")
         walls[reader] = statistics.median(times[1:])  # the first run compiles and starts workers
+        cpus[reader] = statistics.median(spent_s[1:])
     for reader, wall_s in walls.items():
         row = {
             "reader": reader,
@@ -78,6 +85,8 @@ def _compare(
             "rows/s": f"{records / wall_s / 1e6:.2f} M",
             "MB/s": rounded(records * size / wall_s / 1e6),
             "times kafka": rounded(walls["kafka"] / wall_s) if "kafka" in walls else "",
+            "rows per CPU-s": f"{records / cpus[reader] / 1e6:.2f} M",
+            "times kafka ": rounded(cpus["kafka"] / cpus[reader]) if "kafka" in cpus else "",
         }
         report.add(f"Spark reads a diskless topic, {PARTITIONS} partitions, {CORES} cores", row)
 

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,7 +20,7 @@ from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegm
 from moldau.tiered.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
-from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
+from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, TaskPartition
 
 Story = Callable[[House], Awaitable[None]]
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
@@ -120,6 +122,40 @@ def test_a_failure_at_any_step_leaves_one_copy(tmp_path: Path, after_effect: boo
         if not asyncio.run(told(House(tmp_path / str(fail_at)), fail_at)):
             break
     assert fail_at == 7, "two segments of three steps each"
+
+
+def test_a_copy_of_records_that_were_deleted_is_given_up(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(1)
+        house.faults.fail_at = house.faults.count + 2
+        with pytest.raises(RemoteStorageError):
+            await house.copying.run()
+        assert house.metadata.cache.list()
+        house.log.update_log_start_offset(3)
+        house.log.delete_old_segments(house.clock.time_ms)
+        await house.copying.run()
+        house.clock.time_ms += LATE_WRITE_GRACE_MS
+        await house.expiring.run()
+        assert not house.metadata.cache.list()
+        assert not await house.storage.keys()
+
+    play(story)
+
+
+def test_records_that_are_deleted_during_a_round_are_not_copied(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(3)
+        copy = house.storage.copy_log_segment_data
+
+        async def copy_while_records_are_deleted(*arguments: Any) -> bytes | None:
+            house.log.update_log_start_offset(6)
+            return await copy(*arguments)
+
+        house.storage.copy_log_segment_data = copy_while_records_are_deleted  # type: ignore[method-assign]
+        await house.copying.run()
+        assert ranges(house) == [(0, 2), (6, 8)]
+
+    play(story)
 
 
 def test_what_another_life_has_begun_is_removed_after_a_while(play: Callable[[Story], None]) -> None:
@@ -251,6 +287,19 @@ def test_the_log_start_moves_before_its_segments_go(play: Callable[[Story], None
         await house.expiring.run()
         assert not await house.storage.keys()
         assert not house.metadata.cache.list()
+
+    play(story)
+
+
+def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.log.config = replace(CONFIG, retention_bytes=0)
+        house.fill(3)
+        await house.copying.run()
+        behind = SimpleNamespace(log=house.log, high_watermark=4)
+        await ExpirationTask(house.around, TaskPartition(PARTITION, behind)).run()
+        assert house.log.log_start_offset == 4
+        assert ranges(house) == [(3, 5), (6, 8)]
 
     play(story)
 

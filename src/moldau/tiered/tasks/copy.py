@@ -62,9 +62,9 @@ class CopyTask:
 
     async def _copy_all(self, log: PartitionLog) -> None:
         attempt = self._attempt
-        if attempt is not None and attempt.metadata.end_offset <= log.highest_copied_offset:
-            self._give_up()  # it had succeeded, and nobody heard of it
         first_offset = max(log.highest_copied_offset + 1, log.local_log_start_offset)
+        if attempt is not None and attempt.metadata.end_offset < first_offset:
+            self._give_up()  # it had succeeded, and nobody heard of it, or its records were deleted
         for closed in closed_segments(log, first_offset, self._stable_offset(log)):
             self._measure_lag(log)
             await self._keep_quota(closed.segment.size_bytes)
@@ -89,6 +89,8 @@ class CopyTask:
         around = self._around
         # What the remote tier has must not be lost here: the offsets would be given out again.
         await log.flush(closed.next_offset)
+        if closed.next_offset <= log.log_start_offset:
+            return  # deleted meanwhile
         attempt = self._attempt
         if attempt is None or attempt.closed != closed:
             self._give_up()

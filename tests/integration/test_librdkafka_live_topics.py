@@ -37,7 +37,7 @@ class Persistent:
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
         base = {"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUICK}
-        # Its refresh between a deletion and the next creation would make the topic itself, with one partition.
+        # A refresh between a deletion and the next creation would make the topic, with one partition.
         self._producer = Producer({**base, "allow.auto.create.topics": False})
 
     def send(self, values: set[bytes]) -> None:

@@ -223,7 +223,8 @@ class SegmentedLog:
     async def sync(self, from_offset: int, up_to: int) -> None:
         """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
 
-        The oldest first. At: the one that was whole and durable may have been sealed since, which completed its indexes.
+        The oldest first. At: the one that was whole and durable may have been sealed since, which completed
+        its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]

@@ -20,6 +20,11 @@ from moldau.client.errors import ToolError
 from moldau.pipeline import consolidate
 from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
 from moldau.pipeline.consolidation_units import BuildUnits, CopiedUnit
+from moldau.pipeline.decoding import decode_found
+from moldau.pipeline.fetching import fetch_found
+from moldau.pipeline.snapshot import pin
+from moldau.pipeline.source_options import parse_options
+from moldau.pipeline.source_units import ask
 
 PARTITIONS, RECORDS = 2, 300
 TIMEOUT_S = 60.0
@@ -125,6 +130,24 @@ def test_tasks_that_run_twice_leave_each_record_once(node: moldau.testing.Node, 
 
     assert consolidate_once(job_of(node, topic), speculating)["segments"] > 0
     check(node, topic)
+
+
+def test_what_has_left_the_wal_is_read_by_jobs_too(node: moldau.testing.Node, topic: str) -> None:
+    assert consolidate_once(job_of(node, topic), in_place)["segments"] > 0
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers})
+    for number in range(RECORDS, RECORDS + 20):
+        producer.produce(topic, value_of(1, number), partition=1)
+    assert producer.flush(TIMEOUT_S) == 0
+    options = parse_options({"kafka.bootstrap.servers": node.bootstrap_servers, "subscribe": topic})
+    (found,) = ask(node.bootstrap_servers, lambda client: pin(client, options))
+    assert found.source.wal is not None
+    tables = decode_found(fetch_found(found.source, found.ranges), found.ranges)
+    rows = [(row["partition"], row["offset"], row["value"]) for table in tables for row in table.to_pylist()]
+    assert sorted(rows) == [
+        (partition, number, value_of(partition, number))
+        for partition, count in enumerate((RECORDS, RECORDS + 20))
+        for number in range(count)
+    ]
 
 
 class Killed(BaseException):

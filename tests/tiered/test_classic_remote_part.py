@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,7 @@ from moldau.replication.partition import (
     ReadRequest,
 )
 from moldau.replication.waiters import WaitingRoom
+from moldau.server.tiered_kind import TieredKind
 from moldau.server.tiered_reads import ClassicRemotePart
 from moldau.tiered.reader import RemoteReader
 from moldau.tiered.reading import RemoteRead
@@ -59,6 +61,22 @@ def ask(
     part = ClassicRemotePart(PARTITION, house.log, cast(RemoteReader, reader), local)
     part.read(request, ReadOutcome())
     return reader.asked[0]
+
+
+def led(house: House) -> ClassicPartition:
+    partition = ClassicPartition(
+        house.machine,
+        PartitionKey(PARTITION.topic_id, 0),
+        "t",
+        house.log,
+        1,
+        WaitingRoom(),
+        min_in_sync=1,
+        high_watermark=0,
+        meters=BrokerTopicMeters(Meters()),
+    )
+    partition.become_leader(0, (1,), (1,))
+    return partition
 
 
 def free(house: House, segments: int) -> None:
@@ -124,25 +142,53 @@ def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Stor
             return None if end_offset == 3 else FoundOffset(4, timestamp_ms, 0)
 
     async def story(house: House) -> None:
-        partition = ClassicPartition(
-            house.machine,
-            PartitionKey(PARTITION.topic_id, 0),
-            "t",
-            house.log,
-            1,
-            WaitingRoom(),
-            min_in_sync=1,
-            high_watermark=0,
-            meters=BrokerTopicMeters(Meters()),
-        )
         start_ms = house.clock.time_ms
         house.fill(3)
-        partition.become_leader(0, (1,), (1,))
+        partition = led(house)
         await house.copying.run()
         free(house, 1)
         remote = Remote(house)
         partition.remote = cast(Any, remote)
         found = await partition.find_offset(start_ms + 4_000, read_committed=False, current_leader_epoch=-1)
         assert (found.offset, remote.searched) == (4, [3, 9])
+
+    play(story)
+
+
+class Broker:
+    """A tiered kind over whatever stands still, and what it tells the remote log manager."""
+
+    def __init__(self) -> None:
+        self.led: list[Any] = []
+        self.hosted: dict[tuple[Any, int], ClassicPartition] = {}
+        self.remover = SimpleNamespace(is_at_work_on=lambda _: False)
+        manager = SimpleNamespace(lead=lambda name, *_, **__: self.led.append(name))
+        parts = (SimpleNamespace(reconfigure=lambda _: None), manager, self.remover, NotingReader())
+        registry = SimpleNamespace(get_by_id=lambda *key: self.hosted.get(key))
+        self.kind = TieredKind(*(cast(Any, part) for part in (*parts, registry)))
+
+
+def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(3)
+        house.log.highest_copied_offset = 5  # by a task that ended after all copies had been removed
+        broker = Broker()
+        broker.kind.reconfigure(led(house))
+        assert broker.led == [PARTITION]
+        assert house.log.highest_copied_offset == -1
+
+    play(story)
+
+
+def test_a_deleted_partition_is_not_tiered_again_when_it_has_been_emptied(
+    play: Callable[[Story], None],
+) -> None:
+    async def story(house: House) -> None:
+        broker = Broker()
+        broker.remover.on_emptied(PARTITION)
+        assert not broker.led
+        broker.hosted[PARTITION.topic_id, 0] = led(house)
+        broker.remover.on_emptied(PARTITION)
+        assert broker.led == [PARTITION]
 
     play(story)

@@ -230,10 +230,26 @@ def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> No
         refused = reader.read(house.wanted(2), ReadOutcome())
         assert refused.done()
         assert not refused.result().size_bytes
+        with pytest.raises(KafkaError, match="too many remote reads"):
+            await RemoteOffsetSearch(reader).find_timestamp(house.wanted(0), 0, 1)
         gate.open.set()
         assert offsets(await first)[0] == (0, 0)
         assert offsets(await second)[0] == (1, 1)
         assert reader.pool.idle_share == 1.0
+
+    play(story)
+
+
+def test_where_a_request_has_no_room_left_nothing_is_fetched(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        await house.copying.run()
+        house.free()
+        before, known = house.faults.count, ReadOutcome(high_watermark=6, log_start_offset=0)
+        assert await house.read(0, max_bytes=0, min_one_batch=False) == ReadOutcome()
+        assert await house.reader.read(house.wanted(1, 0, min_one_batch=False), known) == known
+        assert house.faults.count == before
+        assert offsets(await house.read(0, max_bytes=0)) == [(0, 0)]
 
     play(story)
 

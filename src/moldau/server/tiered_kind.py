@@ -68,6 +68,8 @@ class TieredKind:
             if self._remover.is_at_work_on(name):
                 return  # what is being removed must not count as copied: this is called again after that
             if partition.remote is None:
+                # A task of earlier days may have noted a copy while all copies were about to be removed.
+                partition.log.highest_copied_offset = -1
                 partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
             if partition.is_leader:
                 self._manager.lead(name, partition, copies=config.copies_to_remote)

@@ -52,8 +52,11 @@ class RemoteOffsetSearch:
     async def _limited(
         self, wanted: RemoteRange, search: Coroutine[Any, Any, FoundOffset | None]
     ) -> FoundOffset | None:
-        timeout_s = self._reader.settings.list_offsets_timeout_ms / 1000
+        settings = self._reader.settings
+        timeout_s = settings.list_offsets_timeout_ms / 1000
         try:
+            if self._reader.pool.waiting_count >= settings.max_pending_tasks:
+                raise KafkaError(ErrorCode.request_timed_out, "too many remote reads are waiting")
             async with asyncio.timeout(timeout_s):
                 await self._reader.metadata.wait_ready(wanted.partition)
                 async with self._reader.pool.place():

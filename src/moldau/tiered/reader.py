@@ -107,7 +107,8 @@ class RemoteReader:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[ReadOutcome] = loop.create_future()
-        task = self._join(wanted)
+        has_room = wanted.max_bytes > 0 or wanted.min_one_batch
+        task = self._join(wanted) if has_room else None
         if task is None:
             answer.set_result(known)
             return answer

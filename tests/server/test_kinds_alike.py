@@ -426,6 +426,23 @@ def test_retention_by_size(play: Any) -> None:
     play(story)
 
 
+def test_a_transactional_batch_is_refused_and_holds_no_reader_up(play: Any) -> None:
+    async def story(client: Requests, topic: str) -> None:
+        await client.create(topic)
+        batch = build_batch(
+            records(b"never"), producer_id=77, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        refused = await client.produce(topic, batch)
+        assert refused.error_code is ErrorCode.unsupported_version
+        assert "transactions" in (refused.error_message or "")
+        assert await client.produce_values(topic, b"first") == 0
+        await client.read(topic, 0, 1)
+        found = await client.fetch(topic, 1)
+        assert (found.high_watermark, found.last_stable_offset) == (1, 1)
+
+    play(story)
+
+
 def test_epochs_and_producers_are_told(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)

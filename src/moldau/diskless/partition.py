@@ -160,11 +160,6 @@ class DisklessPartition:
         """What is to be stored: the batch that was sent, or the same in the topic's codec."""
         config = self.config
         header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
-        if header.is_transactional:
-            raise KafkaError(
-                ErrorCode.unsupported_version,
-                f"{self.topic} is a diskless topic, which does not support transactions yet",
-            )
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
             check_timestamps(
                 records,

@@ -4,7 +4,7 @@ One batch's refusal does not fail its file: the others commit, and its bytes are
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby, islice, repeat
+from itertools import accumulate, groupby, repeat
 from operator import add, and_, sub
 from typing import Any, Final, TypeAlias
 
@@ -310,9 +310,9 @@ def result_of(
         partition = partitions.find(topic_id, index)
         log_starts = repeat(-1 if partition is None else partition.log_start)
         end = position + count
-        spans = map(add, islice(deltas, position, end), repeat(1))
+        spans = map(add, deltas[position:end], repeat(1))
         offsets = accumulate(spans, initial=offset)
-        times = repeat(-1, count) if appended is None else islice(appended, position, end)
+        times = repeat(-1, count) if appended is None else appended[position:end]
         rows = zip(none, offsets, times, log_starts, message, is_duplicate, strict=False)
         found += map(new, kind, rows)
         position = end

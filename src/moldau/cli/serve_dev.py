@@ -63,6 +63,8 @@ def dev(
     beside = None
     if pipeline or pipeline_config is not None:
         beside = prepared_pipeline(pipeline_config)
+        if pipeline_config is None:  # its usual jobs consolidate
+            properties = {"diskless.consolidation.enable": "false", **properties}
     # The node itself is imported late: signals are heeded, and mistakes told, before that.
     from moldau.cli import serve
     from moldau.server.settings import development_config

@@ -127,6 +127,20 @@ def test_a_remote_read_keeps_its_byte_limits(play: Callable[[Story], None]) -> N
     play(story)
 
 
+@pytest.mark.parametrize("enable", ["true", "false"])
+def test_who_is_behind_does_not_wait_for_min_bytes(play: Callable[[Story], None], enable: str) -> None:
+    async def story(client: Requests, topic: str) -> None:
+        await client.create(topic, **TIERED | {"remote_storage_enable": enable})
+        await fill(client, topic, 4)
+        if enable == "true":
+            await until_tiers(client, topic, 0, 9, 8)
+        # Answered long before the story's time is over.
+        answer = await client.fetch(topic, 0, max_wait_ms=2**31 - 1, min_bytes=1 << 20)
+        assert [record.offset for record in unpack(answer.records)][:BATCH_RECORDS] == [0, 1, 2]
+
+    play(story)
+
+
 def test_an_idle_active_segment_is_rolled_and_offloaded(play: Callable[[Story], None]) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **(TIERED | {"local_retention_ms": "1", "local_retention_bytes": "-2"}))

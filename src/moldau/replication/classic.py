@@ -330,6 +330,7 @@ class ClassicPartition:
             last_stable_offset=stable,
             log_start_offset=log.log_start_offset,
             aborted=aborted,
+            is_cut=result.size_bytes > 0 and result.next_offset < bound,
         )
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:

@@ -77,6 +77,8 @@ class ReadOutcome(NamedTuple):
     diverging_epoch: tuple[int, int] | None = None
     """``(epoch, end offset)`` up to which the fetcher's log agrees (KIP-595)."""
     preferred_read_replica: int = -1
+    is_cut: bool = False
+    """There are bytes, and what is appended adds nothing to them: they end before the partition does."""
 
 
 @dataclass(frozen=True, slots=True)

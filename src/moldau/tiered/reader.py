@@ -160,7 +160,10 @@ class RemoteReader:
             return wanted.read_behind()
         size_bytes = len(found.records)
         views = (found.records,) if size_bytes else ()
-        return known._replace(views=views, size_bytes=size_bytes, aborted=found.aborted)
+        # What is remote does not grow.
+        return known._replace(
+            views=views, size_bytes=size_bytes, aborted=found.aborted, is_cut=size_bytes > 0
+        )
 
     def _error_code(self, wanted: RemoteRead, error: BaseException) -> ErrorCode:
         if wanted.offset < wanted.log_start():

@@ -40,7 +40,8 @@ class Gathering:
     outcomes: list[tuple[FetchTarget, FetchPosition, ReadOutcome]] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
-    """An error, a divergence or a redirection: the fetcher should hear of it at once."""
+    """An error, a divergence or a redirection, of which the fetcher should hear at once; or it is behind:
+    as in Kafka it does not wait for ``min_bytes`` then."""
     keys: list[PartitionKey] = field(default_factory=list)
     """Partitions whose growth would give the request more."""
 
@@ -315,6 +316,7 @@ def note(gathering: Gathering, target: FetchTarget, position: FetchPosition, out
         outcome.error is not ErrorCode.none
         or outcome.diverging_epoch is not None
         or outcome.preferred_read_replica >= 0
+        or outcome.is_cut
     ):
         gathering.must_answer = True
 

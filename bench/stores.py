@@ -1,12 +1,14 @@
-"""Object stores for benchmarks, for ``diskless.storage.class.name``."""
+"""Object stores for benchmarks, for ``diskless.storage.class.name`` and for the remote tier."""
 
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
+from moldau.metrics import Meters
 from moldau.objects import S3_LATENCY, FaultyStorage, ObjectInfo, ObjectNotFoundError, Weather
 from moldau.runtime import Machine
 from moldau.runtime.disk import Buffer
+from moldau.tiered.object_storage_manager import ObjectStorageManager
 
 KEPT_OBJECTS: Final = 4
 
@@ -50,6 +52,20 @@ class ForgetfulStorage:
 
     async def close(self) -> None:
         pass
+
+
+class BottomlessStorage(ForgetfulStorage):
+    """Takes what it is given and keeps nothing: what a store costs that needs neither disk nor memory."""
+
+    async def upload(self, key: str, data: Buffer, length: int) -> None:
+        pass
+
+
+def open_bottomless_tier(
+    configs: Mapping[str, str], machine: Machine, meters: Meters
+) -> ObjectStorageManager:
+    """For ``remote.log.storage.manager.class.name``: segments are copied and cannot be read."""
+    return ObjectStorageManager(BottomlessStorage())
 
 
 def open_forgetful(url: str, options: Mapping[str, str], machine: Machine) -> ForgetfulStorage:

@@ -1,7 +1,7 @@
 """Tiered topics: ``python -m bench.tiered``.
 
-What tiering costs producers; and what catching up from the remote tier gives and costs, at a store without
-latency (files in the page cache).
+What tiering costs producers, and what catching up from the remote tier gives and costs: at stores without
+latency, and at files, which share the disk with the log.
 """
 
 import argparse
@@ -31,14 +31,24 @@ SETTINGS: Final = (
 PRODUCE: Final = (
     f"Tiered topics: produce latency, {RECORD_SIZE} B records, segments of {SEGMENT_BYTES >> 20} MiB"
 )
-CATCH_UP: Final = "Tiered topics: catching up from the remote tier (files) beside a producer"
+CATCH_UP: Final = "Tiered topics: catching up from the remote tier, alone and beside a producer"
+WRITTEN: Final = {
+    "none": ("remote.log.storage.manager.class.name=bench.stores.open_bottomless_tier",),
+    "files": (),
+}
+"""Stores to copy to; the first takes everything and keeps nothing."""
+READ: Final = {"memory": ("rsm.config.url=memory://",), "files": ()}
 
 
 class TieredMoldau(Moldau):
     """A development node with classic topics and a remote tier that is quick to act."""
 
+    def __init__(self, folder: pathlib.Path, settings: Sequence[str]) -> None:
+        self.settings = (*SETTINGS, *settings)
+        super().__init__(folder)
+
     def arguments(self, data: pathlib.Path) -> list[str]:
-        overrides = [argument for setting in SETTINGS for argument in ("--set", setting)]
+        overrides = [argument for setting in self.settings for argument in ("--set", setting)]
         return [*super().arguments(data), *overrides]
 
 
@@ -58,13 +68,23 @@ def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterat
 
 
 def bench_tiered(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """Both parts, on a node of their own."""
-    broker = TieredMoldau(folder / "tiered")
+    """Both parts, on nodes of their own."""
+    for store, settings in WRITTEN.items():
+        with node(folder / f"tiered-to-{store}", settings) as broker:
+            for partitions in PARTITION_COUNTS:
+                produce_latency(report, broker, plan, store, partitions)
+    for store, settings in READ.items():
+        with node(folder / f"tiered-from-{store}", settings) as broker:
+            for partitions in PARTITION_COUNTS:
+                catch_up(report, broker, plan, store, partitions)
+
+
+@contextmanager
+def node(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[Broker]:
+    """A node for one store."""
+    broker = TieredMoldau(folder, settings)
     try:
-        for partitions in PARTITION_COUNTS:
-            produce_latency(report, broker, plan, partitions)
-        for partitions in PARTITION_COUNTS:
-            catch_up(report, broker, plan, partitions)
+        yield broker
     finally:
         broker.stop()
 
@@ -83,7 +103,7 @@ def latency(broker: Broker, name: str, partitions: int, seconds: float, rate: in
     )
 
 
-def produce_latency(report: Report, broker: Broker, plan: Plan, partitions: int) -> None:
+def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
     """Several segments a second in all are closed, copied and removed meanwhile, or just closed."""
     rate, seconds = 2 * plan.latency_rate, 2 * plan.latency_s
     samples: dict[bool, list[Sample]] = {False: [], True: []}
@@ -97,13 +117,14 @@ def produce_latency(report: Report, broker: Broker, plan: Plan, partitions: int)
     for tiered, found in samples.items():
         sample = by_p99(found)
         row = {
+            "store": store,
             "tiering": "on" if tiered else "off",
             "partitions": partitions,
             "records/s": round(sample.records_per_s),
             "ack p50 ms": round(sample.detail["ack_p50_ms"], 2),
             "ack p99 ms": round(sample.detail["ack_p99_ms"], 2),
             "p99 on/off": round(on / off, 2) if tiered else "",
-            "goal": "1.2" if tiered else "",
+            "goal": "1.2" if tiered and store == "none" else "",
             "broker CPU %": round(sample.broker_share * 100),
         }
         report.add(PRODUCE, row, found)
@@ -114,7 +135,7 @@ def by_p99(samples: Sequence[Sample]) -> Sample:
     return sorted(samples, key=lambda sample: sample.detail["ack_p99_ms"])[len(samples) // 2]
 
 
-def catch_up(report: Report, broker: Broker, plan: Plan, partitions: int) -> None:
+def catch_up(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
     """Read a topic that is remote but for its last segments, alone and beside a producer."""
     records = plan.bytes_by_record_size[RECORD_SIZE] // RECORD_SIZE
     load = {"partitions": partitions, "record_size": RECORD_SIZE}
@@ -132,6 +153,7 @@ def catch_up(report: Report, broker: Broker, plan: Plan, partitions: int) -> Non
     sample = median_sample(alone)
     ratio = busy.detail["ack_p99_ms"] / quiet.detail["ack_p99_ms"]
     row = {
+        "store": store,
         "partitions": partitions,
         "MB/s": rounded(sample.mb_per_s),
         "goal": "300",

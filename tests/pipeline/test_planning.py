@@ -35,13 +35,17 @@ def test_there_are_as_many_units_as_asked_for(wanted: list[OffsetRange], units_m
 
 
 def test_neighbours_in_objects_are_read_together_in_windows() -> None:
-    ranges = [OffsetRange(0, 0, 100), OffsetRange(1, 50, 150), OffsetRange(2, 0, 10), OffsetRange(3, 0, 1)]
-    assert group(ranges, {0: 7, 1: 7, 3: 9}, 100) == [
-        (OffsetRange(2, 0, 10),),
+    ranges = [OffsetRange(partition, 50 * partition, 50 * partition + 100) for partition in range(16)]
+    units = group(
+        [*ranges, OffsetRange(16, 0, 10), OffsetRange(17, 0, 1)], {**dict.fromkeys(range(16), 7), 17: 9}, 100
+    )
+    assert units[:3] == [
+        (OffsetRange(16, 0, 10),),
         (OffsetRange(0, 0, 50), OffsetRange(1, 50, 100)),
         (OffsetRange(0, 50, 100), OffsetRange(1, 100, 150)),
-        (OffsetRange(3, 0, 1),),
     ]
+    assert len(units) == 1 + 16 + 1
+    assert units[-1] == (OffsetRange(17, 0, 1),)
 
 
 def test_groups_are_bounded_and_lose_nothing() -> None:

@@ -58,8 +58,12 @@ def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: i
     return max(1, min(unit_records_max, total // max(1, units_min)))
 
 
-GROUP_PARTITIONS: Final = 16
-"""Adjacent partitions that one task reads together: in an object their batches are one range."""
+OBJECT_READS: Final = 8
+"""In how many reads all partitions of a coordinator are read out of an object: of a full one a MiB each.
+
+Fewer reads would cut the partitions into more windows, and a batch that two windows share is decoded twice.
+"""
+GROUP_PARTITIONS_MAX: Final = 64
 
 
 def group(
@@ -80,8 +84,9 @@ def group(
             units += [(unit,) for unit in split([one], unit_records_max)]
     for together in by_owner.values():
         together.sort()
-        for first in range(0, len(together), GROUP_PARTITIONS):
-            units += _windows(together[first : first + GROUP_PARTITIONS], unit_records_max)
+        size = min(GROUP_PARTITIONS_MAX, -(-len(together) // OBJECT_READS))
+        for first in range(0, len(together), size):
+            units += _windows(together[first : first + size], unit_records_max)
     return units
 
 

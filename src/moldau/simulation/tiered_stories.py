@@ -33,6 +33,7 @@ _PROPERTIES = {
 }
 _SYNCED = {"log.flush.interval.messages": "1"}
 _TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
+_OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
 _ALWAYS = (Fault.KILL, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.RESET, Fault.DATABASES_LOST)
 _STORE = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
 
@@ -113,12 +114,14 @@ async def _meddle(client: Client) -> None:
         if chance.random() < 0.7:
             await client.delete_topic(topic)
         await client.pause()
+    if chance.random() < 0.4:
+        await client.alter_topic(SWITCHING, _OFF)  # for good: nothing of it may stay behind
 
 
 async def _switch(client: Client) -> None:
     """Tiering ends, or copying stops, and after a while it begins again."""
     if client.chance.random() < 0.5:
-        change = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+        change = _OFF
     else:
         change = {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
     await client.alter_topic(SWITCHING, change)

@@ -19,7 +19,7 @@ from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.read_meters import FetchMeters
 from moldau.diskless.remote_part import RemotePart
 from moldau.diskless.traffic import TopicTraffic
-from moldau.records.batch import BatchHeader, TimestampType, validate_produce
+from moldau.records.batch import BatchHeader, TimestampType, refuse_transaction, validate_produce
 from moldau.records.errors import CorruptRecordError, RecordsRejectedError
 from moldau.records.recompression import recompress
 from moldau.records.validation import check_timestamps
@@ -160,6 +160,7 @@ class DisklessPartition:
         """What is to be stored: the batch that was sent, or the same in the topic's codec."""
         config = self.config
         header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
+        refuse_transaction(header)
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
             check_timestamps(
                 records,

@@ -51,6 +51,7 @@ __all__ = [
     "next_sequence",
     "parse_header",
     "previous_sequence",
+    "refuse_transaction",
     "set_base_offset_and_epoch",
     "set_log_append_time",
     "validate_produce",
@@ -240,7 +241,6 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     producer id without a sequence; ``MESSAGE_TOO_LARGE`` beyond ``max_batch_bytes`` (the topic's
     max.message.bytes, counted with the 12 bytes before the length); ``CORRUPT_MESSAGE`` for a length
     below the header's or a wrong CRC; ``INVALID_TIMESTAMP`` when the producer claims LogAppendTime.
-    ``UNSUPPORTED_VERSION`` for a transactional batch, until there are transactions.
 
     Kafka drops a partial batch behind the first; here it is ``INVALID_RECORD``, so that callers may
     append ``buffer`` as it is.
@@ -260,12 +260,21 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
         or crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]) != header[4]
         or count <= 0
         or header[6] != count - 1
-        or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT)
+        or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT)
         or (header[9] >= 0 and header[11] < 0)
         or attributes & COMPRESSION_MASK > CODEC_MAX
     ):
         _explain_refusal(buffer, header, max_batch_bytes)
     return [header]
+
+
+def refuse_transaction(header: BatchHeader) -> None:
+    """Raise ``UNSUPPORTED_VERSION`` for a client's transactional batch, until there are transactions.
+
+    Nobody would ever end the transaction, and readers of committed records would wait for ever.
+    """
+    if header[5] & TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.unsupported_version, "transactions are not supported yet")
 
 
 def claims_zstd(batch: Buffer) -> bool:
@@ -298,9 +307,6 @@ def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) 
         )
     if header.is_control:
         raise InvalidRecordError("clients are not allowed to write control records")
-    if header.is_transactional:
-        # Nobody would ever end the transaction, and readers of committed records would wait for ever.
-        raise KafkaError(ErrorCode.unsupported_version, "transactions are not supported yet")
     if header.has_producer_id and header.base_sequence < 0:
         raise InvalidRecordError(
             f"producer {header.producer_id} sent a batch with sequence number {header.base_sequence}"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.records.batch import BatchHeader, validate_produce
+from moldau.records.batch import BatchHeader, refuse_transaction, validate_produce
 from moldau.records.errors import RecordsRejectedError
 from moldau.replication.leadership import Leadership
 from moldau.replication.partition import (
@@ -142,6 +142,7 @@ class ClassicPartition:
             if required_acks == ACKS_ALL and len(leadership.in_sync) < self.min_in_sync:
                 return AppendOutcome(ErrorCode.not_enough_replicas)
             headers = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
+            refuse_transaction(headers[0])
             info = log.append_as_leader(records, headers, leadership.leader_epoch)
         except KafkaError as error:
             self._count_refusal(error.code, len(records))
@@ -172,6 +173,7 @@ class ClassicPartition:
             return None
         try:
             (header,) = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
+            refuse_transaction(header)
             offset = log.stage(records, header)
         except KafkaError:
             return None

@@ -58,20 +58,38 @@ def _merged_struct(
 
 
 def storable(found: pa.DataType | None) -> pa.DataType | None:
-    """Without what has no type yet: columns that were always null, objects and lists that were empty.
+    """Without what has no name, or no type yet: what was always null, objects and lists that were empty.
 
-    Of columns whose names differ in case alone the first is kept: Spark could not tell them apart.
+    Of columns whose names differ in case alone the first is kept: Spark could not tell them apart. So it is
+    with ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
     """
     if found is None or pa.types.is_null(found):
         return None
     if pa.types.is_struct(found):
-        inside = [(field.name, storable(field.type)) for field in found]
-        fields: dict[str, pa.Field] = {}
-        for name, one in inside:
-            if one is not None:
-                fields.setdefault(name.lower(), pa.field(name, one))
-        return pa.struct(list(fields.values())) if fields else None
+        fields: list[pa.Field] = []
+        names: set[str] = set()
+        prefixes: set[str] = set()
+        for field in found:
+            name, before = field.name.lower(), _prefixes(field.name.lower())
+            inside = storable(field.type)
+            if (
+                not name
+                or inside is None
+                or name in names
+                or name in prefixes
+                or not names.isdisjoint(before)
+            ):
+                continue
+            names.add(name)
+            prefixes |= before
+            fields.append(pa.field(field.name, inside))
+        return pa.struct(fields) if fields else None
     if pa.types.is_list(found):
         element = storable(found.value_type)
         return None if element is None else pa.list_(element)
     return found
+
+
+def _prefixes(name: str) -> set[str]:
+    """What stands before the dots of a name."""
+    return {name[:at] for at, letter in enumerate(name) if letter == "."}

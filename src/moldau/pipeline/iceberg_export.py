@@ -71,7 +71,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
     units = request.units(ranges)
     old = None if found is None else _format(found)
     values = request.format_of(old, units, ".".join(table_name(topic)))
-    table = found or _create_table(catalog, table_name(topic), topic, values, bounds.topic_id)
+    table = found or _new_table(catalog, topic, values, bounds.topic_id)
     dead_letters = ".".join(dead_letters_name(topic))
     if not ranges:
         if after != covered and request.find_starts is not None:
@@ -160,9 +160,7 @@ def _format(table: Table) -> ValueFormat:
     return ValueFormat.of_json(json.loads(table.properties[VALUES_PROPERTY]))
 
 
-def _create_table(
-    catalog: Catalog, name: tuple[str, str], topic: str, values: ValueFormat, topic_id: str
-) -> Table:
+def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str) -> Table:
     properties = {
         **_progress({}),
         TOPIC_PROPERTY: topic,
@@ -172,7 +170,10 @@ def _create_table(
         # A retry would put the files on top of another driver's snapshot instead of being refused.
         RETRIES_PROPERTY: "0",
     }
-    return _create(catalog, name, values.schema, properties)
+    table = _create(catalog, table_name(topic), values.schema, properties)
+    if any(table.properties.get(name) != value for name, value in properties.items()):
+        raise _another_driver(table)  # it made the table, and may have filled it since
+    return table
 
 
 def _create(catalog: Catalog, name: tuple[str, str], schema: pa.Schema, properties: dict[str, str]) -> Table:
@@ -198,16 +199,27 @@ def _dead_letters_folder(table: Table) -> TableFolder:
 
 def _begin(table: Table, covered: Covered) -> None:
     """Write down where the table begins, before there is anything to be in it."""
+    progress = _progress(covered)
     with _refusable(table), table.transaction() as change:
-        change.set_properties(_progress(covered))
+        change.set_properties(progress)
+        # Properties alone would overwrite another driver's: only a snapshot, an empty one here, excludes it.
+        with change.update_snapshot(snapshot_properties=progress).fast_append():
+            pass
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """A commit of its own: columns without values do no harm, whatever becomes of the round."""
+    """A commit of its own: columns without values do no harm, whatever becomes of the round.
+
+    It excludes no driver that adds none, and leaves ``table`` as that one made it: to go on then would put
+    this round on top of the other's.
+    """
+    batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
     with _refusable(table), table.transaction() as change:
         with change.update_schema() as schema:
             schema.union_by_name(values.schema)
         change.set_properties({VALUES_PROPERTY: render_format(values)})
+    if (table.properties[BATCH_PROPERTY], _covered(table)) != (batch_id, progress):
+        raise _another_driver(table)
 
 
 def _commit(table: Table, written: list[Written], progress: dict[str, str], *, replaces: bool) -> None:
@@ -237,9 +249,11 @@ def _refusable(table: Table) -> Iterator[None]:
     try:
         yield
     except CommitFailedException as error:
-        raise ToolError(
-            f"another driver has committed to table {_label(table)} meanwhile: run the export again"
-        ) from error
+        raise _another_driver(table) from error
+
+
+def _another_driver(table: Table) -> ToolError:
+    return ToolError(f"another driver has committed to table {_label(table)} meanwhile: run the export again")
 
 
 def _finish_dead_letters(catalog: Catalog, table: Table, topic: str) -> None:

@@ -78,4 +78,4 @@ def inferred(wanted: ValueFormat, table: ValueFormat | None, found: list[pa.Data
     for one in found:
         columns = add_columns(columns, one, keep=True, widen=True)
     old = None if table is None else table.type
-    return wanted.with_type(add_columns(old, storable(columns), keep=True))
+    return wanted.with_type(storable(add_columns(old, storable(columns), keep=True)))

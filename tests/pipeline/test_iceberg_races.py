@@ -1,0 +1,100 @@
+"""Two drivers at one Iceberg table: whichever moment the other one takes, no record comes twice."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
+pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
+
+from exporting import create_topic, produce_values, read_table, run_here
+
+import moldau.testing
+from moldau.client.errors import ToolError
+from moldau.pipeline.catalogs import open_catalog
+from moldau.pipeline.export import ExportJob, export_once
+from moldau.pipeline.fetching import find_bounds
+from moldau.pipeline.iceberg_export import export_iceberg
+from moldau.pipeline.planning import Bounds, Source
+from moldau.pipeline.progress import StartAt, find_starts
+from moldau.pipeline.rounds import Request
+from moldau.pipeline.values import json_format
+
+VALUES = [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[moldau.testing.Node]:
+    with moldau.testing.Node() as running:
+        yield running
+
+
+@pytest.fixture
+def job(node: moldau.testing.Node, request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> ExportJob:
+    topic = create_topic(node, f"t{abs(hash(request.node.name))}")
+    return ExportJob(node.bootstrap_servers, topic, str(tmp_path), "iceberg", values=json_format(None))
+
+
+def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
+    """A driver that looks at the table, falls asleep, and goes on when ``meanwhile`` is over."""
+    look = functools.partial(find_bounds, job.bootstrap, job.topic, committed_only=True)
+
+    def look_late() -> Bounds:
+        meanwhile()
+        return look()
+
+    starts = None
+    if job.start is not None:
+        starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=30.0)
+    source = Source(job.bootstrap, job.topic, look().topic_id)
+    export_iceberg(Request(source, look_late, run_here, 1000, job.values, starts), open_catalog(job.folder))
+
+
+def offsets(job: ExportJob) -> list[int]:
+    return [row["offset"] for row in read_table(job)]
+
+
+def test_another_driver_makes_the_table(node: moldau.testing.Node, job: ExportJob) -> None:
+    produce_values(node, job.topic, VALUES)
+    with pytest.raises(ToolError, match="another driver"):
+        export_slowly(job, lambda: export_once(job, run_here))
+    export_once(job, run_here)
+    assert offsets(job) == [0, 1, 2]
+
+
+def test_another_driver_commits_before_columns_are_added(node: moldau.testing.Node, job: ExportJob) -> None:
+    produce_values(node, job.topic, VALUES)
+    export_once(job, run_here)
+
+    def meanwhile() -> None:
+        produce_values(node, job.topic, VALUES)
+        export_once(job, run_here)
+        produce_values(node, job.topic, [b'{"b": 4}'])
+
+    with pytest.raises(ToolError, match="another driver"):
+        export_slowly(job, meanwhile)
+    export_once(job, run_here)
+    assert offsets(job) == list(range(7))
+
+
+def test_another_driver_commits_before_the_start_is_written(
+    node: moldau.testing.Node, job: ExportJob
+) -> None:
+    export_once(job, run_here)  # a table without records
+    produce_values(node, job.topic, VALUES)
+    with pytest.raises(ToolError, match="another driver"):
+        export_slowly(replace(job, start=StartAt(latest=True)), lambda: export_once(job, run_here))
+    export_once(replace(job, start=StartAt()), run_here)
+    assert offsets(job) == [0, 1, 2]
+
+
+def test_names_of_members_that_a_table_cannot_have(node: moldau.testing.Node, job: ExportJob) -> None:
+    """One strange value must not end the export of all others."""
+    produce_values(node, job.topic, [b'{"": 1, "a": {"b": 1}, "a.b": 2}', b'{"a": {"b": 3}}'])
+    export_once(job, run_here)
+    produce_values(node, job.topic, [b'{"A": 4, "a": {"B": 5, "b": 6}}'])
+    export_once(job, run_here)
+    assert [row["value"]["a"] for row in read_table(job)] == [{"b": 1}, {"b": 3}, {"b": 6}]

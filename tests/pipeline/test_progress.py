@@ -68,6 +68,6 @@ def test_where_a_table_begins_is_told_apart() -> None:
     assert parse_start_at("12").offset == 12
     assert parse_start_at("0:1, 3:4").offsets == {0: 1, 3: 4}
     assert parse_start_at("@2031-05-17T08:30:00+00:00").time_ms == 1936773000000
-    for text in ("", "soon", "-1", "0:", "@never"):
+    for text in ("", "soon", "-1", "0:", "1:²", "@never"):
         with pytest.raises(ToolError):
             parse_start_at(text)

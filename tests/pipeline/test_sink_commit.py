@@ -182,6 +182,19 @@ def test_two_drivers_at_the_same_batch(node: moldau.testing.Node, target: Commit
     assert len({value[0] for value in found}) == 1
 
 
+class ForgetfulStore(FileSinkStore):
+    """A store that repeats a call whose answer was lost, and so finds its own object there."""
+
+    async def create(self, key: str, content: Buffer) -> bool:
+        await super().create(key, content)
+        return False
+
+
+def test_an_intent_whose_answer_was_lost(node: moldau.testing.Node, target: CommitTarget) -> None:
+    commit(node, target, 0, ["a", "b"], ForgetfulStore(root(node)))
+    assert written(node, target.topic) == ["a", "b"]
+
+
 def test_what_cannot_be_known_any_more_is_not_guessed(
     node: moldau.testing.Node, target: CommitTarget
 ) -> None:
@@ -223,10 +236,20 @@ def test_rows_are_spread_as_all_producers_do() -> None:
         ({"value": "x", "topic": "c"}, "topic c does not exist"),
         ({"value": "x", "topic": "b", "partition": 1}, "no partition 1"),
         ({"value": "x"}, "names no topic"),
+        ({"value": "x", "topic": "b", "headers": [{"key": None, "value": b""}]}, "header without a key"),
         ({"value": "x" * LIMIT, "topic": "b"}, "max.message.bytes is 1000000"),
     ]:
         with pytest.raises(ToolError, match=problem):
             add_and_take(builder, row)
+
+
+def test_keyless_rows_go_on_from_where_they_are_told_to_begin() -> None:
+    places = []
+    for first in range(3):
+        builder = BatchBuilder(Routing("a", {"a": 3}), Compression.NONE, 0, LIMIT, first)
+        builder.add(pa.record_batch({"value": ["x", "y"]}))
+        places += list(builder.take())
+    assert sorted(places) == [("a", 0), ("a", 1), ("a", 2)]
 
 
 def add_and_take(builder: BatchBuilder, row: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def parse_start_at(text: str) -> StartAt:
     if word.startswith("@"):
         return StartAt(time_ms=_time_ms(word[1:]))
     pairs = [part.partition(":")[::2] for part in word.split(",")]
-    if all(part.strip().isdigit() and offset.strip().isdigit() for part, offset in pairs):
+    if all(part.strip().isdecimal() and offset.strip().isdecimal() for part, offset in pairs):
         return StartAt(offsets={int(part): int(offset) for part, offset in pairs})
     raise ToolError(
         f"{text!r} is none of: earliest, latest, an offset, PARTITION:OFFSET,…,"

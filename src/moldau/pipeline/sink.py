@@ -125,19 +125,27 @@ def _openable(
 class _Tasks:
     """The half that runs in tasks."""
 
-    def __init__(self, target: SinkTarget, job_id: str) -> None:
+    def __init__(self, target: SinkTarget, job_id: str | None) -> None:
         self._target = target
         self._job_id = job_id
+        """``None``: a streaming query's, which Spark tells."""
 
     def write(self, rows: Iterator[Any]) -> Written:
         context = TaskContext.get()
-        query_id = (context.getLocalProperty(QUERY_ID) if context is not None else None) or self._job_id
+        query_id = self._job_id or (context.getLocalProperty(QUERY_ID) if context is not None else None)
+        if not query_id:  # under a name that queries share, one's batch would be taken for another's
+            raise ToolError(f"Spark does not tell which query this is ({QUERY_ID})")
         return asyncio.run(self._write(rows, query_id))
 
     async def _write(self, rows: Iterator[Any], query_id: str) -> Written:
         target = self._target
         builder = BatchBuilder(
-            target.routing, target.compression, SystemClock().now_ms(), target.max_message_bytes
+            target.routing,
+            target.compression,
+            SystemClock().now_ms(),
+            target.max_message_bytes,
+            # Else all tasks would begin with the same one, and small tasks never come to another.
+            first_partition=SystemEntropy().randrange(2**31),
         )
         parts: list[Part] = []
         async with connected(target.bootstrap, TIMEOUT_S) as client:
@@ -228,7 +236,7 @@ class MoldauStreamWriter(DataSourceStreamArrowWriter):
         self._target = target
 
     def write(self, iterator: Iterator[Any]) -> Written:
-        return _Tasks(self._target, "unnamed").write(iterator)
+        return _Tasks(self._target, None).write(iterator)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         _Driver(self._target).commit(messages, batchId)

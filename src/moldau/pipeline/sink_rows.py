@@ -52,15 +52,21 @@ class BatchBuilder:
     """Collects rows as batches of their partitions, in the rows' order."""
 
     def __init__(
-        self, routing: Routing, compression: Compression, now_ms: int, max_message_bytes: int
+        self,
+        routing: Routing,
+        compression: Compression,
+        now_ms: int,
+        max_message_bytes: int,
+        first_partition: int = 0,
     ) -> None:
+        """``first_partition`` is where keyless rows begin, of as many partitions as there may be."""
         self._routing = routing
         self._compression = compression
         self._now_ms = now_ms
         self._max_message_bytes = max_message_bytes
         self._batch_bytes = min(BATCH_BYTES, max_message_bytes // 2)
         self._open: dict[Place, tuple[list[Record], int]] = {}
-        self._keyless = 0
+        self._keyless = first_partition
         self.batches: dict[Place, list[bytes]] = {}
         self.size_bytes = 0
         """Of the batches that are complete."""
@@ -113,7 +119,10 @@ def _bytes(value: bytes | str | None) -> bytes | None:
 
 
 def _headers(headers: Iterable[Mapping[str, Any]] | None) -> Headers:
-    return tuple((one["key"], one["value"]) for one in headers or ())
+    found = tuple((one["key"], one["value"]) for one in headers or ())
+    if any(name is None for name, _ in found):
+        raise ToolError("a row has a header without a key")
+    return found
 
 
 def lay_out_object(

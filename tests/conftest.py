@@ -5,7 +5,6 @@ import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,8 +12,8 @@ from hypothesis import settings
 settings.register_profile("moldau", deadline=None, print_blob=True)
 settings.load_profile("moldau")
 
-TOGETHER = {"pipeline": "spark"}
-"""Folders whose tests share something that takes long to start (a JVM with a Spark session)."""
+SHARED = ("spark",)
+"""Fixtures that take long to start (a JVM with a Spark session): one worker runs all tests with one."""
 APART = {"simulation"}
 """Folders whose tests share nothing and take long: any worker takes any of them."""
 
@@ -22,9 +21,10 @@ APART = {"simulation"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tell the distributor which tests one worker takes: those of a file, for they share a node."""
     for item in items:
-        folder = Path(item.path).parent.name
-        if folder not in APART:
-            item.add_marker(pytest.mark.xdist_group(TOGETHER.get(folder, item.path.stem)))
+        if item.path.parent.name in APART:
+            continue
+        used = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
+        item.add_marker(pytest.mark.xdist_group(used[0] if used else item.path.stem))
 
 
 _SERVER = """

@@ -88,6 +88,9 @@ def test_what_is_no_catalog_is_one_line() -> None:
     with pytest.raises(ToolError, match="the catalog lake cannot be opened") as failure:
         open_catalog("lake", {"type": "nonsense"})
     assert "\n" not in str(failure.value)
+    for name in ("a#b", "a?b", "a%41b"):
+        with pytest.raises(ToolError, match="Iceberg names files by URIs"):
+            open_catalog(f"/somewhere/{name}")
 
 
 def test_plain_parquet_stays_on_this_machine(node: moldau.testing.Node) -> None:

@@ -68,6 +68,13 @@ def export(node: moldau.testing.Node, to: pathlib.Path, *more: str) -> int:
     return main([*command, "--to", str(to), *more])
 
 
+def test_a_path_of_log_settings_may_have_spaces() -> None:
+    assert session.java_options("/opt/my venv/log4j2.properties").split() == [
+        "-Dlog4j2.configurationFile=file:///opt/my%20venv/log4j2.properties",
+        "-XX:+UseSerialGC",
+    ]
+
+
 def test_a_line_for_people_and_json_for_scripts(
     node: moldau.testing.Node, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

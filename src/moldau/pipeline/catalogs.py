@@ -11,6 +11,8 @@ from pyiceberg.utils.config import Config
 from moldau.client.errors import ToolError
 
 CATALOG_FILE: Final = "catalog.db"
+_MARKS_OF_URIS: Final = "#?%"
+"""The catalog and its readers take them for what they mean in a URI, each in its own way."""
 
 
 def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:
@@ -40,6 +42,8 @@ def _open_folder(folder: str) -> SqlCatalog:
             " --catalog-property type=…, uri=…, warehouse=…"
         )
     path = os.path.abspath(folder)
+    if any(mark in path for mark in _MARKS_OF_URIS):
+        raise ToolError(f"{path}: Iceberg names files by URIs, so a folder's path has none of # ? %")
     os.makedirs(path, exist_ok=True)
     return SqlCatalog(
         "moldau", uri=f"sqlite:///{os.path.join(path, CATALOG_FILE)}", warehouse=f"file://{path}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import sys
 import threading
@@ -30,7 +31,7 @@ SETTINGS: Final = {
     "spark.driver.memory": "1g",
 }
 POLL_S: Final = 0.5
-_LOGGING: Final = os.path.join(os.path.dirname(__file__), "log4j2.properties")
+_LOGGING: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -44,10 +45,15 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
     submitted = "SPARK_ENV_LOADED" in os.environ and "PYSPARK_GATEWAY_PORT" in os.environ
     if master is not None or not submitted:
         builder = builder.master(master or DEFAULT_MASTER)
-    options = f"-Dlog4j2.configurationFile=file:{_LOGGING} -XX:+UseSerialGC"
+    options = java_options(_LOGGING)
     for key, value in {**SETTINGS, "spark.driver.extraJavaOptions": options, **settings}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def java_options(logging: str) -> str:
+    """The driver's, with a file of log settings, whose path may have spaces: options are split at them."""
+    return f"-Dlog4j2.configurationFile={pathlib.Path(logging).as_uri()} -XX:+UseSerialGC"
 
 
 class Display(Protocol):

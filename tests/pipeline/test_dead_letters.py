@@ -119,6 +119,26 @@ def test_columns_are_found_and_added(
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+def test_values_that_no_column_fits_do_not_end_the_export(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
+) -> None:
+    """Members without names, or that readers take for each other, or too deep; numbers beyond all floats."""
+    job = job_of(node, topic, tmp_path, table_format, json_format(None))
+    produce_values(node, topic, [b'{"": 1, "a": {"b": 1}, "a.b": 2}', b'{"a": {"b": 3}}'])
+    export_once(job, run_here)
+    produce_values(node, topic, [b'{"A": 4, "a": {"B": 5, "b": 6}}', b'{"a": ' * 100 + b"1" + b"}" * 100])
+    export_once(job, run_here)
+    produce_values(node, topic, [b'{"big": 1e999}', b'{"a": {"b": 7}}'])
+    export_once(job, run_here)
+    rows = read_table(job)
+    found = {row["offset"]: row["value"]["a"] and row["value"]["a"]["b"] for row in rows}
+    assert found == {0: 1, 1: 3, 2: 6, 3: None, 5: 7}
+    assert [offset for offset, _, _ in told(job)] == [4]
+    names = {name for row in rows for name in [*row["value"], *(row["value"]["a"] or ())]}
+    assert names == {"a", "b"}
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_a_column_keeps_its_type(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str
 ) -> None:

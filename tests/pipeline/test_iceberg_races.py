@@ -89,12 +89,3 @@ def test_another_driver_commits_before_the_start_is_written(
         export_slowly(replace(job, start=StartAt(latest=True)), lambda: export_once(job, run_here))
     export_once(replace(job, start=StartAt()), run_here)
     assert offsets(job) == [0, 1, 2]
-
-
-def test_names_of_members_that_a_table_cannot_have(node: moldau.testing.Node, job: ExportJob) -> None:
-    """One strange value must not end the export of all others."""
-    produce_values(node, job.topic, [b'{"": 1, "a": {"b": 1}, "a.b": 2}', b'{"a": {"b": 3}}'])
-    export_once(job, run_here)
-    produce_values(node, job.topic, [b'{"A": 4, "a": {"B": 5, "b": 6}}'])
-    export_once(job, run_here)
-    assert [row["value"]["a"] for row in read_table(job)] == [{"b": 1}, {"b": 3}, {"b": 6}]

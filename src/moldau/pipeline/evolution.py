@@ -57,21 +57,24 @@ def _merged_struct(
     )
 
 
-def storable(found: pa.DataType | None) -> pa.DataType | None:
+def storable(found: pa.DataType | None, levels_max: int | None = None) -> pa.DataType | None:
     """Without what has no name, or no type yet: what was always null, objects and lists that were empty.
+
+    With ``levels_max`` also without what lies deeper.
 
     Of columns whose names differ in case alone the first is kept: Spark could not tell them apart. So it is
     with ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
     """
-    if found is None or pa.types.is_null(found):
+    if found is None or pa.types.is_null(found) or levels_max == 0:
         return None
+    below = None if levels_max is None else levels_max - 1
     if pa.types.is_struct(found):
         fields: list[pa.Field] = []
         names: set[str] = set()
         prefixes: set[str] = set()
         for field in found:
             name, before = field.name.lower(), _prefixes(field.name.lower())
-            inside = storable(field.type)
+            inside = storable(field.type, below)
             if (
                 not name
                 or inside is None
@@ -85,7 +88,7 @@ def storable(found: pa.DataType | None) -> pa.DataType | None:
             fields.append(pa.field(field.name, inside))
         return pa.struct(fields) if fields else None
     if pa.types.is_list(found):
-        element = storable(found.value_type)
+        element = storable(found.value_type, below)
         return None if element is None else pa.list_(element)
     return found
 

@@ -175,7 +175,8 @@ def _plain(found: pa.DataType) -> pa.DataType:
 def _infer_slowly(values: pa.Array) -> pa.DataType:
     found: pa.DataType = pa.struct([])
     for value in values:
-        with contextlib.suppress(UnicodeDecodeError):
+        # Of a number beyond all floats, say, no type is known: decoding tells what becomes of the value.
+        with contextlib.suppress(UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
             parsed = msgspec.json.decode(value.as_py())
             found = add_columns(found, type_of_json(parsed), keep=True, widen=True)
     return found

@@ -15,6 +15,8 @@ from moldau.pipeline.values import ValueFormat
 from moldau.runtime.entropy import SystemEntropy
 
 NO_UNIT: Final = OffsetRange(-1, 0, 0)
+LEVELS_MAX: Final = 30
+"""Of columns that are found: readers of Parquet and of Iceberg's metadata give up at some depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +80,4 @@ def inferred(wanted: ValueFormat, table: ValueFormat | None, found: list[pa.Data
     for one in found:
         columns = add_columns(columns, one, keep=True, widen=True)
     old = None if table is None else table.type
-    return wanted.with_type(storable(add_columns(old, storable(columns), keep=True)))
+    return wanted.with_type(storable(add_columns(old, storable(columns, LEVELS_MAX), keep=True)))

@@ -272,6 +272,7 @@ def test_writers_schemas_are_resolved_by_their_ids() -> None:
         ("{", "no Avro schema"),
         ('{"type": "nope"}', "no Avro schema"),
         ('["string", "int"]', "union of several types"),
+        ('{"type": "bytes", "logicalType": "decimal", "precision": 60}', "at most 38 digits"),
         ('{"type":"record","name":"R","fields":[{"name":"r","type":["null","R"]}]}', "contains itself"),
     ],
 )

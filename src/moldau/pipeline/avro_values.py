@@ -17,6 +17,7 @@ import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.ddl import DECIMAL_DIGITS_MAX
 from moldau.pipeline.json_values import Rejected
 
 MAGIC: Final = 0
@@ -110,6 +111,8 @@ def _type_of(schema: Any, named: dict[str, Any], open_names: tuple[str, ...]) ->
             return pa.map_(pa.string(), _type_of(schema["values"], named, open_names))
     logical = schema.get("logicalType")
     if logical == "decimal":
+        if schema["precision"] > DECIMAL_DIGITS_MAX:
+            raise ToolError(f"a column's decimals have at most {DECIMAL_DIGITS_MAX} digits")
         return pa.decimal128(schema["precision"], schema.get("scale", 0))
     found = _LOGICAL.get((kind, logical)) or _PRIMITIVE.get(kind)
     if found is None:

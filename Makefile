@@ -29,7 +29,7 @@ run: $(STAMP) ## Run a development node in ./moldau-data (PORT=9092)
 	$(BIN)/moldau dev --data moldau-data --port $(or $(PORT),9092)
 
 test: $(STAMP) ## Run the whole test suite
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, floors and sizes
 	$(BIN)/ruff format --check .

@@ -5,26 +5,35 @@ import sys
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 settings.register_profile("moldau", deadline=None, print_blob=True)
 settings.load_profile("moldau")
 
-SHARED = ("spark",)
-"""Fixtures that take long to start (a JVM with a Spark session): one worker runs all tests with one."""
-APART = {"simulation"}
-"""Folders whose tests share nothing and take long: any worker takes any of them."""
+ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py")
+"""Files whose tests share one Spark session, a JVM that takes long to start."""
+ALONE = ("tests/simulation/", "tests/integration/test_kafka_python_suite.py")
+"""Tests that share nothing and take long."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tell the distributor which tests one worker takes: those of a file, for they share a node."""
-    for item in items:
-        if item.path.parent.name in APART:
-            continue
-        used = [name for name in SHARED if name in getattr(item, "fixturenames", ())]
-        item.add_marker(pytest.mark.xdist_group(used[0] if used else item.path.stem))
+class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Which tests go to one process: those of a file, for they share a node."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(ALONE):
+            return nodeid
+        file = nodeid.partition("::")[0]
+        return "on Spark" if file.endswith(ON_SPARK) else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsShare:
+    """Distribute tests over the processes of ``make test``."""
+    return ByWhatTestsShare(config, log)
 
 
 _SERVER = """

@@ -11,6 +11,9 @@ PROPERTIES = {
     "log.diskless.enable": "true",
     "diskless.metadata.topic.num.partitions": "2",
     "diskless.storage.url": "memory://",
+    # What is produced at once goes into one object, however slowly it comes.
+    "diskless.append.early.close.puts.per.second": "0",
+    "diskless.append.commit.interval.ms": "500",
 }
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from moldau.runtime import Machine
-from moldau.simulation.client import Client, Producer, RetryError
+from moldau.simulation.administrator import delete_some_records, open_passing_topic
+from moldau.simulation.client import Client
 from moldau.simulation.disk import MountedDisk
 from moldau.simulation.disk_losses import DATA
 from moldau.simulation.diskless_judge import DisklessAfterlife
@@ -11,7 +12,6 @@ from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.object_storage import CLASS_NAME
 from moldau.simulation.scenario import Afterlife, Scenario
-from moldau.simulation.seeds import stream
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 
 KEPT = "events"
@@ -114,28 +114,10 @@ async def _meddle(client: Client) -> None:
     """Topics come and go, and records are deleted, while all the rest goes on."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
-        retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
-        await client.create_topic(topic, 2, {"diskless.enable": "true", **retention})
-        partition = Partition(topic, chance.randrange(2))
-        producer = Producer(
-            f"passer-{number}",
-            client.bootstrap,
-            client.history,
-            stream(chance.getrandbits(32)),
-            partition,
-            idempotent=chance.random() < 0.5,
+        await open_passing_topic(
+            client, topic, f"passer-{number}", {"diskless.enable": "true"}, records=30, pause_s=0.05
         )
-        await producer.run(30, pause_s=0.05)
-        producer.disconnect()
-        await _delete_some_records(client, Partition(SHORTENED, chance.randrange(PARTITION_COUNT)))
+        await delete_some_records(client, Partition(SHORTENED, chance.randrange(PARTITION_COUNT)))
         if chance.random() < 0.7:
             await client.delete_topic(topic)
         await client.pause()
-
-
-async def _delete_some_records(client: Client, partition: Partition) -> None:
-    try:
-        end = await client.list_offset(partition, -1)
-    except (OSError, RetryError):
-        return
-    await client.delete_records(partition, client.chance.randint(0, end))

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 from moldau.runtime import Machine
-from moldau.simulation.client import Client, Producer, RetryError
+from moldau.simulation.administrator import delete_some_records, open_passing_topic
+from moldau.simulation.client import Client
 from moldau.simulation.disk import MountedDisk
 from moldau.simulation.disk_losses import DATA
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.object_storage import TIER_CLASS_NAME
 from moldau.simulation.scenario import Scenario
-from moldau.simulation.seeds import stream
 from moldau.simulation.tiered_judge import TieredAfterlife
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 
@@ -96,20 +96,8 @@ async def _meddle(client: Client) -> None:
     """Topics come and go, tiering is switched off and on, and records are deleted, while all else goes on."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
-        retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
-        await client.create_topic(topic, 2, {**_TIERED, **retention})
-        partition = Partition(topic, chance.randrange(2))
-        producer = Producer(
-            f"passer-{number}",
-            client.bootstrap,
-            client.history,
-            stream(chance.getrandbits(32)),
-            partition,
-            idempotent=chance.random() < 0.5,
-        )
-        await producer.run(20, pause_s=0.2)
-        producer.disconnect()
-        await _delete_some_records(client, Partition(SHORTENED, 0))
+        await open_passing_topic(client, topic, f"passer-{number}", _TIERED, records=20, pause_s=0.2)
+        await delete_some_records(client, Partition(SHORTENED, 0))
         await _switch(client)
         if chance.random() < 0.7:
             await client.delete_topic(topic)
@@ -129,11 +117,3 @@ async def _switch(client: Client) -> None:
         await client.pause()
     again = {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}
     await client.alter_topic(SWITCHING, {**again, "local.retention.bytes": "1"})
-
-
-async def _delete_some_records(client: Client, partition: Partition) -> None:
-    try:
-        end = await client.list_offset(partition, -1)
-    except (OSError, RetryError):
-        return
-    await client.delete_records(partition, client.chance.randint(0, end))

@@ -1,0 +1,42 @@
+"""What an administrator does in more than one story, by the chance of the client that does it."""
+
+from collections.abc import Mapping
+
+from moldau.simulation.client import Client, Producer, RetryError
+from moldau.simulation.history import Partition
+from moldau.simulation.seeds import stream
+
+
+async def open_passing_topic(
+    client: Client,
+    topic: str,
+    producer_name: str,
+    configs: Mapping[str, str],
+    *,
+    records: int,
+    pause_s: float,
+) -> None:
+    """Create a topic of two partitions, at times with a retention of 8 s, and produce into one of them."""
+    chance = client.chance
+    retention = {"retention.ms": "8000"} if chance.random() < 0.5 else {}
+    await client.create_topic(topic, 2, {**configs, **retention})
+    partition = Partition(topic, chance.randrange(2))
+    producer = Producer(
+        producer_name,
+        client.bootstrap,
+        client.history,
+        stream(chance.getrandbits(32)),
+        partition,
+        idempotent=chance.random() < 0.5,
+    )
+    await producer.run(records, pause_s=pause_s)
+    producer.disconnect()
+
+
+async def delete_some_records(client: Client, partition: Partition) -> None:
+    """Move the start of a partition to anywhere in it, where its end can be learnt."""
+    try:
+        end = await client.list_offset(partition, -1)
+    except (OSError, RetryError):
+        return
+    await client.delete_records(partition, client.chance.randint(0, end))

@@ -64,7 +64,7 @@ def bench_spark_consolidation(report: Report, folder: pathlib.Path, plan: Plan) 
 
 def _consolidate(broker: Broker, name: str, size_bytes: int, run: RunUnits) -> tuple[float, float]:
     """Seconds, and CPU seconds, that building and copying all units took."""
-    from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
+    from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 
     times: list[tuple[float, float]] = []
 

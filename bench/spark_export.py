@@ -52,7 +52,7 @@ def _export(
     records: int,
     repeats: int,
 ) -> None:
-    from moldau.pipeline.export import ExportJob, export_once
+    from moldau.pipeline.export.job import ExportJob, export_once
 
     times = []
     stored = 0

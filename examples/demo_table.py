@@ -10,10 +10,10 @@ import sys
 import time
 from typing import Any
 
-from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
-from moldau.pipeline.export import ExportJob, export_once
+from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
+from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.session import SparkPool
-from moldau.pipeline.values import json_format
+from moldau.pipeline.values.formats import json_format
 
 QUESTION = """
 SELECT value.customer AS customer, count(*) AS orders, count(DISTINCT value.order) AS different,

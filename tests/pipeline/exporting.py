@@ -10,10 +10,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
-from moldau.pipeline.catalogs import open_catalog
-from moldau.pipeline.export import ExportJob
-from moldau.pipeline.iceberg_export import dead_letters_name, table_name
-from moldau.pipeline.rounds import RunUnits
+from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.iceberg import dead_letters_name, table_name
+from moldau.pipeline.export.job import ExportJob
+from moldau.pipeline.running import RunUnits
 
 FORMATS = ["parquet", "iceberg"]
 

@@ -14,10 +14,10 @@ from exporting import create_topic, produce_values, run_here
 
 import moldau.testing
 from moldau.client.errors import ToolError
-from moldau.pipeline.catalogs import open_catalog
-from moldau.pipeline.export import ExportJob, export_once
-from moldau.pipeline.iceberg_export import dead_letters_name, table_name
-from moldau.pipeline.values import json_format
+from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.iceberg import dead_letters_name, table_name
+from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.values.formats import json_format
 
 
 @pytest.fixture(scope="module")

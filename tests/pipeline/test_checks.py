@@ -24,11 +24,11 @@ from moldau.cli import pipeline_checks
 from moldau.cli.main import main
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
-from moldau.pipeline.damage import find_gaps, judge_batch, uncovered
-from moldau.pipeline.orphans import FixedClock, OrphansJob, find_orphans
-from moldau.pipeline.verify import VerifyJob, verify_once
-from moldau.pipeline.wal_access import Coordinators
+from moldau.pipeline.checks.damage import find_gaps, judge_batch, uncovered
+from moldau.pipeline.checks.orphans import FixedClock, OrphansJob, find_orphans
+from moldau.pipeline.checks.verify import VerifyJob, verify_once
+from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
+from moldau.pipeline.reading.wal_access import Coordinators
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime.clock import SystemClock
@@ -229,7 +229,7 @@ def test_orphans_are_found_and_only_they_are_removed(
 def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from moldau.pipeline import coordinator_calls
+    from moldau.pipeline.reading import coordinator_calls
     from moldau.runtime.errors import ErrorCode, KafkaError
 
     one = objects(node)[0]

@@ -17,14 +17,14 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
 from moldau.client.errors import ToolError
-from moldau.pipeline import consolidate
-from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
-from moldau.pipeline.consolidation_units import BuildUnits, CopiedUnit
-from moldau.pipeline.decoding import decode_found
-from moldau.pipeline.fetching import fetch_found
-from moldau.pipeline.snapshot import pin
-from moldau.pipeline.source_options import parse_options
-from moldau.pipeline.source_units import ask
+from moldau.pipeline.consolidation import job as consolidate
+from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
+from moldau.pipeline.consolidation.units import BuildUnits, CopiedUnit
+from moldau.pipeline.reading.decoding import decode_found
+from moldau.pipeline.reading.fetching import fetch_found
+from moldau.pipeline.source.options import parse_options
+from moldau.pipeline.source.snapshot import pin
+from moldau.pipeline.source.units import ask
 
 PARTITIONS, RECORDS = 2, 300
 TIMEOUT_S = 60.0

@@ -27,12 +27,13 @@ from exporting import (
 
 import moldau.testing
 from moldau.client.errors import ToolError
-from moldau.pipeline import iceberg_export, units
-from moldau.pipeline.catalogs import open_catalog
-from moldau.pipeline.export import ExportJob, export_once
-from moldau.pipeline.iceberg_export import table_name
-from moldau.pipeline.progress import parse_start_at
-from moldau.pipeline.values import ValueFormat, avro_format, json_format
+from moldau.pipeline.export import iceberg as iceberg_export
+from moldau.pipeline.export import units
+from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.iceberg import table_name
+from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.export.progress import parse_start_at
+from moldau.pipeline.values.formats import ValueFormat, avro_format, json_format
 
 SCHEMA = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]})
 HEADER = b"\x00\x00\x00\x00\x07"

@@ -11,8 +11,8 @@ pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.pipeline.decoding import SCHEMA, batches_in, decode
-from moldau.pipeline.planning import OffsetRange
+from moldau.pipeline.reading.decoding import SCHEMA, batches_in, decode
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.records.batch import TimestampType, parse_header, set_log_append_time
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression

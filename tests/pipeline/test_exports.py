@@ -19,13 +19,13 @@ from exporting import Killed, dying_after, run_here
 
 import moldau.testing
 from moldau.client.errors import ToolError
-from moldau.pipeline.catalogs import open_catalog
-from moldau.pipeline.export import ExportJob, export_once
-from moldau.pipeline.fetching import find_bounds
-from moldau.pipeline.iceberg_export import OFFSETS_PROPERTY, export_iceberg, table_name
-from moldau.pipeline.parquet_export import ParquetFolder, export_parquet
-from moldau.pipeline.planning import Source
-from moldau.pipeline.rounds import Request
+from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.iceberg import OFFSETS_PROPERTY, export_iceberg, table_name
+from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.export.parquet import ParquetFolder, export_parquet
+from moldau.pipeline.export.rounds import Request
+from moldau.pipeline.reading.fetching import find_bounds
+from moldau.pipeline.reading.planning import Source
 from moldau.runtime.errors import KafkaError
 
 RECORDS = 300

@@ -1,8 +1,8 @@
 """What is taken of a fetched range."""
 
 from moldau.client.cluster import Client, Endpoint
-from moldau.pipeline.broker_reading import BrokerReader
-from moldau.pipeline.planning import OffsetRange, Source
+from moldau.pipeline.reading.broker import BrokerReader
+from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch

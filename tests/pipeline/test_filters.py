@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from moldau.pipeline.filters import Narrowing, Span, push
-from moldau.pipeline.planning import OffsetRange
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.source.filters import Narrowing, Span, push
 
 EVERYTHING = OffsetRange(1, 0, 100)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -14,14 +14,14 @@ from exporting import create_topic, produce_values, read_table, run_here
 
 import moldau.testing
 from moldau.client.errors import ToolError
-from moldau.pipeline.catalogs import open_catalog
-from moldau.pipeline.export import ExportJob, export_once
-from moldau.pipeline.fetching import find_bounds
-from moldau.pipeline.iceberg_export import export_iceberg
-from moldau.pipeline.planning import Bounds, Source
-from moldau.pipeline.progress import StartAt, find_starts
-from moldau.pipeline.rounds import Request
-from moldau.pipeline.values import json_format
+from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.iceberg import export_iceberg
+from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.export.progress import StartAt, find_starts
+from moldau.pipeline.export.rounds import Request
+from moldau.pipeline.reading.fetching import find_bounds
+from moldau.pipeline.reading.planning import Bounds, Source
+from moldau.pipeline.values.formats import json_format
 
 VALUES = [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']
 

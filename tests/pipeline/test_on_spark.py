@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from moldau.cli.main import main
 from moldau.client.errors import ToolError
-from moldau.pipeline.export import ExportJob, export_once
-from moldau.pipeline.planning import OffsetRange
+from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.session import SparkPool
 
 RECORDS = 2_000

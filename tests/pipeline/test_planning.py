@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.pipeline.planning import OffsetRange, group, split, unit_size
+from moldau.pipeline.reading.planning import OffsetRange, group, split, unit_size
 
 ranges = st.lists(
     st.builds(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.planning import Bounds, OffsetRange
-from moldau.pipeline.progress import Span, lag_records, next_round, parse_start_at
+from moldau.pipeline.export.progress import Span, lag_records, next_round, parse_start_at
+from moldau.pipeline.reading.planning import Bounds, OffsetRange
 
 
 def bounds(starts: dict[int, int], ends: dict[int, int]) -> Bounds:

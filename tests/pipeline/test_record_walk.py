@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.pipeline import record_walk
-from moldau.pipeline.record_walk import IN_STEP_COST, find_records
-from moldau.pipeline.varints import PADDING_BYTES
+from moldau.pipeline.reading import record_walk
+from moldau.pipeline.reading.record_walk import IN_STEP_COST, find_records
+from moldau.pipeline.reading.varints import PADDING_BYTES
 from moldau.records.builder import encode_record
 from moldau.records.errors import InvalidRecordError
 

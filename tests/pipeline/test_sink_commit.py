@@ -18,14 +18,14 @@ from moldau.client.cluster import Client, connected
 from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import Buffer
-from moldau.pipeline.decoding import decode_found
-from moldau.pipeline.fetching import fetch_found
-from moldau.pipeline.sink_commit import CommitTarget, Part, SinkCommitter
-from moldau.pipeline.sink_produce import produce
-from moldau.pipeline.sink_rows import BatchBuilder, Routing, lay_out_object
-from moldau.pipeline.sink_store import FileSinkStore, SinkStore, open_sink_store
-from moldau.pipeline.snapshot import pin
-from moldau.pipeline.source_options import parse_options
+from moldau.pipeline.reading.decoding import decode_found
+from moldau.pipeline.reading.fetching import fetch_found
+from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
+from moldau.pipeline.sink.produce import produce
+from moldau.pipeline.sink.rows import BatchBuilder, Routing, lay_out_object
+from moldau.pipeline.sink.store import FileSinkStore, SinkStore, open_sink_store
+from moldau.pipeline.source.options import parse_options
+from moldau.pipeline.source.snapshot import pin
 from moldau.records.compression import Compression
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy

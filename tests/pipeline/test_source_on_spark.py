@@ -18,7 +18,7 @@ if reason := missing_spark():
 
 from pyspark.sql import DataFrame, SparkSession
 
-from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
+from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 from moldau.pipeline.session import SparkPool
 
 RECORDS = 900

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.source_options import (
+from moldau.pipeline.source.options import (
     EARLIEST,
     LATEST,
     SourceOptions,

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from exporting import read_dead_letters, read_table
 from spark_cluster import JAVA_OPTIONS, environment, eventually, standalone_cluster
 
-from moldau.pipeline.export import ExportJob
+from moldau.pipeline.export.job import ExportJob
 
 RECORDS = 4_000
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.stream_offsets import Place, StreamOffsets, limited
+from moldau.pipeline.source.stream_offsets import Place, StreamOffsets, limited
 
 places = st.dictionaries(
     st.builds(Place, st.sampled_from(["a", "b"]), st.integers(0, 5)),

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.avro_values import AvroSchemas, avro_type, decode_avro
-from moldau.pipeline.ddl import parse_ddl, render_ddl
-from moldau.pipeline.evolution import add_columns, storable
-from moldau.pipeline.json_values import check_json_columns, decode_json, infer_json
+from moldau.pipeline.values.avro import AvroSchemas, avro_type, decode_avro
+from moldau.pipeline.values.ddl import parse_ddl, render_ddl
+from moldau.pipeline.values.evolution import add_columns, storable
+from moldau.pipeline.values.json import check_json_columns, decode_json, infer_json
 
 NAMES = st.text(st.characters(exclude_characters="`\x00", exclude_categories=["Cs"]), min_size=1).filter(
     lambda name: name.strip() == name

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.pipeline.wal_plan import in_object_order, is_dense
+from moldau.pipeline.reading.wal_plan import in_object_order, is_dense
 
 TOPIC = UUID(int=1)
 

@@ -20,13 +20,13 @@ import moldau.testing
 from moldau.client.cluster import connected
 from moldau.client.errors import ToolError
 from moldau.objects.storage import ObjectNotFoundError
-from moldau.pipeline import wal_reading
-from moldau.pipeline.decoding import decode_found
-from moldau.pipeline.fetching import fetch_found
-from moldau.pipeline.object_ranges import MappedFiles
-from moldau.pipeline.planning import OffsetRange
-from moldau.pipeline.snapshot import TopicRanges, pin
-from moldau.pipeline.source_options import parse_options
+from moldau.pipeline.reading import wal as wal_reading
+from moldau.pipeline.reading.decoding import decode_found
+from moldau.pipeline.reading.fetching import fetch_found
+from moldau.pipeline.reading.object_ranges import MappedFiles
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.source.options import parse_options
+from moldau.pipeline.source.snapshot import TopicRanges, pin
 
 PARTITIONS = 3
 RECORDS = 600

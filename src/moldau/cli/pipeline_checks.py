@@ -35,7 +35,7 @@ def verify(
     """
     parse_bootstrap(bootstrap)
     check_spark()
-    from moldau.pipeline.verify import VerifyJob, verify_once
+    from moldau.pipeline.checks.verify import VerifyJob, verify_once
 
     job = VerifyJob(
         bootstrap, tuple(topics or ()), timeout_s=timeout_s, storage=key_values(storage, "--storage")
@@ -103,7 +103,7 @@ def orphans(
     """
     parse_bootstrap(bootstrap)
     check_spark()
-    from moldau.pipeline.orphans import OrphansJob, find_orphans
+    from moldau.pipeline.checks.orphans import OrphansJob, find_orphans
 
     job = OrphansJob(
         bootstrap,

@@ -62,7 +62,7 @@ def consolidate(
         raise CommandError("give one of --once and --interval")
     parse_bootstrap(bootstrap)
     check_spark()
-    from moldau.pipeline.consolidate import ConsolidateJob, consolidate_once
+    from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 
     job = ConsolidateJob(
         bootstrap,

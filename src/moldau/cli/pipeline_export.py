@@ -13,8 +13,8 @@ from moldau.cli.pipeline_jobs import MasterOption, StorageOption, check_spark, r
 from moldau.client.cluster import parse_bootstrap
 
 if TYPE_CHECKING:
-    from moldau.pipeline.export import ExportJob
-    from moldau.pipeline.values import ValueFormat
+    from moldau.pipeline.export.job import ExportJob
+    from moldau.pipeline.values.formats import ValueFormat
 
 UNIT_RECORDS_MAX = 1_000_000
 
@@ -196,7 +196,7 @@ def replay(
 def _values(
     kind: Values, schema: str | None, avro_header: bool, writer_schemas: list[str] | None
 ) -> "ValueFormat":
-    from moldau.pipeline.export_options import parse_writers, value_format
+    from moldau.pipeline.export.options import parse_writers, value_format
 
     writers = parse_writers(key_values(writer_schemas, "--writer-schema"))
     return value_format(kind.value, schema, framed=avro_header, writers=writers)
@@ -221,8 +221,8 @@ def _job(
     catalog = key_values(catalog_properties, "--catalog-property")
     # Neither Spark nor Arrow is imported by any other command.
     check_spark()
-    from moldau.pipeline.export import ExportJob
-    from moldau.pipeline.progress import parse_start_at
+    from moldau.pipeline.export.job import ExportJob
+    from moldau.pipeline.export.progress import parse_start_at
 
     return ExportJob(
         bootstrap=bootstrap,

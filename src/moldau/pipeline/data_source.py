@@ -14,15 +14,15 @@ from pyspark.sql.types import StructType
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
-from moldau.pipeline import filters
-from moldau.pipeline.columns import Columns
-from moldau.pipeline.filters import Narrowing
-from moldau.pipeline.planning import OffsetRange, Source
-from moldau.pipeline.sink import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
-from moldau.pipeline.snapshot import TopicRanges, offsets_at, pin
-from moldau.pipeline.source_options import LATEST, check_batch, parse_options
-from moldau.pipeline.source_units import UnitPartition, ask, plan
-from moldau.pipeline.stream_source import MoldauStreamReader
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
+from moldau.pipeline.source import filters
+from moldau.pipeline.source.columns import Columns
+from moldau.pipeline.source.filters import Narrowing
+from moldau.pipeline.source.options import LATEST, check_batch, parse_options
+from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
+from moldau.pipeline.source.stream import MoldauStreamReader
+from moldau.pipeline.source.units import UnitPartition, ask, plan
 
 FORMAT: Final = "moldau"
 COLUMNS: Final = (

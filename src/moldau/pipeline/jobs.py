@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
-from moldau.pipeline.consolidate import UNIT_BYTES, ConsolidateJob, consolidate_once
-from moldau.pipeline.export import ExportJob, export_once
-from moldau.pipeline.export_options import parse_writers, resolved, value_format
-from moldau.pipeline.orphans import OrphansJob, find_orphans
-from moldau.pipeline.progress import parse_start_at
+from moldau.pipeline.checks.orphans import OrphansJob, find_orphans
+from moldau.pipeline.checks.verify import VerifyJob, verify_once
+from moldau.pipeline.consolidation.job import UNIT_BYTES, ConsolidateJob, consolidate_once
+from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.export.options import parse_writers, resolved, value_format
+from moldau.pipeline.export.progress import parse_start_at
 from moldau.pipeline.runner import Job, Report
-from moldau.pipeline.verify import VerifyJob, verify_once
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_INTERVAL_S: Final = 60.0

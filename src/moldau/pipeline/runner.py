@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from moldau.client.errors import ToolError
 from moldau.metrics import Counter, Meters
-from moldau.pipeline.rounds import RunUnits
+from moldau.pipeline.running import RunUnits
 from moldau.runtime.clock import Clock
 from moldau.runtime.errors import KafkaError
 

@@ -1,0 +1,1 @@
+"""Verification and the orphan scan, as jobs."""

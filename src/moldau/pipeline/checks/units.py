@@ -1,0 +1,200 @@
+"""What a task of a verification does: read every live batch of some offsets, and say what is wrong."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from moldau.client.cluster import Client, parse_bootstrap
+from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.diskless.object_reads import PlannedRead, plan_reads
+from moldau.objects.factory import StorageSettings
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, Checked, Findings, find_gaps, judge_batch
+from moldau.pipeline.checks.tier import BrokerCheck, SegmentCheck, VerifyUnit
+from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
+from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
+from moldau.pipeline.reading.tier_segments import Tier
+from moldau.pipeline.reading.wal_plan import in_object_order
+from moldau.protocol.own.diskless_find_batches import DisklessBatchInfo, DisklessFindBatchesPartitionResult
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+GAP_BYTES: Final = 1024 * 1024
+PAGE_BATCHES: Final = 5_000
+READS_AHEAD: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Looks at units; it travels to the tasks."""
+
+    bootstrap: str
+    storage: StorageSettings
+    timeout_s: float
+    tier: Tier | None = None
+
+    def __call__(self, unit: VerifyUnit) -> Checked:
+        return asyncio.run(self._check(unit))
+
+    async def _check(self, unit: VerifyUnit) -> Checked:
+        client = Client(parse_bootstrap(self.bootstrap), self.timeout_s)
+        try:
+            if unit.segments:
+                assert self.tier is not None
+                return await SegmentCheck(client, open_ranges(self.tier.storage), self.tier, unit).run()
+            if unit.coordinator_id is None:
+                return await BrokerCheck(client, self.bootstrap, unit, self.timeout_s).run()
+            return await WalCheck(CoordinatorCalls(client), open_ranges(self.storage), unit).run()
+        finally:
+            await client.close()
+
+
+class WalCheck:
+    """Coordinates of a window of offsets, then the bytes that they name."""
+
+    def __init__(self, coordinators: CoordinatorCalls, ranges: Ranges, unit: VerifyUnit) -> None:
+        assert unit.coordinator_id is not None
+        self._coordinators = coordinators
+        self._coordinator_id = unit.coordinator_id
+        self._ranges = ranges
+        self._unit = unit
+        self._topic_id = UUID(unit.topic_id)
+        self._findings = Findings(unit.topic)
+
+    async def run(self) -> Checked:
+        """Raises ``KafkaError`` and ``StorageError`` for what cannot be asked."""
+        positions = {one.partition: one.start for one in self._unit.ranges}
+        ends = {one.partition: one.end for one in self._unit.ranges}
+        while positions:
+            share = max(1, PAGE_BATCHES // len(positions))
+            rows = await self._coordinators.find(self._coordinator_id, self._topic_id, positions, share)
+            found = [self._judged(row, positions, ends) for row in rows]
+            await self._read([batches for batches in found if batches])
+        return self._findings.result()
+
+    def _judged(
+        self,
+        row: DisklessFindBatchesPartitionResult,
+        positions: dict[int, int],
+        ends: dict[int, int],
+    ) -> list[BatchCoordinate]:
+        """The next coordinates of a partition; moves its position, and takes it out at its end."""
+        partition = row.partition_index
+        position, end = positions[partition], ends[partition]
+        if row.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
+            return self._passed(positions, partition, end, end)  # deleted meanwhile
+        behind = row.wal_start_offset if row.moved_to_tier else row.log_start_offset
+        if row.moved_to_tier or row.error_code is ErrorCode.offset_out_of_range:
+            if behind > position:
+                return self._passed(positions, partition, min(behind, end), end)
+            reason = f"the coordinator has nothing here, and says that it begins at {behind}"
+            self._findings.bad(GAP, partition, position, end - 1, reason)
+            del positions[partition]
+            return []
+        if row.error_code is not ErrorCode.none:
+            raise KafkaError(row.error_code, f"{self._unit.topic}-{partition}: {row.error_code.name}")
+        batches = [
+            _coordinate(self._topic_id, partition, one) for one in row.batches if one.base_offset < end
+        ]
+        reached = batches[-1].last_offset + 1 if batches else end
+        is_last = not batches or reached >= end or len(batches) < len(row.batches)
+        for first, last in find_gaps(batches, position, end if is_last else reached):
+            self._findings.bad(GAP, partition, first, last, "no batch, or several, for these offsets")
+        if is_last:
+            del positions[partition]
+        else:
+            positions[partition] = reached
+        if batches and batches[0].base_offset < position != self._unit.begins.get(partition, position):
+            return batches[1:]  # another unit reads it
+        return batches
+
+    def _passed(
+        self, positions: dict[int, int], partition: int, behind: int, end: int
+    ) -> list[BatchCoordinate]:
+        self._findings.moved += behind - positions[partition]
+        positions[partition] = behind
+        if behind >= end:
+            del positions[partition]
+        return []
+
+    async def _read(self, partitions: Sequence[Sequence[BatchCoordinate]]) -> None:
+        coordinates = in_object_order(partitions)
+        reads = plan_reads(coordinates, GAP_BYTES)
+        async for read, view in self._fetched(reads):
+            members = [coordinates[member] for member in read.members]
+            if view is None:
+                for one in members:
+                    await self._read_alone(one)
+                continue
+            for one in members:
+                begin = one.byte_offset - read.start
+                self._judge(one, view[begin : begin + one.size_bytes])
+
+    async def _fetched(
+        self, reads: Sequence[PlannedRead]
+    ) -> AsyncIterator[tuple[PlannedRead, memoryview | None]]:
+        """Read ahead, a few at once; ``None`` for a range that is not there as a whole."""
+        todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview | None]]]()
+        try:
+            while todo or flights:
+                while todo and len(flights) < READS_AHEAD:
+                    read = todo.popleft()
+                    flights.append((read, asyncio.ensure_future(self._range(read))))
+                read, flight = flights.popleft()
+                yield read, await flight
+        finally:
+            for _, flight in flights:
+                flight.cancel()
+            await asyncio.gather(*(flight for _, flight in flights), return_exceptions=True)
+
+    async def _range(self, read: PlannedRead) -> memoryview | None:
+        try:
+            return await self._ranges.fetch(read.object_key, read.start, read.size_bytes)
+        except StorageError as error:
+            if error.transient:
+                raise
+            return None
+
+    def _judge(self, one: BatchCoordinate, data: memoryview) -> None:
+        reason = judge_batch(data, one)
+        if reason is None:
+            self._findings.good(one.last_offset - one.base_offset + 1, one.size_bytes)
+        else:
+            self._bad(CORRUPT, one, reason)
+
+    def _bad(self, kind: str, one: BatchCoordinate, reason: str) -> None:
+        self._findings.bad(
+            kind, one.partition_index, one.base_offset, one.last_offset, reason, one.object_key
+        )
+
+    async def _read_alone(self, one: BatchCoordinate) -> None:
+        """A batch of a range that could not be read: it may have moved since it was looked up."""
+        try:
+            data = await self._ranges.fetch(one.object_key, one.byte_offset, one.size_bytes)
+        except StorageError as error:
+            if error.transient:
+                raise
+            if not await self._is_still_there(one):
+                self._findings.moved += one.last_offset - one.base_offset + 1
+                return
+            kind = MISSING if isinstance(error, ObjectNotFoundError) else CORRUPT
+            self._bad(kind, one, str(error))
+            return
+        self._judge(one, data)
+
+    async def _is_still_there(self, one: BatchCoordinate) -> bool:
+        """Whether the coordinator still means this object by the batch's last offset."""
+        rows = await self._coordinators.find(
+            self._coordinator_id, self._topic_id, {one.partition_index: one.last_offset}, 1
+        )
+        keys = [batch.object_key for row in rows for batch in row.batches]
+        return keys == [one.object_key]
+
+
+def _coordinate(topic_id: UUID, partition: int, one: DisklessBatchInfo) -> BatchCoordinate:
+    return BatchCoordinate(
+        topic_id, partition, one.base_offset, one.last_offset, one.object_key, one.byte_offset,
+        one.byte_size, one.log_append_timestamp, one.batch_max_timestamp, one.timestamp_type,
+    )  # fmt: skip

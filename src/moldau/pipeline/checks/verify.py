@@ -1,0 +1,125 @@
+"""``moldau pipeline verify``: is every live batch of the diskless topics there, whole, and in its place?"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from moldau.client.cluster import Client, connected
+from moldau.client.errors import ToolError
+from moldau.pipeline.checks.damage import GAP, Checked, Damage, total, uncovered
+from moldau.pipeline.checks.tier import VerifyUnit
+from moldau.pipeline.checks.units import Verify
+from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
+from moldau.pipeline.reading.planning import OffsetRange, group, split
+from moldau.pipeline.reading.tier_segments import Tier, find_tier, list_segments
+from moldau.pipeline.reading.wal_access import find_storage
+from moldau.pipeline.running import RunUnits
+
+UNIT_RECORDS_MAX: Final = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyJob:
+    """What is verified: the named diskless topics, or all."""
+
+    bootstrap: str
+    topics: Sequence[str] = ()
+    unit_records_max: int = UNIT_RECORDS_MAX
+    timeout_s: float = 30.0
+    storage: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    verify: Verify
+    units: Sequence[VerifyUnit]
+    topics: int
+    partitions: int
+    gaps: Sequence[Damage]
+    """In the tier: found without reading anything."""
+
+
+def verify_once(job: VerifyJob, run: RunUnits) -> dict[str, Any]:
+    """Look at everything; what was found, as JSON. Raises ``ToolError`` and ``KafkaError``."""
+    plan = asyncio.run(_plan(job))
+    found: list[Checked] = run(plan.verify, plan.units)
+    done = total([*found, Checked(damages=tuple(plan.gaps), damages_count=len(plan.gaps))])
+    return {
+        "topics": plan.topics,
+        "partitions": plan.partitions,
+        "batches": done.batches,
+        "records": done.records,
+        "bytes": done.size_bytes,
+        "moved": done.moved,
+        "damages": done.damages_count,
+        "examples": [damage._asdict() for damage in done.damages],
+    }
+
+
+async def _plan(job: VerifyJob) -> Plan:
+    units: list[VerifyUnit] = []
+    partitions = 0
+    names: set[str] = set()
+    gaps: list[Damage] = []
+    async with connected(job.bootstrap, job.timeout_s) as client:
+        coordinators = CoordinatorCalls(client)
+        storage = await find_storage(client, job.storage)
+        tier = await find_tier(client, job.storage, storage)
+        for coordinator_id in await coordinators.ids():
+            for topic in await coordinators.describe_topics(coordinator_id):
+                if job.topics and topic.name not in job.topics:
+                    continue
+                names.add(topic.name)
+                partitions += len(topic.partitions)
+                in_wal = [
+                    OffsetRange(one.partition_index, one.wal_start_offset, one.high_watermark)
+                    for one in topic.partitions
+                    if one.high_watermark > one.wal_start_offset
+                ]
+                in_tier = [
+                    OffsetRange(one.partition_index, one.log_start_offset, one.wal_start_offset)
+                    for one in topic.partitions
+                    if one.wal_start_offset > one.log_start_offset
+                ]
+                owners = dict.fromkeys((one.partition for one in in_wal), coordinator_id)
+                topic_id = str(topic.topic_id)
+                begins = {one.partition: one.start for one in in_wal}
+                units += [
+                    VerifyUnit(topic.name, topic_id, together, coordinator_id, begins)
+                    for together in group(in_wal, owners, job.unit_records_max)
+                ]
+                for one in in_tier:
+                    found = await _in_tier(client, topic.name, topic_id, one, tier, job.unit_records_max)
+                    units += found.units
+                    gaps += found.gaps
+        if missing := sorted(set(job.topics) - names):
+            raise ToolError(f"no diskless topic is called {', '.join(missing)}")
+    verify = Verify(job.bootstrap, storage, job.timeout_s, tier)
+    return Plan(verify, units, len(names), partitions, gaps)
+
+
+class _InTier(NamedTuple):
+    units: list[VerifyUnit]
+    gaps: list[Damage]
+
+
+async def _in_tier(
+    client: Client, name: str, topic_id: str, wanted: OffsetRange, tier: Tier | None, unit_records_max: int
+) -> _InTier:
+    """Units for offsets that are in the tier, and those that no segment has."""
+    if tier is None:
+        cut = split([wanted], unit_records_max)
+        return _InTier([VerifyUnit(name, topic_id, (one,), None) for one in cut], [])
+    topic = await client.topic(name)
+    found = await list_segments(client, topic, wanted.partition, tier)
+    segments = [one for one in found if one.end_offset >= wanted.start and one.start_offset < wanted.end]
+    units = [VerifyUnit(name, topic_id, (wanted,), None, segments=(one,)) for one in segments]
+    reason = "no remote segment has these offsets"
+    gaps = [
+        Damage(GAP, name, wanted.partition, first, last, reason)
+        for first, last in uncovered(
+            [(one.start_offset, one.end_offset) for one in segments], wanted.start, wanted.end
+        )
+    ]
+    return _InTier(units, gaps)

@@ -1,0 +1,1 @@
+"""The WAL to Kafka segments on Spark: leaders plan and publish, tasks build and copy."""

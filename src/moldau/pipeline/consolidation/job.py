@@ -1,0 +1,221 @@
+"""Consolidation on Spark: leaders plan segments, tasks build and copy them, leaders publish.
+
+Nothing here decides. A driver that dies leaves plans that lapse with their leases and objects that no
+metadata name; of two drivers each is given other partitions; a copy that is told late, twice or to a leader
+that is none any more is refused, or answered as before. The coordinator's prune is the only compare-and-set.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from moldau.client.cluster import Client, connected
+from moldau.client.consolidation import ClusterPlan, give_up, plan_everywhere, publish_everywhere, renew
+from moldau.client.errors import ToolError
+from moldau.objects.factory import StorageSettings
+from moldau.pipeline.consolidation.units import BuildUnits, CopiedUnit
+from moldau.pipeline.reading.wal_access import OPTION_PREFIX, find_storage
+from moldau.pipeline.running import RunUnits
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy
+from moldau.tiered.consolidation.plan import lay_out_units
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ENGINE: Final = "spark"
+REMOTE_PREFIX: Final = "rsm.config."
+UNIT_BYTES: Final = 128 * 1024**2
+PLAN_BYTES: Final = 4 * 1024**3
+LEASE_MS: Final = 600_000
+RENEWALS_A_LEASE: Final = 4
+BARREN_ROUNDS_MAX: Final = 3
+"""Rounds in a row in which nothing was published: something is wrong that does not pass."""
+PUBLISH_TRIES: Final = 5
+PUBLISH_BACKOFF_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidateJob:
+    """What is consolidated, and how it is cut into tasks."""
+
+    bootstrap: str
+    topics: tuple[str, ...] = ()
+    """Only these diskless topics; empty for all."""
+    unit_bytes: int = UNIT_BYTES
+    """What a task has in memory."""
+    plan_bytes: int = PLAN_BYTES
+    lease_ms: int = LEASE_MS
+    timeout_s: float = 30.0
+    storage: Mapping[str, str] = field(default_factory=dict)
+    """``diskless.storage.*`` and ``rsm.config.*``, as far as the brokers do not tell them."""
+
+
+@dataclass(slots=True)
+class _Totals:
+    segments: int = 0
+    size_bytes: int = 0
+    units: int = 0
+    failures: list[str] = field(default_factory=list)
+
+
+def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
+    """Consolidate all that makes segments now; what was done, as JSON.
+
+    Raises :class:`ToolError` where this cluster cannot be consolidated from outside, or when plan
+    after plan brings nothing but failures; ``KafkaError`` for what brokers say.
+    """
+    totals = _Totals()
+    barren = 0
+    while True:
+        plan = _ask(job, lambda client: _plan(client, job))
+        if plan.is_empty:
+            break
+        before = totals.segments
+        try:
+            _carry_out(job, plan, run, totals)
+        finally:
+            # What is left may be planned by others at once; after a kill, when the lease is over.
+            _ask_quietly(job, partial(give_up, plan=plan))
+        barren = barren + 1 if totals.segments == before else 0
+        if barren == BARREN_ROUNDS_MAX:
+            reason = totals.failures[-1] if totals.failures else "all copies were refused"
+            raise ToolError(f"nothing could be consolidated: {reason}")
+    return {
+        "segments": totals.segments,
+        "bytes": totals.size_bytes,
+        "units": totals.units,
+        "failures": totals.failures,
+    }
+
+
+async def _plan(client: Client, job: ConsolidateJob) -> ClusterPlan:
+    topics = job.topics or None
+    return await plan_everywhere(
+        client, ENGINE, max_bytes=job.plan_bytes, lease_ms=job.lease_ms, topics=topics
+    )
+
+
+def _carry_out(job: ConsolidateJob, plan: ClusterPlan, run: RunUnits, totals: _Totals) -> None:
+    build = _ask(job, lambda client: _builder(client, job, plan))
+    work = {one.segment.segment_id: one for each in plan.plans.values() for one in each.work}
+    units = lay_out_units([one.segment for one in work.values()], job.unit_bytes)
+    with _renewing(job, plan):
+        built: list[CopiedUnit] = run(build, units)
+        copies = [
+            BuiltCopy(
+                work[one.segment_id].segment.partition,
+                one.segment_id,
+                work[one.segment_id].epoch,
+                one.custom_metadata,
+            )
+            for unit in built
+            for one in unit.segments
+        ]
+        published = _publish(job, plan, copies, totals)
+    totals.units += len(units)
+    totals.failures += [unit.failure for unit in built if unit.failure is not None]
+    totals.segments += len(published)
+    totals.size_bytes += sum(work[id].segment.size_bytes for id in published)
+
+
+async def _builder(client: Client, job: ConsolidateJob, plan: ClusterPlan) -> BuildUnits:
+    """How tasks reach both stores. Raises :class:`ToolError` where they cannot."""
+    wal = await find_storage(
+        client, {key: value for key, value in job.storage.items() if key.startswith(OPTION_PREFIX)}
+    )
+    (place, *others) = {plan.places[broker] for broker, each in plan.plans.items() if each.work}
+    if others:
+        raise ToolError(f"leaders keep remote segments at different places: {place}, {others[0]}")
+    if place.class_name is not None:
+        raise ToolError(
+            f"leaders keep remote segments by {place.class_name}, and tasks only know the built-in manager:"
+            " let the brokers consolidate (diskless.consolidation.enable)"
+        )
+    if place.url is None or place.url.startswith("memory:"):
+        raise ToolError(f"tasks cannot write to the leaders' remote storage {place.url}")
+    return BuildUnits(wal, _remote_configs(job, wal, place.url, place.prefix))
+
+
+def _remote_configs(
+    job: ConsolidateJob, wal: StorageSettings, url: str, prefix: str | None
+) -> dict[str, str]:
+    """As a broker makes them: on the WAL's store, with its options, unless another one is named."""
+    given = {
+        key.removeprefix(REMOTE_PREFIX): value
+        for key, value in job.storage.items()
+        if key.startswith(REMOTE_PREFIX)
+    }
+    configs = {**(wal.options if url == wal.url else {}), **given, "url": given.get("url", url)}
+    if prefix is not None:
+        configs["prefix"] = prefix
+    return configs
+
+
+def _publish(
+    job: ConsolidateJob, plan: ClusterPlan, copies: Sequence[BuiltCopy], totals: _Totals
+) -> list[UUID]:
+    """Tell leaders until each copy is published or refused: to tell it again does no harm."""
+    published: list[UUID] = []
+    left = list(copies)
+    for attempt in range(PUBLISH_TRIES):
+        if not left:
+            break
+        if attempt:
+            threading.Event().wait(PUBLISH_BACKOFF_S)
+        again: list[BuiltCopy] = []
+        answers = _ask(job, partial(publish_everywhere, plan=plan, copies=tuple(left)))
+        for copy, answer in zip(left, answers, strict=True):
+            if answer.error is ErrorCode.none and not answer.is_waiting:
+                published.append(copy.segment_id)
+            elif answer.error in REFUSALS:
+                totals.failures.append(f"{copy.partition}: {answer.message}")
+            else:
+                again.append(copy)
+        if len(again) == len(left) and all(answer.is_waiting for answer in answers):
+            break  # they wait for segments that were not built
+        left = again
+    if left:
+        totals.failures.append(f"{len(left)} segments are not published now")
+    return published
+
+
+@contextmanager
+def _renewing(job: ConsolidateJob, plan: ClusterPlan) -> Iterator[None]:
+    """Tell leaders from a thread that somebody is at it, while the block runs."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(job.lease_ms / 1000 / RENEWALS_A_LEASE):
+            # When leaders are away for as long as a lease, they refuse the copies.
+            _ask_quietly(job, lambda client: renew(client, plan, job.lease_ms))
+
+    keeper = threading.Thread(target=keep, name="moldau-consolidation-lease", daemon=True)
+    keeper.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        keeper.join()
+
+
+def _ask(job: ConsolidateJob, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    async def ask() -> T:
+        async with connected(job.bootstrap, job.timeout_s) as client:
+            return await work(client)
+
+    return asyncio.run(ask())
+
+
+def _ask_quietly(job: ConsolidateJob, work: Callable[[Client], Coroutine[Any, Any, Any]]) -> None:
+    try:
+        _ask(job, work)
+    except (KafkaError, OSError) as error:
+        logger.warning("leaders were not told: %s", error)

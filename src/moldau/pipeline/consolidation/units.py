@@ -1,0 +1,82 @@
+"""What a task of a consolidation does: build the segments of a unit, and copy them to remote storage.
+
+It knows no Spark. What it writes has names that no other attempt has, and is nothing until a leader
+publishes it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+from uuid import UUID
+
+from moldau.metrics import Meters
+from moldau.objects.factory import StorageSettings
+from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.pipeline.reading.object_ranges import open_ranges
+from moldau.records.errors import CorruptRecordError
+from moldau.runtime.entropy import SystemEntropy
+from moldau.runtime.machine import Machine
+from moldau.runtime.workers import InlineWorkers
+from moldau.tiered.consolidation.building import build_segments, copy_segment
+from moldau.tiered.consolidation.plan import Unit
+from moldau.tiered.object_storage_manager import open_object_storage_manager
+from moldau.tiered.storage_manager import RemoteStorageError
+
+
+class CopiedSegment(NamedTuple):
+    """A segment that was copied; the metadata name the attempt."""
+
+    segment_id: UUID
+    custom_metadata: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedUnit:
+    """What became of a unit. Only this passes through Spark."""
+
+    segments: tuple[CopiedSegment, ...]
+    size_bytes: int = 0
+    failure: str | None = None
+    """Why there are no segments: the unit is planned anew."""
+
+
+_MEMORY: Final[list[bytearray]] = []
+"""Of this process, for one task after the other: pages that were used before cost nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildUnits:
+    """Builds units from the WAL's store into remote storage. It travels to the workers."""
+
+    wal: StorageSettings
+    remote: Mapping[str, str]
+    """Configs of the built-in storage manager."""
+
+    def __call__(self, unit: Unit) -> CopiedUnit:
+        """Raises nothing for what a later plan may find right again."""
+        try:
+            return asyncio.run(self._build(unit))
+        except (StorageError, RemoteStorageError, CorruptRecordError) as error:
+            return CopiedUnit((), failure=str(error))
+
+    async def _build(self, unit: Unit) -> CopiedUnit:
+        machine = Machine.real()
+        # Building only fetches.
+        wal = cast(ObjectStorage, open_ranges(self.wal))
+        remote = open_object_storage_manager(self.remote, machine, Meters())
+        memory = _MEMORY.pop() if _MEMORY else bytearray()
+        if len(memory) < unit.size_bytes:
+            memory = bytearray(unit.size_bytes)
+        attempt = SystemEntropy().uuid4().hex
+        try:
+            built = await build_segments(unit.segments, wal, InlineWorkers(), into=memory)
+            copied = [
+                CopiedSegment(planned.segment_id, await copy_segment(planned, one, remote, attempt))
+                for planned, one in zip(unit.segments, built, strict=True)
+            ]
+        finally:
+            await remote.close()
+            machine.workers.close()
+        _MEMORY[:] = [memory]
+        return CopiedUnit(tuple(copied), unit.size_bytes)

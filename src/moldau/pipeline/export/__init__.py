@@ -1,0 +1,1 @@
+"""Topics as tables, each record in them once: Iceberg, or folders of Parquet files."""

@@ -1,0 +1,286 @@
+"""A topic as an Iceberg table, each record in it once.
+
+Tasks write files that nothing refers to. One commit then adds them to the table and, in the same
+compare-and-set of the catalog, writes into the table's *properties* which offsets of each partition it has:
+snapshots expire, properties do not. A driver that dies before its commit leaves unreferenced files; one that
+dies after it is found to have committed. Of two drivers at once one commits and the other is refused.
+
+Records that do not decode are in a table of their own. The commit that decides on a round names that round's
+files of dead letters in a property, and the second table takes them afterwards, unless it has that batch
+already: whoever comes next finishes what a driver has left. A replay works the same: its commit adds what now
+decodes, and names what the dead letters are replaced by.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.table import Table
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.export.progress import Covered, Span, parse_offsets, render_offsets
+from moldau.pipeline.export.replaying import ReplayAttempts
+from moldau.pipeline.export.rounds import Outcome, Request
+from moldau.pipeline.export.targets import TableFolder
+from moldau.pipeline.export.units import AttemptUnits, Written
+from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, ValueFormat, render_format
+
+NAMESPACE: Final = "moldau"
+DEAD_LETTERS_SUFFIX: Final = "_dead_letters"
+STARTS_PROPERTY: Final = "moldau.export.starts"
+OFFSETS_PROPERTY: Final = "moldau.export.offsets"
+RANGES_PROPERTY: Final = "moldau.export.ranges"
+BATCH_PROPERTY: Final = "moldau.export.batch-id"
+TOPIC_PROPERTY: Final = "moldau.export.topic"
+TOPIC_ID_PROPERTY: Final = "moldau.export.topic-id"
+VALUES_PROPERTY: Final = "moldau.export.values"
+DEAD_LETTERS_PROPERTY: Final = "moldau.export.dead-letters"
+RETRIES_PROPERTY: Final = "commit.retry.num-retries"
+METRICS_PROPERTY: Final = "write.metadata.metrics.column."
+
+
+def table_name(topic: str) -> tuple[str, str]:
+    """Topics have dots in their names, which would be namespaces."""
+    return NAMESPACE, topic.replace(".", "_")
+
+
+def dead_letters_name(topic: str) -> tuple[str, str]:
+    namespace, name = table_name(topic)
+    return namespace, name + DEAD_LETTERS_SUFFIX
+
+
+def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
+    """Bring the table up to where the topic ends now; the files that were added.
+
+    Raises :class:`ToolError` when another driver has committed meanwhile: run it again.
+    """
+    topic = request.source.topic
+    found = _find_table(catalog, table_name(topic), topic)
+    if found is not None:
+        _finish_dead_letters(catalog, found, topic)
+    bounds = request.find_bounds()  # after the table: the topic never ends before what is exported of it
+    if found is not None:
+        _check_same_topic(found, topic, bounds.topic_id)
+    covered: Covered = {} if found is None else _covered(found)
+    ranges, after = request.next_round(covered, bounds)
+    units = request.units(ranges)
+    old = None if found is None else _format(found)
+    values = request.format_of(old, units, ".".join(table_name(topic)))
+    table = found or _new_table(catalog, topic, values, bounds.topic_id)
+    dead_letters = ".".join(dead_letters_name(topic))
+    if not ranges:
+        if after != covered and request.find_starts is not None:
+            _begin(table, after)
+            covered = after
+        return Outcome([], covered, dead_letters)
+    if old is not None and old != values:
+        _add_columns(table, values)
+    folders = _folder(table), _dead_letters_folder(table)
+    written = request.run(AttemptUnits(request.source, *folders, values), units)
+    filled = [file for file in written if file.records or file.dead]
+    if not filled:
+        # Nothing but markers and holes: to move on without a snapshot would not exclude another driver.
+        return Outcome([], covered, dead_letters)
+    _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
+    _finish_dead_letters(catalog, table, topic)
+    return Outcome(filled, after, dead_letters)
+
+
+def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
+    """Decode the dead letters once more: what decodes now is moved to the table."""
+    topic = request.source.topic
+    table = _find_table(catalog, table_name(topic), topic)
+    if table is None:
+        raise ToolError(f"there is no table {'.'.join(table_name(topic))}")
+    _check_same_topic(table, topic, request.find_bounds().topic_id)
+    _finish_dead_letters(catalog, table, topic)
+    outcome = Outcome([], _covered(table), ".".join(dead_letters_name(topic)))
+    dead = _find_table(catalog, dead_letters_name(topic), topic)
+    locations = [] if dead is None else [task.file.file_path for task in dead.scan().plan_files()]
+    old = _format(table)
+    values = request.format_of(old, [], ".".join(table_name(topic)))
+    if not locations:
+        return outcome
+    if old != values:
+        _add_columns(table, values)
+    run = ReplayAttempts(_folder(table), _dead_letters_folder(table), values)
+    written = request.run(run, locations)
+    recovered = [file for file in written if file.records]
+    if not recovered:
+        return outcome
+    _commit(table, written, _progress(outcome.covered), replaces=True)
+    _finish_dead_letters(catalog, table, topic)
+    return outcome._replace(written=recovered)
+
+
+def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | None:
+    try:
+        table = catalog.load_table(name)
+    except NoSuchTableError:
+        return None
+    properties = table.properties
+    is_dead_letters = properties.get(DEAD_LETTERS_PROPERTY) == "table"
+    if properties.get(TOPIC_PROPERTY) != topic or is_dead_letters != (name == dead_letters_name(topic)):
+        raise ToolError(f"table {'.'.join(name)} is no export of topic {topic}")
+    if properties.get(RETRIES_PROPERTY) != "0":
+        raise ToolError(f"table {'.'.join(name)}: set {RETRIES_PROPERTY} to 0, or records may come twice")
+    return table
+
+
+def _check_same_topic(table: Table, topic: str, topic_id: str) -> None:
+    if table.properties[TOPIC_ID_PROPERTY] != topic_id:
+        raise ToolError(
+            f"table {_label(table)} is an export of an earlier topic {topic}: it was created again since"
+        )
+
+
+def _label(table: Table) -> str:
+    return ".".join(table.name()[-2:])
+
+
+def _covered(table: Table) -> Covered:
+    ends = parse_offsets(table.properties[OFFSETS_PROPERTY])
+    starts = parse_offsets(table.properties[STARTS_PROPERTY])
+    return {partition: Span(starts[partition], end) for partition, end in ends.items()}
+
+
+def _progress(covered: Covered) -> dict[str, str]:
+    return {
+        STARTS_PROPERTY: render_offsets({partition: span.start for partition, span in covered.items()}),
+        OFFSETS_PROPERTY: render_offsets({partition: span.end for partition, span in covered.items()}),
+    }
+
+
+def _format(table: Table) -> ValueFormat:
+    return ValueFormat.of_json(json.loads(table.properties[VALUES_PROPERTY]))
+
+
+def _new_table(catalog: Catalog, topic: str, values: ValueFormat, topic_id: str) -> Table:
+    properties = {
+        **_progress({}),
+        TOPIC_PROPERTY: topic,
+        TOPIC_ID_PROPERTY: topic_id,
+        BATCH_PROPERTY: "0",
+        VALUES_PROPERTY: render_format(values),
+        # A retry would put the files on top of another driver's snapshot instead of being refused.
+        RETRIES_PROPERTY: "0",
+    }
+    table = _create(catalog, table_name(topic), values.schema, properties)
+    if any(table.properties.get(name) != value for name, value in properties.items()):
+        raise _another_driver(table)  # it made the table, and may have filled it since
+    return table
+
+
+def _create(catalog: Catalog, name: tuple[str, str], schema: pa.Schema, properties: dict[str, str]) -> Table:
+    with contextlib.suppress(NamespaceAlreadyExistsError):
+        catalog.create_namespace(NAMESPACE)
+    metrics = {f"{METRICS_PROPERTY}{column}": "none" for column in _without_statistics(schema)}
+    return catalog.create_table_if_not_exists(name, schema=schema, properties={**metrics, **properties})
+
+
+def _without_statistics(schema: pa.Schema) -> list[str]:
+    """Columns that nobody looks for a range of."""
+    raw = "value" in schema.names and schema.field("value").type == pa.binary()
+    return ["headers.element.key", "headers.element.value", *(["value"] if raw else [])]
+
+
+def _folder(table: Table) -> TableFolder:
+    return TableFolder(f"{table.location().rstrip('/')}/data", dict(table.io.properties))
+
+
+def _dead_letters_folder(table: Table) -> TableFolder:
+    return TableFolder(f"{table.location().rstrip('/')}{DEAD_LETTERS_SUFFIX}/data", dict(table.io.properties))
+
+
+def _begin(table: Table, covered: Covered) -> None:
+    """Write down where the table begins, before there is anything to be in it."""
+    progress = _progress(covered)
+    with _refusable(table), table.transaction() as change:
+        change.set_properties(progress)
+        # Properties alone would overwrite another driver's: only a snapshot, an empty one here, excludes it.
+        with change.update_snapshot(snapshot_properties=progress).fast_append():
+            pass
+
+
+def _add_columns(table: Table, values: ValueFormat) -> None:
+    """A commit of its own: columns without values do no harm, whatever becomes of the round.
+
+    It excludes no driver that adds none, and leaves ``table`` as that one made it: to go on then would put
+    this round on top of the other's.
+    """
+    batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
+    with _refusable(table), table.transaction() as change:
+        with change.update_schema() as schema:
+            schema.union_by_name(values.schema)
+        change.set_properties({VALUES_PROPERTY: render_format(values)})
+    if (table.properties[BATCH_PROPERTY], _covered(table)) != (batch_id, progress):
+        raise _another_driver(table)
+
+
+def _commit(table: Table, written: list[Written], progress: dict[str, str], *, replaces: bool) -> None:
+    batch_id = str(int(table.properties[BATCH_PROPERTY]) + 1)
+    dead = {
+        "batch_id": batch_id,
+        "files": [file.dead.path for file in written if file.dead],
+        "replaces": replaces,
+    }
+    # A round of nothing but dead letters takes an empty file: only a snapshot excludes another driver.
+    files = [file.path for file in written if file.records] or [written[0].path]
+    summary = {**progress, BATCH_PROPERTY: batch_id}
+    stored = {name: value for name, value in summary.items() if name != RANGES_PROPERTY}
+    with _refusable(table), table.transaction() as change:
+        change.set_properties({**stored, DEAD_LETTERS_PROPERTY: json.dumps(dead)})
+        change.add_files(
+            [_uri(path) for path in files], snapshot_properties=summary, check_duplicate_files=False
+        )
+
+
+def _uri(path: str) -> str:
+    return f"file://{path}" if path.startswith("/") else path
+
+
+@contextlib.contextmanager
+def _refusable(table: Table) -> Iterator[None]:
+    try:
+        yield
+    except CommitFailedException as error:
+        raise _another_driver(table) from error
+
+
+def _another_driver(table: Table) -> ToolError:
+    return ToolError(f"another driver has committed to table {_label(table)} meanwhile: run the export again")
+
+
+def _finish_dead_letters(catalog: Catalog, table: Table, topic: str) -> None:
+    """Give the table of dead letters what the last commit decided; nothing when it has it."""
+    decided: Any = json.loads(table.properties.get(DEAD_LETTERS_PROPERTY, "{}"))
+    if not decided or not (decided["files"] or decided["replaces"]):
+        return
+    name = dead_letters_name(topic)
+    dead = _find_table(catalog, name, topic)
+    if dead is None:
+        properties = {
+            TOPIC_PROPERTY: topic,
+            BATCH_PROPERTY: "0",
+            DEAD_LETTERS_PROPERTY: "table",
+            RETRIES_PROPERTY: "0",
+        }
+        dead = _create(catalog, name, DEAD_LETTER_SCHEMA, properties)
+    if int(dead.properties[BATCH_PROPERTY]) >= int(decided["batch_id"]):
+        return
+    progress = {BATCH_PROPERTY: decided["batch_id"]}
+    with _refusable(dead), dead.transaction() as change:
+        change.set_properties(progress)
+        if decided["replaces"]:
+            change.delete(AlwaysTrue(), snapshot_properties=progress)
+        if decided["files"]:
+            change.add_files(
+                [_uri(path) for path in decided["files"]],
+                snapshot_properties=progress,
+                check_duplicate_files=False,
+            )

@@ -1,0 +1,105 @@
+"""``moldau pipeline export``: one round of an export, on Spark or anywhere else."""
+
+import asyncio
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from moldau.client.cluster import connected
+from moldau.client.errors import ToolError
+from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.iceberg import export_iceberg, replay_iceberg
+from moldau.pipeline.export.parquet import ParquetFolder, export_parquet, replay_parquet
+from moldau.pipeline.export.progress import StartAt, find_starts, lag_records
+from moldau.pipeline.export.rounds import Outcome, Request
+from moldau.pipeline.export.units import Written
+from moldau.pipeline.reading.fetching import find_bounds
+from moldau.pipeline.reading.planning import Source
+from moldau.pipeline.reading.wal_access import find_wal_access
+from moldau.pipeline.running import RunUnits
+from moldau.pipeline.values.formats import RAW, ValueFormat
+
+ICEBERG: Final = "iceberg"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJob:
+    """What is exported, and where to."""
+
+    bootstrap: str
+    topic: str
+    folder: str
+    """A local folder, or (Iceberg) the name of a catalog."""
+    table_format: str
+    unit_records_max: int = 1_000_000
+    may_lose: bool = False
+    timeout_s: float = 30.0
+    values: ValueFormat = RAW
+    start: StartAt | None = None
+    replay: bool = False
+    """Decode the dead letters again rather than what is new."""
+    catalog_properties: Mapping[str, str] = field(default_factory=dict)
+    storage: Mapping[str, str] = field(default_factory=dict)
+    """``diskless.storage.*``, as far as the brokers do not tell it."""
+
+
+class Exported(NamedTuple):
+    """What a round did. ``lag_records``: offsets that the topic has by now and the table has not."""
+
+    files: list[Written]
+    lag_records: int
+    dead_letters_at: str
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(file.dead.records for file in self.files if file.dead)
+
+
+def export_once(job: ExportJob, run: RunUnits) -> Exported:
+    """One round with units run wherever ``run`` runs them.
+
+    Raises :class:`moldau.client.errors.ToolError` and ``KafkaError``.
+    """
+    look = functools.partial(
+        find_bounds, job.bootstrap, job.topic, committed_only=True, timeout_s=job.timeout_s
+    )
+    source = asyncio.run(_source(job))
+    request = Request(source, look, run, job.unit_records_max, job.values)
+    if job.start is not None:
+        starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=job.timeout_s)
+        request = Request(source, look, run, job.unit_records_max, job.values, starts)
+    outcome = _round(job, request)
+    files = [file for file in outcome.written if file.path]
+    return Exported(files, lag_records(outcome.covered, look()), outcome.dead_letters)
+
+
+async def _source(job: ExportJob) -> Source:
+    # Asked before anything is made, so that a mistyped topic leaves nothing behind.
+    async with connected(job.bootstrap, job.timeout_s) as client:
+        topic = await client.topic(job.topic)
+        return Source(
+            bootstrap=job.bootstrap,
+            topic=job.topic,
+            topic_id=str(topic.topic_id),
+            may_lose=job.may_lose,
+            timeout_s=job.timeout_s,
+            wal=await find_wal_access(client, topic, job.storage),
+        )
+
+
+def _round(job: ExportJob, request: Request) -> Outcome:
+    if job.table_format == ICEBERG:
+        catalog = open_catalog(job.folder, job.catalog_properties)
+        return (replay_iceberg if job.replay else export_iceberg)(request, catalog)
+    if "://" in job.folder or job.catalog_properties:
+        raise ToolError("plain Parquet goes to a local folder: --format iceberg reaches other places")
+    return (replay_parquet if job.replay else export_parquet)(request, ParquetFolder(job.folder))

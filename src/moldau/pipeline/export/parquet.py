@@ -1,0 +1,241 @@
+"""A topic as a folder of Parquet files, each record in exactly one of them.
+
+The folder ``_moldau`` holds numbered plans. A plan names the files of one round by their offsets and says how
+values are decoded, and is created only where no plan has its number: that is the one compare-and-set. A round
+first finishes the last plan, whoever made it, and only then makes the next. So a driver that dies anywhere, a
+repeated task or two drivers at once lead to the same files. Plans are never removed: a driver that has slept
+must not find the number free that it wants.
+
+Records that do not decode are in ``_dead_letters/<generation>``. A replay is a plan like any other: it moves
+what now decodes to the table, and the rest to the next generation, so that a task which wakes up late can
+only write where nobody looks any more.
+"""
+
+import json
+import os
+import shutil
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow.parquet as pq
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.export.progress import Covered, Span
+from moldau.pipeline.export.replaying import ReplayNames
+from moldau.pipeline.export.rounds import Outcome, Request
+from moldau.pipeline.export.targets import publish, sync_folder
+from moldau.pipeline.export.units import ParquetUnits, Written, file_name
+from moldau.pipeline.reading.planning import OffsetRange
+from moldau.pipeline.values.formats import RAW, ValueFormat
+from moldau.runtime.entropy import SystemEntropy
+
+PLANS_FOLDER: Final = "_moldau"
+DEAD_LETTERS_FOLDER: Final = "_dead_letters"
+FORMAT_VERSION: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One round: its units, and what the table has after it."""
+
+    number: int
+    topic: str
+    topic_id: str
+    units: tuple[OffsetRange, ...]
+    covered: Covered
+    values: ValueFormat = RAW
+    generation: int = 0
+    """Of the dead letters after this round: the number of the last replay."""
+    replayed: tuple[str, ...] = ()
+    """Files of dead letters of the generation before that this round decodes again."""
+    replays_generation: int = 0
+
+
+class ParquetFolder:
+    """The folder and its plans; local, or a file system that has hard links."""
+
+    def __init__(self, path: str) -> None:
+        self.path = os.path.abspath(path)
+        self._plans = os.path.join(self.path, PLANS_FOLDER)
+
+    def scratch(self, plan: Plan) -> str:
+        return os.path.join(self._plans, f"scratch-{plan.number:010d}")
+
+    @property
+    def dead_letters(self) -> str:
+        return os.path.join(self.path, DEAD_LETTERS_FOLDER)
+
+    def generation(self, number: int) -> str:
+        return os.path.join(self.dead_letters, f"generation-{number:010d}")
+
+    def last_plan(self) -> Plan | None:
+        """Raises :class:`ToolError` when it cannot be read."""
+        try:
+            names = sorted(name for name in os.listdir(self._plans) if name.startswith("plan-"))
+        except FileNotFoundError:
+            return None
+        if not names:
+            return None
+        path = os.path.join(self._plans, names[-1])
+        try:
+            with open(path, encoding="utf-8") as file:
+                return _plan_of_json(json.load(file))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ToolError(f"{path} is not a plan that this version of Moldau can read") from error
+
+    def create(self, plan: Plan) -> bool:
+        """Make this the last plan; ``False`` when another driver was first."""
+        os.makedirs(self._plans, exist_ok=True)
+        sync_folder(self.path)
+        draft = os.path.join(self._plans, f"draft-{SystemEntropy().uuid4()}")
+        with open(draft, "x", encoding="utf-8") as file:
+            json.dump(_json_of_plan(plan), file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            return publish(draft, os.path.join(self._plans, f"plan-{plan.number:010d}.json"))
+        finally:
+            os.unlink(draft)
+
+    def missing(self, plan: Plan) -> list[OffsetRange]:
+        return [unit for unit in plan.units if not os.path.exists(os.path.join(self.path, file_name(unit)))]
+
+    def dead_files(self, generation: int, *, with_records: bool = False) -> list[str]:
+        """Names of the files of dead letters."""
+        folder = self.generation(generation)
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".parquet"))
+        except FileNotFoundError:
+            return []
+        if not with_records:
+            return names
+        return [name for name in names if pq.read_metadata(os.path.join(folder, name)).num_rows]
+
+    def forget_before(self, generation: int) -> None:
+        """Remove generations of dead letters that were replayed."""
+        for name in os.listdir(self.dead_letters) if os.path.isdir(self.dead_letters) else []:
+            if name.startswith("generation-") and name < os.path.basename(self.generation(generation)):
+                shutil.rmtree(os.path.join(self.dead_letters, name), ignore_errors=True)
+
+
+def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
+    """Bring the folder up to where the topic ends now; the files that were written on the way."""
+    written: list[Written] = []
+    topic = request.source.topic
+    while True:
+        last = folder.last_plan()
+        bounds = request.find_bounds()  # after the plan: the topic never ends before what is planned of it
+        if last is not None:
+            _check_same_topic(last, topic, bounds.topic_id, folder.path)
+            written += _finish(last, request, folder)
+        covered = {} if last is None else last.covered
+        ranges, after = request.next_round(covered, bounds)
+        units = request.units(ranges)
+        values = request.format_of(None if last is None else last.values, units, folder.path)
+        if not ranges and (not after or after == covered or request.find_starts is None):
+            return Outcome(written, covered, folder.dead_letters)
+        plan = Plan(
+            number=1 if last is None else last.number + 1,
+            topic=topic,
+            topic_id=bounds.topic_id,
+            units=tuple(units),
+            covered=after,
+            values=values,
+            generation=0 if last is None else last.generation,
+        )
+        if folder.create(plan):
+            return Outcome(written + _finish(plan, request, folder), after, folder.dead_letters)
+
+
+def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
+    """Decode the dead letters once more: what decodes now is moved to the table."""
+    written: list[Written] = []
+    while True:
+        last = folder.last_plan()
+        if last is None:
+            raise ToolError(f"{folder.path} holds no export")
+        _check_same_topic(last, request.source.topic, request.find_bounds().topic_id, folder.path)
+        written += _finish(last, request, folder)
+        names = folder.dead_files(last.generation, with_records=True)
+        if not names:
+            return Outcome(written, last.covered, folder.dead_letters)
+        number = last.number + 1
+        plan = replace(
+            last,
+            number=number,
+            units=(),
+            values=request.format_of(last.values, [], folder.path),
+            generation=number,
+            replayed=tuple(names),
+            replays_generation=last.generation,
+        )
+        if folder.create(plan):
+            return Outcome(written + _finish(plan, request, folder), last.covered, folder.dead_letters)
+
+
+def _finish(plan: Plan, request: Request, folder: ParquetFolder) -> list[Written]:
+    os.makedirs(folder.generation(plan.generation), exist_ok=True)
+    written: list[Written] = []
+    missing = folder.missing(plan)
+    if missing:
+        units = ParquetUnits(
+            replace(request.source, topic_id=plan.topic_id),
+            folder.path,
+            folder.scratch(plan),
+            folder.generation(plan.generation),
+            plan.values,
+        )
+        written += request.run(units, missing)
+    there = set(folder.dead_files(plan.generation))
+    to_replay = [name for name in plan.replayed if name not in there]
+    if to_replay:
+        replays = ReplayNames(
+            folder.path,
+            folder.scratch(plan),
+            folder.generation(plan.replays_generation),
+            folder.generation(plan.generation),
+            plan.number,
+            plan.values,
+        )
+        written += request.run(replays, to_replay)
+    if plan.replayed:
+        folder.forget_before(plan.generation)
+    return written
+
+
+def _check_same_topic(plan: Plan, topic: str, topic_id: str, path: str) -> None:
+    if plan.topic != topic:
+        raise ToolError(f"{path} holds an export of topic {plan.topic}, not of {topic}")
+    if plan.topic_id != topic_id:
+        raise ToolError(f"{path} holds an export of an earlier topic {topic}: it was created again since")
+
+
+def _json_of_plan(plan: Plan) -> dict[str, Any]:
+    return {
+        "version": FORMAT_VERSION,
+        "number": plan.number,
+        "topic": plan.topic,
+        "topic_id": plan.topic_id,
+        "units": [list(unit) for unit in plan.units],
+        "covered": {str(partition): list(span) for partition, span in plan.covered.items()},
+        "values": plan.values.to_json(),
+        "generation": plan.generation,
+        "replayed": list(plan.replayed),
+        "replays_generation": plan.replays_generation,
+    }
+
+
+def _plan_of_json(found: Any) -> Plan:
+    if found["version"] != FORMAT_VERSION:
+        raise ValueError(f"version {found['version']}")
+    return Plan(
+        number=found["number"],
+        topic=found["topic"],
+        topic_id=found["topic_id"],
+        units=tuple(OffsetRange(*unit) for unit in found["units"]),
+        covered={int(partition): Span(*span) for partition, span in found["covered"].items()},
+        values=ValueFormat.of_json(found["values"]),
+        generation=found["generation"],
+        replayed=tuple(found["replayed"]),
+        replays_generation=found["replays_generation"],
+    )

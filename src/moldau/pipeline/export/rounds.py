@@ -1,0 +1,49 @@
+"""What a round of an export is asked for, and what it did."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from moldau.pipeline.export.progress import Covered, NextRound, next_round
+from moldau.pipeline.export.replaying import InferUnits, inferred
+from moldau.pipeline.export.units import Written
+from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source, split
+from moldau.pipeline.running import RunUnits
+from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One round, whatever the table is."""
+
+    source: Source
+    find_bounds: Callable[[], Bounds]
+    run: RunUnits
+    unit_records_max: int
+    values: ValueFormat = RAW
+    """What is wanted; JSON without columns takes those that are found."""
+    find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
+    """Where the table is to begin in each partition, if not at the first record."""
+
+    def next_round(self, covered: Covered, bounds: Bounds) -> NextRound:
+        starts = None if self.find_starts is None else self.find_starts(bounds)
+        return next_round(self.source.topic, covered, bounds, starts, may_lose=self.source.may_lose)
+
+    def units(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        return split(ranges, self.unit_records_max)
+
+    def format_of(self, table: ValueFormat | None, units: Sequence[OffsetRange], where: str) -> ValueFormat:
+        """The table's format after this round. Raises ``ToolError`` when it cannot become that."""
+        wanted = evolved(table, self.values, where)
+        if self.values.kind is ValueKind.JSON and not self.values.columns:
+            return inferred(wanted, table, self.run(InferUnits(self.source), units) if units else [])
+        return wanted
+
+
+class Outcome(NamedTuple):
+    """What a round added, and what the table has now."""
+
+    written: list[Written]
+    covered: Covered
+    dead_letters: str = ""
+    """Where a reader finds the records that did not decode, if there can be any."""

@@ -1,0 +1,245 @@
+"""What a task of an export does: read a range of offsets, write it as one Parquet file, publish that file.
+
+These functions know no Spark. Whatever they leave behind when they are killed is a file that nobody names.
+Records that do not decode go to a file of their own, with the reason.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from moldau.pipeline.export.targets import TableFolder, create_file, publish
+from moldau.pipeline.reading.decoding import SCHEMA, decode_found
+from moldau.pipeline.reading.fetching import fetch_found
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, RAW, Decoded, ValueFormat, decode_values, fit
+from moldau.runtime.entropy import SystemEntropy
+
+COMPRESSION: Final = "zstd"
+GROWING: Final = ("offset", "timestamp")
+ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
+"""In memory, before compression."""
+
+
+class DeadLetters(NamedTuple):
+    """A file of records that did not decode."""
+
+    path: str
+    records: int
+
+
+class Written(NamedTuple):
+    """A unit that is done: its file (empty for none) with how many records, and its dead letters."""
+
+    unit: OffsetRange
+    path: str
+    records: int
+    size_bytes: int
+    dead: DeadLetters | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetUnits:
+    """Writes units into ``folder``, each with a name made of its offsets.
+
+    The name appears at once with the whole file below it. A unit that is there already is not written
+    again, and of two attempts at once the first is kept: both hold the same records. Dead letters are
+    there before the unit is.
+    """
+
+    source: Source
+    folder: str
+    scratch: str
+    """A folder on the same file system."""
+    dead_folder: str
+    values: ValueFormat = RAW
+
+    def __call__(self, unit: OffsetRange) -> Written:
+        name = file_name(unit)
+        final, dead = os.path.join(self.folder, name), os.path.join(self.dead_folder, name)
+        if not os.path.exists(final):
+            write_named(read_decoded(self.source, unit, self.values), self, final, dead)
+        return described(unit, final, dead)
+
+
+def described(unit: OffsetRange, final: str, dead: str) -> Written:
+    """What files say that are there."""
+    letters = DeadLetters(dead, pq.read_metadata(dead).num_rows) if os.path.exists(dead) else None
+    if not os.path.exists(final):
+        return Written(unit, "", 0, 0, letters)
+    return Written(unit, final, pq.read_metadata(final).num_rows, os.path.getsize(final), letters)
+
+
+def write_named(
+    records: Iterable[Decoded], units: Any, final: str, dead: str, *, last_is_dead: bool = False
+) -> None:
+    """Write both files under names of their own, then give them theirs; last the one that says: it is done.
+
+    With ``last_is_dead`` that is the one of dead letters, which then is made even when it is empty.
+    ``units`` has the formats and the folder for files that are not done.
+    """
+    os.makedirs(units.scratch, exist_ok=True)
+    attempts = [os.path.join(units.scratch, f"{SystemEntropy().uuid4()}.parquet") for _ in range(2)]
+    try:
+        good_count, dead_count = write_parquet(
+            lambda: create_file(attempts[0]), lambda: create_file(attempts[1]), records, units.values
+        )
+        if last_is_dead:
+            if not dead_count:
+                with create_file(attempts[1]) as file, pq.ParquetWriter(file, DEAD_LETTER_SCHEMA):
+                    pass
+            if good_count:
+                publish(attempts[0], final)
+            publish(attempts[1], dead)
+        else:
+            if dead_count:
+                publish(attempts[1], dead)
+            publish(attempts[0], final)
+    finally:
+        for attempt in attempts:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptUnits:
+    """Writes units into a folder under names that no other attempt has; a commit names those it takes."""
+
+    source: Source
+    folder: TableFolder
+    dead_folder: TableFolder
+    values: ValueFormat = RAW
+
+    def __call__(self, unit: OffsetRange) -> Written:
+        stem = f"{file_name(unit).removesuffix('.parquet')}-{SystemEntropy().uuid4()}"
+        return write_attempt(unit, stem, self, read_decoded(self.source, unit, self.values))
+
+
+def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[Decoded]) -> Written:
+    """Write a unit's files in the folders of ``units``."""
+    name = f"{stem}.parquet"
+    sizes = _Sizes()
+    good_count, dead_count = write_parquet(
+        lambda: sizes.counted(units.folder.create(name)),
+        lambda: units.dead_folder.create(name),
+        records,
+        units.values,
+    )
+    letters = DeadLetters(units.dead_folder.locate(name), dead_count) if dead_count else None
+    return Written(unit, units.folder.locate(name), good_count, sizes.bytes, letters)
+
+
+class _Sizes:
+    bytes = 0
+
+    @contextlib.contextmanager
+    def counted(self, opening: Any) -> Iterator[Any]:
+        with opening as file:
+            yield file
+            self.bytes = file.tell()
+
+
+def file_name(unit: OffsetRange) -> str:
+    """The first and the last offset, in twenty digits as Kafka writes them."""
+    return f"partition-{unit.partition:05d}-offsets-{unit.start:020d}-{unit.end - 1:020d}.parquet"
+
+
+def read(source: Source, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
+    """The unit's records as Arrow record batches, some MiB each, with the named columns or all."""
+    return decode_found(fetch_found(source, [unit]), [unit], columns)
+
+
+def read_decoded(source: Source, unit: OffsetRange, values: ValueFormat) -> Iterator[Decoded]:
+    return (decode_values(records, values) for records in read(source, unit))
+
+
+def read_dead_letters(file: Any, values: ValueFormat) -> Iterator[Decoded]:
+    """Dead letters, decoded again."""
+    with pq.ParquetFile(file) as reader:
+        for found in reader.iter_batches():
+            yield decode_values(fit(found, SCHEMA), values)
+
+
+def write_parquet(
+    create: Callable[[], Any],
+    create_dead: Callable[[], Any],
+    records: Iterable[Decoded],
+    values: ValueFormat,
+) -> tuple[int, int]:
+    """Write a file, and where there are dead letters another one; how many records each has."""
+    good_count = dead_count = 0
+    with contextlib.ExitStack() as stack:
+        good = _RowGroups(stack.enter_context(create()), values.schema)
+        dead: _RowGroups | None = None
+        for found in records:
+            good.add(found.good)
+            good_count += found.good.num_rows
+            if found.dead is not None:
+                dead = dead or _RowGroups(stack.enter_context(create_dead()), DEAD_LETTER_SCHEMA)
+                dead.add(found.dead)
+                dead_count += found.dead.num_rows
+        good.close()
+        if dead is not None:
+            dead.close()
+    return good_count, dead_count
+
+
+def _leaves(name: str, found: pa.DataType) -> list[str]:
+    """The columns that Parquet makes of one."""
+    if pa.types.is_struct(found):
+        return [leaf for one in found for leaf in _leaves(f"{name}.{one.name}", one.type)]
+    if pa.types.is_map(found):
+        inside = f"{name}.key_value"
+        return [*_leaves(f"{inside}.key", found.key_type), *_leaves(f"{inside}.value", found.item_type)]
+    if pa.types.is_list(found):
+        return _leaves(f"{name}.list.element", found.value_type)
+    return [name]
+
+
+class _RowGroups:
+    """A Parquet file whose row groups hold many record batches.
+
+    Numbers that grow from record to record are stored as differences: smaller than a dictionary of them,
+    and written in half the time. Values as they are get no statistics: nobody looks for a range of them.
+    """
+
+    def __init__(self, file: Any, schema: pa.Schema) -> None:
+        leaves = [leaf for one in schema for leaf in _leaves(one.name, one.type)]
+        raw = schema.field("value").type if "value" in schema.names else None
+        self._writer = pq.ParquetWriter(
+            file,
+            schema,
+            compression=COMPRESSION,
+            use_dictionary=[leaf for leaf in leaves if leaf not in GROWING],
+            column_encoding=dict.fromkeys(GROWING, "DELTA_BINARY_PACKED"),
+            write_statistics=[
+                leaf
+                for leaf in leaves
+                if not leaf.startswith("headers.") and not (leaf == "value" and raw == pa.binary())
+            ],
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def add(self, records: pa.RecordBatch) -> None:
+        if not records.num_rows:
+            return
+        self._waiting.append(records)
+        self._waiting_bytes += records.nbytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._waiting:
+            table = pa.Table.from_batches(self._waiting)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+            self._waiting, self._waiting_bytes = [], 0
+
+    def close(self) -> None:
+        self._write()
+        self._writer.close()

@@ -1,0 +1,114 @@
+"""Reading a range of offsets through the broker that leads the partition."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from moldau.client.cluster import EARLIEST, RETRIABLE, RETRY_BACKOFF_S, Client, Topic
+from moldau.client.errors import ToolError
+from moldau.client.reader import AbortedTransactions
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from moldau.records.batch import iter_headers
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+FETCH_BYTES: Final = 16 * 1024 * 1024
+MAX_WAIT_MS: Final = 500
+
+
+class BrokerReader:
+    """Reads one range, in order."""
+
+    def __init__(self, client: Client, source: Source, wanted: OffsetRange) -> None:
+        self._client = client
+        self._source = source
+        self._wanted = wanted
+        self._position = wanted.start
+        self.first_offset = wanted.start
+        """Records below it are deleted, though a batch may still have them."""
+        self._where = f"{source.topic}-{wanted.partition}"
+
+    async def chunks(self) -> AsyncIterator[list[memoryview]]:
+        """Batches that hold the range's records; the first and last may reach beyond it.
+
+        Batches of aborted transactions are left out with ``committed_only``. Raises :class:`ToolError`
+        when the topic is another one by now or records are gone, ``KafkaError`` for what the broker says.
+        """
+        loop = asyncio.get_running_loop()
+        topic = await self._topic()
+        deadline = loop.time() + self._source.timeout_s
+        while self._position < self._wanted.end:
+            before = self._position
+            try:
+                data = await self._fetch(topic)
+                found = self._take(data)
+            except KafkaError as error:
+                if error.code is ErrorCode.offset_out_of_range:
+                    await self._skip_lost(topic)
+                elif error.code not in RETRIABLE or loop.time() >= deadline:
+                    raise
+                else:
+                    await asyncio.sleep(RETRY_BACKOFF_S)
+                    topic = await self._topic()
+                continue
+            if found:
+                yield found
+            if self._position > before:
+                deadline = loop.time() + self._source.timeout_s
+            elif loop.time() >= deadline:
+                raise ToolError(f"{self._where}: nothing to be read at offset {self._position} for too long")
+
+    async def _topic(self) -> Topic:
+        topic = await self._client.topic(self._source.topic)
+        if str(topic.topic_id) != self._source.topic_id:
+            raise ToolError(f"topic {topic.name} was deleted and created again")
+        return topic
+
+    async def _fetch(self, topic: Topic) -> PartitionData:
+        partition = self._wanted.partition
+        row = FetchPartition(
+            partition=partition, fetch_offset=self._position, partition_max_bytes=FETCH_BYTES
+        )
+        request = FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=int(self._source.committed_only),
+            topics=[FetchTopic(topic_id=topic.topic_id, topic=topic.name, partitions=[row])],
+        )
+        response: Any = await self._client.ask(request, broker=topic.leaders[partition])
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, f"{self._where}: {response.error_code.name.upper()}")
+        data: PartitionData = response.responses[0].partitions[0]
+        if data.error_code is not ErrorCode.none:
+            raise KafkaError(data.error_code, f"{self._where}: {data.error_code.name.upper()}")
+        return data
+
+    def _take(self, data: PartitionData) -> list[memoryview]:
+        """The batches to be decoded; the position is behind what was looked at."""
+        found: list[memoryview] = []
+        if not data.records:
+            return found
+        assert isinstance(data.records, memoryview)
+        aborted = AbortedTransactions(data) if self._source.committed_only else None
+        for at, header in iter_headers(data.records):
+            batch = data.records[at : at + header.size_bytes]
+            if header.is_control:
+                if aborted is not None:
+                    aborted.pass_marker(header, batch)
+            elif aborted is None or not aborted.covers(header):
+                found.append(batch)
+            self._position = max(self._position, header.next_offset)
+            if self._position >= self._wanted.end:
+                break
+        return found
+
+    async def _skip_lost(self, topic: Topic) -> None:
+        """Go to the first record that is left; raises when records may not be lost, or are not there yet."""
+        partition = self._wanted.partition
+        first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset
+        if first <= self._position:
+            raise ToolError(f"{self._where} has no offset {self._position} (yet)")
+        if not self._source.may_lose:
+            raise ToolError(f"{self._where}: offsets {self._position} to {first - 1} were deleted meanwhile")
+        self._position = self.first_offset = first

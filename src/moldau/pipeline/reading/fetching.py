@@ -1,0 +1,77 @@
+"""Finding a topic's offsets, and reading ranges of them, in a task or anywhere else."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+
+from moldau.client.cluster import EARLIEST, LATEST, Client, connected, parse_bootstrap
+from moldau.pipeline.reading.broker import BrokerReader
+from moldau.pipeline.reading.decoding import FoundBatch
+from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source
+from moldau.pipeline.reading.wal import WalReader
+from moldau.records.batch import Buffer
+
+
+def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: float = 30.0) -> Bounds:
+    """The topic's offsets now; with ``committed_only`` up to the first open transaction."""
+
+    async def look() -> Bounds:
+        async with connected(bootstrap, timeout_s) as client:
+            found = await client.topic(topic)
+            starts = await client.offsets(found, dict.fromkeys(found.leaders, EARLIEST))
+            ends = await client.offsets(
+                found, dict.fromkeys(found.leaders, LATEST), committed_only=committed_only
+            )
+        return Bounds(
+            str(found.topic_id),
+            {partition: row.offset for partition, row in starts.items()},
+            {partition: row.offset for partition, row in ends.items()},
+        )
+
+    return asyncio.run(look())
+
+
+def fetch_batches(source: Source, wanted: OffsetRange) -> Iterator[Buffer]:
+    """Batches of one partition as the broker that leads it has them; see :func:`fetch_found`."""
+    return (found.data for found in fetch_found(replace(source, wal=None), [wanted]))
+
+
+def fetch_found(source: Source, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
+    """Batches that hold the ranges' records, those of a partition in order; one range of a partition.
+
+    From the topic's objects where ``source`` says how, and else from the brokers. The first and the last
+    may reach beyond a range. Batches of aborted transactions are left out with ``committed_only``. Raises
+    :class:`ToolError` when the topic is another one by now or records are gone, ``KafkaError`` for what a
+    broker says.
+    """
+    with asyncio.Runner() as runner:
+        client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
+        chunks = _chunks(client, source, wanted)
+        try:
+            while (chunk := runner.run(_next(chunks))) is not None:
+                yield from chunk
+        finally:
+            runner.run(chunks.aclose())
+            runner.run(client.close())
+
+
+async def _next(chunks: AsyncIterator[list[FoundBatch]]) -> list[FoundBatch] | None:
+    return await anext(chunks, None)
+
+
+async def _chunks(
+    client: Client, source: Source, wanted: Sequence[OffsetRange]
+) -> AsyncGenerator[list[FoundBatch], None]:
+    owners = source.wal.coordinators if source.wal is not None else {}
+    by_coordinator: dict[int, list[OffsetRange]] = {}
+    for one in wanted:
+        if one.partition in owners:
+            by_coordinator.setdefault(owners[one.partition], []).append(one)
+            continue
+        reader = BrokerReader(client, source, one)
+        async for chunk in reader.chunks():
+            yield [FoundBatch(batch, one.partition, first_offset=reader.first_offset) for batch in chunk]
+    for ranges in by_coordinator.values():
+        assert source.wal is not None
+        async for found in WalReader(client, source, source.wal, ranges).chunks():
+            yield found

@@ -1,0 +1,108 @@
+"""What is read by whom: ranges of offsets cut into units. Coordinates only; no bytes pass through here."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from moldau.pipeline.reading.wal_access import WalAccess
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of one partition, ``end`` not included."""
+
+    partition: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """How a task finds the topic that it reads; it travels to the workers."""
+
+    bootstrap: str
+    topic: str
+    topic_id: str
+    committed_only: bool = True
+    may_lose: bool = False
+    """Go on behind records that were deleted before they were read, instead of failing."""
+    timeout_s: float = 30.0
+    """How long a task waits without any progress."""
+    wal: WalAccess | None = None
+    """How the topic is read from its objects; ``None``: through the brokers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A topic at one moment: first and next offset of each partition."""
+
+    topic_id: str
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+def split(ranges: Iterable[OffsetRange], unit_records_max: int) -> list[OffsetRange]:
+    """Units of about equal size that cover the ranges, none longer than ``unit_records_max`` offsets."""
+    units = []
+    for partition, start, end in ranges:
+        count = end - start
+        pieces = -(-count // unit_records_max) if count > 0 else 0
+        cuts = [start + count * number // pieces for number in range(pieces)] + [end]
+        units += [OffsetRange(partition, *bounds) for bounds in itertools.pairwise(cuts)]
+    return units
+
+
+def unit_size(ranges: Iterable[OffsetRange], units_min: int, unit_records_max: int) -> int:
+    """The size of units of which there are ``units_min`` at least, where there are so many offsets."""
+    total = sum(max(0, end - start) for _, start, end in ranges)
+    return max(1, min(unit_records_max, total // max(1, units_min)))
+
+
+OBJECT_READS: Final = 8
+"""In how many reads all partitions of a coordinator are read out of an object: of a full one a MiB each.
+
+Fewer reads would cut the partitions into more windows, and a batch that two windows share is decoded twice.
+"""
+GROUP_PARTITIONS_MAX: Final = 64
+
+
+def group(
+    ranges: Sequence[OffsetRange], owners: Mapping[int, int], unit_records_max: int
+) -> list[tuple[OffsetRange, ...]]:
+    """Units of ranges that tasks read together, about ``unit_records_max`` offsets each.
+
+    Partitions that have an owner (a coordinator, in whose objects they stand side by side) are read
+    together with their neighbours, a window of offsets of each, so that an object is asked for once for
+    all of them. The others are read one by one.
+    """
+    units: list[tuple[OffsetRange, ...]] = []
+    by_owner: dict[int, list[OffsetRange]] = {}
+    for one in ranges:
+        if one.partition in owners:
+            by_owner.setdefault(owners[one.partition], []).append(one)
+        else:
+            units += [(unit,) for unit in split([one], unit_records_max)]
+    for together in by_owner.values():
+        together.sort()
+        size = min(GROUP_PARTITIONS_MAX, -(-len(together) // OBJECT_READS))
+        for first in range(0, len(together), size):
+            units += _windows(together[first : first + size], unit_records_max)
+    return units
+
+
+def _windows(ranges: Sequence[OffsetRange], unit_records_max: int) -> list[tuple[OffsetRange, ...]]:
+    """The ranges, each cut into the same number of windows."""
+    total = sum(one.end - one.start for one in ranges)
+    pieces = max(1, -(-total // unit_records_max))
+    windows = []
+    for number in range(pieces):
+        cut = [
+            OffsetRange(
+                partition,
+                start + (end - start) * number // pieces,
+                start + (end - start) * (number + 1) // pieces,
+            )
+            for partition, start, end in ranges
+        ]
+        windows.append(tuple(one for one in cut if one.end > one.start))
+    return [window for window in windows if window]

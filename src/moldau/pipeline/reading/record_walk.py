@@ -1,0 +1,165 @@
+"""Where the records of many batches start and end: the one step that must follow record after record.
+
+A record says how long it is, so the next one's start is known only then. Batches do not depend on each
+other: many of them are walked in step, one numpy operation for a record of each. Few and long batches are
+walked one by one in Python, which costs less from some point on.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from moldau.pipeline.reading.varints import PADDING_BYTES, Bytes, Longs, read_varints
+from moldau.records.errors import InvalidRecordError
+from moldau.records.varint import read_varlong
+
+IN_STEP_COST: Final = 120
+"""Records that a walk in Python passes in the time of one common step."""
+RECORD_SIZE_MIN: Final = 6
+"""The attributes and five varints take a byte each at the least."""
+RUN_RECORDS: Final = 16
+"""Records that are walked before it is tried again whether the next ones are of one size."""
+RUN_TRIES_MAX: Final = 4
+
+_TOO_FEW: Final = "the records end before the batch's count is reached"
+
+
+def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple[Longs, Longs]:
+    """Where the records' fields start (behind their lengths) and end, batch by batch.
+
+    ``data`` holds the records of batches of ``sizes`` bytes and ``counts`` records behind each other, then
+    padding. Raises :class:`InvalidRecordError` for lengths that do not fit.
+    """
+    ends = np.cumsum(np.array(sizes, np.int64))
+    begins = ends - np.array(sizes, np.int64)
+    total = int(counts.sum())
+    # Counts come from outside: a lie must not cost memory.
+    if np.any(counts * (RECORD_SIZE_MIN + 1) > ends - begins):
+        raise InvalidRecordError(_TOO_FEW)
+    if int(counts.max(initial=0)) * IN_STEP_COST < total:
+        positions, behind = _walk_in_step(data, begins, counts)
+    else:
+        positions, behind = _walk_each(data, begins, counts)
+    wrong = np.flatnonzero(behind != ends)
+    if wrong.size:
+        off = int(behind[wrong[0]] - ends[wrong[0]])
+        raise InvalidRecordError(f"the records end {off:+d} bytes off their batch's end")
+    lengths, starts = read_varints(np.frombuffer(data, np.uint8), positions, 32)
+    if np.any(lengths < RECORD_SIZE_MIN):
+        raise InvalidRecordError("a record is shorter than its own fields")
+    return starts, starts + lengths
+
+
+def _walk_in_step(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
+    """Where each record begins, and where the walk through each batch ends."""
+    limit = len(data) - PADDING_BYTES
+    source = np.frombuffer(data, np.uint8)
+    order = np.argsort(-counts, kind="stable")
+    current = begins[order]
+    slots = (np.cumsum(counts) - counts)[order]
+    # How many batches have an n-th record: the first ones in this order.
+    active = np.searchsorted(-counts[order], -np.arange(1, int(counts.max(initial=0)) + 1), side="right")
+    positions = np.empty(int(counts.sum()), np.int64)
+    for step, count in enumerate(active):
+        here = current[:count]
+        positions[slots[:count] + step] = here
+        lengths, behind = _lengths(source, here)
+        behind += np.maximum(lengths, 0)
+        if behind.max() > limit:
+            raise InvalidRecordError(_TOO_FEW)
+        current[:count] = behind
+    ends = np.empty_like(current)
+    ends[order] = current
+    return positions, ends
+
+
+def _lengths(source: Bytes, at: Longs) -> tuple[Longs, Longs]:
+    """As ``read_varints``, with lengths of one and two bytes, by far the most, read in fewer operations."""
+    first = source[at].astype(np.int64)
+    if first.max() < 0x80:
+        return first >> 1, at + 1
+    second = source[at + 1].astype(np.int64)
+    longer = first >= 0x80
+    if np.any(second[longer] >= 0x80):
+        return read_varints(source, at, 32)
+    lengths = np.where(longer, first & 0x7F | second << 7, first) >> 1
+    return lengths, at + 1 + longer
+
+
+def _walk_each(data: memoryview, begins: Longs, counts: Longs) -> tuple[Longs, Longs]:
+    """As :func:`_walk_in_step`, a batch after the other."""
+    # Indexing a view costs three times as much. Whoever walks beyond the view does not end where it should.
+    content = data.obj if isinstance(data.obj, bytes | bytearray) else bytes(data)
+    source = np.frombuffer(data, np.uint8)
+    parts: list[Longs] = []
+    ends: list[int] = []
+    for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
+        ends.append(_walk(content, source, begin, count, parts))
+    return np.concatenate(parts) if parts else np.empty(0, np.int64), np.array(ends, np.int64)
+
+
+def _walk(data: bytes | bytearray, source: Bytes, position: int, count: int, parts: list[Longs]) -> int:
+    """Add where ``count`` records start, and return where they end; their lengths are checked later.
+
+    Records of one size often stand in a row. Where some do, all that have the same length in the same place
+    are taken at once: one such record leads to the next, so that it needs no walk to know that they are
+    records.
+    """
+    left = count
+    run_tries = RUN_TRIES_MAX
+    while left:
+        if run_tries and left > RUN_RECORDS:
+            found, position = _equal_records(source, position, left)
+            left -= len(found)
+            parts.append(found)
+            # Where sizes differ, looking for runs is given up.
+            run_tries = run_tries + 1 if len(found) > 2 * RUN_RECORDS else run_tries - 1
+            run_tries = min(run_tries, RUN_TRIES_MAX)
+            if not left:
+                break
+        some = min(left, RUN_RECORDS if run_tries else left)
+        positions: list[int] = []
+        position = _walk_one_by_one(data, position, some, positions)
+        parts.append(np.array(positions, np.int64))
+        left -= some
+    return position
+
+
+def _equal_records(source: Bytes, position: int, count: int) -> tuple[Longs, int]:
+    """Where records begin that follow each other from ``position`` on with one length, and their end."""
+    first = int(source[position])
+    if first < 0x80:
+        size_bytes, stride = 1, 1 + (first >> 1)
+    else:
+        second = int(source[position + 1])
+        if second >= 0x80:
+            return np.empty(0, np.int64), position
+        size_bytes, stride = 2, 2 + ((first & 0x7F | second << 7) >> 1)
+    count = min(count, (len(source) - PADDING_BYTES - position) // stride)
+    if count <= 0:
+        return np.empty(0, np.int64), position
+    equal = source[position : position + count * stride : stride] == first
+    if size_bytes == 2:
+        equal &= source[position + 1 : position + 1 + count * stride : stride][: len(equal)] == second
+    same = count if equal.all() else int(equal.argmin())
+    return np.arange(position, position + same * stride, stride, dtype=np.int64), position + same * stride
+
+
+def _walk_one_by_one(data: bytes | bytearray, position: int, count: int, positions: list[int]) -> int:
+    """The one loop over records in Python, so lengths of one or two bytes are read in place."""
+    append = positions.append
+    try:
+        for _ in range(count):
+            append(position)
+            raw = data[position]
+            if raw < 0x80:
+                position += 1 + (raw >> 1)
+            elif (more := data[position + 1]) < 0x80:
+                position += 2 + ((raw & 0x7F | more << 7) >> 1)
+            else:
+                size, position = read_varlong(data, position, 32)  # type: ignore[arg-type]
+                position += max(size, 0)
+    except IndexError:
+        raise InvalidRecordError(_TOO_FEW) from None
+    return position

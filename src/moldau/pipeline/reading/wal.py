@@ -1,0 +1,254 @@
+"""Reading ranges of a diskless topic from its objects: coordinates by the coordinator, bytes from the store.
+
+What cannot be had that way (it has moved to the tier, the store refuses, a transaction must be judged) is
+read through the broker, with a log line. Nothing is left out silently.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final
+from uuid import UUID
+
+from moldau.client.cluster import RETRY_BACKOFF_S, Client
+from moldau.client.errors import ToolError
+from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
+from moldau.diskless.object_reads import PlannedRead, plan_reads
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.pipeline.reading.broker import BrokerReader
+from moldau.pipeline.reading.decoding import FoundBatch
+from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.wal_access import Coordinators, WalAccess
+from moldau.pipeline.reading.wal_plan import in_object_order, is_dense
+from moldau.protocol.own.diskless_find_batches import DisklessFindBatchesPartitionResult
+from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+GAP_BYTES: Final = 1024 * 1024
+"""Bytes that are read for nothing before a second request is made."""
+READS_AHEAD: Final = 8
+BYTES_AHEAD: Final = 64 * 1024 * 1024
+FIRST_BATCHES: Final = 256
+ROUND_BATCHES: Final = 50_000
+"""Coordinates that a task holds at once."""
+VANISHED_MAX: Final = 3
+"""How often objects may be gone at one place before the broker is asked: each time they are found anew."""
+
+_ATTRIBUTES_LOW_AT: Final = 22
+
+
+class WalReader:
+    """Reads ranges, one of a partition, all of one coordinator."""
+
+    def __init__(
+        self, client: Client, source: Source, access: WalAccess, ranges: Sequence[OffsetRange]
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._access = access
+        self._coordinators = Coordinators(client)
+        self._topic_id = UUID(source.topic_id)
+        self._ends = {one.partition: one.end for one in ranges}
+        self._positions = {one.partition: one.start for one in ranges}
+        self._firsts = dict(self._positions)
+        self._records_a_batch = 0.0
+        self._vanished = 0
+
+    async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
+        """Batches that hold the ranges' records, those of a partition in order."""
+        try:
+            ranges = open_ranges(self._access.storage)
+        except StorageError as error:
+            async for chunk in self._by_broker(self._left(), str(error)):
+                yield chunk
+            return
+        while left := self._left():
+            try:
+                found = await self._find(left)
+            except KafkaError as error:
+                async for chunk in self._by_broker(left, str(error)):
+                    yield chunk
+                return
+            elsewhere = [partition for partition, batches in found.items() if batches is None]
+            if elsewhere:
+                async for chunk in self._by_broker(elsewhere, None):
+                    yield chunk
+                continue
+            coordinates = in_object_order([batches for batches in found.values() if batches])
+            async for chunk in self._read(ranges, plan_reads(coordinates, GAP_BYTES), coordinates):
+                yield chunk
+
+    def _left(self) -> list[int]:
+        """Partitions that are not at their ends."""
+        return [partition for partition, end in self._ends.items() if self._positions[partition] < end]
+
+    def _where(self, partition: int) -> str:
+        return f"{self._source.topic}-{partition}"
+
+    # -- coordinates ----------------------------------------------------------------------------
+
+    async def _find(self, partitions: Sequence[int]) -> dict[int, list[BatchCoordinate] | None]:
+        """What is to be read next of each partition; ``None`` where the broker is to be asked."""
+        coordinator_id = self._access.coordinators[partitions[0]]
+        found: dict[int, list[BatchCoordinate] | None] = {}
+        offsets = {partition: self._positions[partition] for partition in partitions}
+        total = 0
+        while offsets and total < ROUND_BATCHES:
+            rows = await self._coordinators.find(
+                coordinator_id, self._topic_id, offsets, self._batches_wanted(offsets)
+            )
+            offsets = {}
+            for row in rows:
+                partition = row.partition_index
+                batches = await self._judged(row, found.get(partition) or [])
+                found[partition] = batches
+                if batches is None:
+                    continue
+                total += len(row.batches)
+                behind = batches[-1].last_offset + 1 if batches else self._positions[partition]
+                if row.batches and behind < self._ends[partition]:
+                    self._records_a_batch = (behind - self._positions[partition]) / len(batches)
+                    offsets[partition] = behind
+        return found
+
+    def _batches_wanted(self, offsets: dict[int, int]) -> int:
+        """About as many as the longest range has, going by those that were seen."""
+        if not self._records_a_batch:
+            return FIRST_BATCHES
+        longest = max(self._ends[partition] - offset for partition, offset in offsets.items())
+        return min(ROUND_BATCHES // len(offsets) + 1, int(longest / self._records_a_batch * 1.05) + 8)
+
+    async def _judged(
+        self, row: DisklessFindBatchesPartitionResult, before: list[BatchCoordinate]
+    ) -> list[BatchCoordinate] | None:
+        """A partition's coordinates up to its end with the next ones; ``None``: ask the broker."""
+        partition = row.partition_index
+        position = before[-1].last_offset + 1 if before else self._positions[partition]
+        if row.error_code is ErrorCode.offset_out_of_range and not before:
+            await self._skip_lost(partition, row.log_start_offset)
+            return []
+        if row.moved_to_tier or row.error_code is not ErrorCode.none:
+            # What was found before is read first; this answer comes again then.
+            return before or None
+        end = self._ends[partition]
+        batches = [
+            BatchCoordinate(
+                self._topic_id, partition, one.base_offset, one.last_offset, one.object_key,
+                one.byte_offset, one.byte_size, one.log_append_timestamp, one.batch_max_timestamp,
+                one.timestamp_type,
+            )
+            for one in row.batches
+            if one.base_offset < end
+        ]  # fmt: skip
+        usable = batches and is_dense(batches, position) and all(batch.object_key for batch in batches)
+        return before + batches if usable else before or None
+
+    async def _skip_lost(self, partition: int, first: int) -> None:
+        """Go behind what was deleted; raises where that may not be, or the offset is not there yet."""
+        position = self._positions[partition]
+        if first <= position:
+            raise ToolError(f"{self._where(partition)} has no offset {position} (yet)")
+        if not self._source.may_lose:
+            raise ToolError(
+                f"{self._where(partition)}: offsets {position} to {first - 1} were deleted meanwhile"
+            )
+        self._positions[partition] = self._firsts[partition] = first
+
+    # -- bytes ----------------------------------------------------------------------------------
+
+    async def _read(
+        self, ranges: Ranges, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
+    ) -> AsyncIterator[list[FoundBatch]]:
+        """Read ahead, hand out in order. Ends early when something must be looked up again."""
+        todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview]]]()
+        ahead = 0
+        try:
+            while todo or flights:
+                while todo and len(flights) < READS_AHEAD and (not flights or ahead < BYTES_AHEAD):
+                    read = todo.popleft()
+                    fetch = ranges.fetch(read.object_key, read.start, read.size_bytes)
+                    flights.append((read, asyncio.ensure_future(fetch)))
+                    ahead += read.size_bytes
+                read, flight = flights.popleft()
+                ahead -= read.size_bytes
+                members = [coordinates[member] for member in read.members]
+                try:
+                    view = await flight
+                except ObjectNotFoundError as error:
+                    self._vanished += 1
+                    if self._vanished <= VANISHED_MAX:
+                        logger.info("%s: looking its batches up again", error)
+                        await asyncio.sleep(RETRY_BACKOFF_S)
+                        return
+                    async for chunk in self._by_broker(_partitions(members), str(error)):
+                        yield chunk
+                    return
+                except StorageError as error:
+                    async for chunk in self._by_broker(self._left(), str(error)):
+                        yield chunk
+                    return
+                found = self._cut(view, read.start, members)
+                if found is None:
+                    async for chunk in self._by_broker(_partitions(members), None):
+                        yield chunk
+                    return
+                self._vanished = 0
+                for one in members:
+                    self._positions[one.partition_index] = one.last_offset + 1
+                yield found
+        finally:
+            for _, flight in flights:
+                flight.cancel()
+            await asyncio.gather(*(flight for _, flight in flights), return_exceptions=True)
+
+    def _cut(
+        self, view: memoryview, start: int, members: Sequence[BatchCoordinate]
+    ) -> list[FoundBatch] | None:
+        """The batches in a range; ``None`` where one of a transaction has to be judged."""
+        found = []
+        for one in members:
+            begin = one.byte_offset - start
+            data = view[begin : begin + one.size_bytes]
+            if self._source.committed_only and data[_ATTRIBUTES_LOW_AT] & (TRANSACTIONAL_BIT | CONTROL_BIT):
+                return None
+            appended_ms = one.log_append_time_ms if one.timestamp_type == LOG_APPEND_TIME else None
+            first = self._firsts[one.partition_index]
+            found.append(FoundBatch(data, one.partition_index, one.base_offset, appended_ms, first))
+        return found
+
+    # -- the other way --------------------------------------------------------------------------
+
+    async def _by_broker(
+        self, partitions: Iterable[int], reason: str | None
+    ) -> AsyncIterator[list[FoundBatch]]:
+        """Read to the ends through the leaders; without a reason only what the objects do not have."""
+        for partition in partitions:
+            position, end = self._positions[partition], self._ends[partition]
+            if reason is None:
+                end = min(end, await self._wal_start(partition, end))
+            level = logging.INFO if reason is None else logging.WARNING
+            why = "it is not in the objects alone" if reason is None else reason
+            logger.log(
+                level, "%s: offsets %d to %d are read through the broker: %s",
+                self._where(partition), position, end - 1, why,
+            )  # fmt: skip
+            reader = BrokerReader(self._client, self._source, OffsetRange(partition, position, end))
+            async for chunk in reader.chunks():
+                yield [FoundBatch(batch, partition, first_offset=reader.first_offset) for batch in chunk]
+            self._positions[partition] = end
+
+    async def _wal_start(self, partition: int, end: int) -> int:
+        """Where the objects go on behind what they do not have; ``end`` where that is not known."""
+        position = self._positions[partition]
+        coordinator_id = self._access.coordinators[partition]
+        rows = await self._coordinators.find(coordinator_id, self._topic_id, {partition: position}, 1)
+        moved = next((row for row in rows if row.moved_to_tier), None)
+        return end if moved is None or moved.wal_start_offset <= position else moved.wal_start_offset
+
+
+def _partitions(members: Iterable[BatchCoordinate]) -> list[int]:
+    return list(dict.fromkeys(one.partition_index for one in members))

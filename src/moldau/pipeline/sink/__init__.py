@@ -1,0 +1,1 @@
+"""``df.write.format("moldau")``: rows as records, exactly once where one coordinator can commit them."""

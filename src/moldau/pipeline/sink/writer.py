@@ -1,0 +1,245 @@
+"""``df.write.format("moldau")`` and ``writeStream``: rows as records.
+
+Columns are those of Spark's Kafka sink. Into one diskless topic whose partitions share a coordinator a
+streaming query writes each batch exactly once (:mod:`moldau.pipeline.sink.commit`); elsewhere at least once,
+which a warning says.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+
+from moldau.client.cluster import Client, connected
+from moldau.client.errors import ToolError
+from moldau.objects.storage import StorageError
+from moldau.pipeline.reading.wal_access import TOPIC_CONFIG, find_config, find_wal_access
+from moldau.pipeline.sink.commit import PREFIX, CommitTarget, Part, SinkCommitter
+from moldau.pipeline.sink.produce import produce
+from moldau.pipeline.sink.rows import BatchBuilder, Place, Routing, lay_out_object
+from moldau.pipeline.sink.store import open_sink_store
+from moldau.pipeline.source.options import SourceOptions
+from moldau.pipeline.source.units import TIMEOUT_S, ask
+from moldau.records.compression import Compression
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.entropy import SystemEntropy
+from moldau.runtime.errors import KafkaError
+
+logger = logging.getLogger(__name__)
+
+PART_BYTES: Final = 64 * 1024**2
+"""What a task collects before it writes."""
+MESSAGE_BYTES_MAX: Final = 1_048_588
+"""Kafka's default of ``max.message.bytes``, for topics that rows name."""
+QUERY_ID: Final = "sql.streaming.queryId"
+_TYPES: Final[dict[str, tuple[type[DataType], ...]]] = {
+    "key": (BinaryType, StringType),
+    "value": (BinaryType, StringType),
+    "topic": (StringType,),
+    "partition": (IntegerType,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTarget:
+    """Where rows go and how; it travels to tasks."""
+
+    bootstrap: str
+    routing: Routing
+    compression: Compression
+    max_message_bytes: int
+    exactly: CommitTarget | None
+    """``None``: at least once, through the brokers."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task did: all that its driver knows of it."""
+
+    query_id: str
+    parts: tuple[Part, ...]
+
+
+def find_target(options: SourceOptions, schema: StructType) -> SinkTarget:
+    """Look at the topic, and decide which guarantee can be kept. Raises :class:`ToolError`."""
+    _check(schema, options.topic)
+    target: SinkTarget = ask(options.bootstrap, lambda client: _find_target(client, options))
+    return target
+
+
+def _check(schema: StructType, topic: str | None) -> None:
+    types = {field.name: field.dataType for field in schema.fields}
+    if "value" not in types:
+        raise ToolError("rows need a column 'value'")
+    if topic is None and "topic" not in types:
+        raise ToolError("rows need a column 'topic', or the option 'topic' names one for all")
+    for name, kinds in _TYPES.items():
+        if name in types and not isinstance(types[name], kinds):
+            expected = " or ".join(kind.typeName().upper() for kind in kinds)
+            raise ToolError(f"column {name!r} is {expected}, not {types[name].simpleString()}")
+
+
+async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
+    if options.topic is None:
+        rows = (await client.metadata()).topics
+        counts = {row.name: len(row.partitions) for row in rows if row.name and not row.is_internal}
+        logger.warning("rows are written at least once: each of them names its topic")
+        routing = Routing(None, counts)
+        return SinkTarget(options.bootstrap, routing, options.compression, MESSAGE_BYTES_MAX, None)
+    topic = await client.topic(options.topic)
+    limit = await find_config(client, TOPIC_CONFIG, topic.name, "max.message.bytes")
+    access = None if options.from_brokers else await find_wal_access(client, topic, options.storage)
+    exactly = None
+    reason = "the topic's objects cannot be written from here"
+    if access is not None:
+        owners = set(access.coordinators.values())
+        time = await find_config(client, TOPIC_CONFIG, topic.name, "message.timestamp.type")
+        if len(owners) == 1 and len(access.coordinators) == len(topic.leaders):
+            reason, exactly = _openable(access.storage, topic, owners.pop(), time == "LogAppendTime")
+        else:
+            reason = f"its partitions have {len(owners)} coordinators"
+    if exactly is None:
+        logger.warning("topic %s is written at least once: %s", topic.name, reason)
+    routing = Routing(topic.name, {topic.name: len(topic.leaders)})
+    size = int(limit) if limit else MESSAGE_BYTES_MAX
+    return SinkTarget(options.bootstrap, routing, options.compression, size, exactly)
+
+
+def _openable(
+    storage: Any, topic: Any, coordinator_id: int, log_append_time: bool
+) -> tuple[str, CommitTarget | None]:
+    try:
+        open_sink_store(storage)
+    except StorageError as error:
+        return str(error), None
+    target = CommitTarget(topic.name, str(topic.topic_id), coordinator_id, storage, log_append_time)
+    return "", target
+
+
+class _Tasks:
+    """The half that runs in tasks."""
+
+    def __init__(self, target: SinkTarget, job_id: str | None) -> None:
+        self._target = target
+        self._job_id = job_id
+        """``None``: a streaming query's, which Spark tells."""
+
+    def write(self, rows: Iterator[Any]) -> Written:
+        context = TaskContext.get()
+        query_id = self._job_id or (context.getLocalProperty(QUERY_ID) if context is not None else None)
+        if not query_id:  # under a name that queries share, one's batch would be taken for another's
+            raise ToolError(f"Spark does not tell which query this is ({QUERY_ID})")
+        return asyncio.run(self._write(rows, query_id))
+
+    async def _write(self, rows: Iterator[Any], query_id: str) -> Written:
+        target = self._target
+        builder = BatchBuilder(
+            target.routing,
+            target.compression,
+            SystemClock().now_ms(),
+            target.max_message_bytes,
+            # Else all tasks would begin with the same one, and small tasks never come to another.
+            first_partition=SystemEntropy().randrange(2**31),
+        )
+        parts: list[Part] = []
+        async with connected(target.bootstrap, TIMEOUT_S) as client:
+            for some in rows:
+                builder.add(some)
+                if builder.size_bytes >= PART_BYTES:
+                    parts += await self._store(client, builder.take(), query_id)
+            batches = builder.take()
+            if batches:
+                parts += await self._store(client, batches, query_id)
+        return Written(query_id, tuple(parts))
+
+    async def _store(self, client: Client, batches: dict[Place, list[bytes]], query_id: str) -> list[Part]:
+        exactly = self._target.exactly
+        if exactly is None:
+            await produce(client, batches)
+            return []
+        by_partition = {partition: some for (_, partition), some in batches.items()}
+        now_ms = SystemClock().now_ms()
+        content = lay_out_object(UUID(exactly.topic_id), by_partition, created_ms=now_ms, broker_id=-1)
+        # Unlike any other attempt's: a task may run twice.
+        key = f"{PREFIX}/{query_id}/parts/{SystemEntropy().uuid4()}"
+        await open_sink_store(exactly.storage).put(key, content)
+        return [Part(key, len(content))]
+
+
+class _Driver:
+    """The half that runs in the driver, in a process that knows only what tasks told."""
+
+    def __init__(self, target: SinkTarget) -> None:
+        self._target = target
+
+    def commit(self, messages: Sequence[Written | None], batch_id: int | None) -> None:
+        told = [message for message in messages if message is not None]
+        if not told:
+            return
+        parts = [part for message in told for part in message.parts]
+        query_id = told[0].query_id
+        self._with_committer(
+            lambda committer: (
+                committer.commit_job(parts)
+                if batch_id is None
+                else committer.commit_batch(query_id, batch_id, parts)
+            )
+        )
+
+    def abort(self, messages: Sequence[Written | None]) -> None:
+        # It is also called after a commit that failed: parts are not what that may have committed.
+        parts = [part for message in messages if message is not None for part in message.parts]
+        try:
+            self._with_committer(lambda committer: committer.discard(parts))
+        except (StorageError, KafkaError, OSError) as error:
+            logger.warning("parts are left in the store: %s", error)
+
+    def _with_committer(self, work: Callable[[SinkCommitter], Any]) -> None:
+        exactly = self._target.exactly
+        if exactly is None:
+            return
+        store = open_sink_store(exactly.storage)
+        clock, entropy = SystemClock(), SystemEntropy()
+        ask(
+            self._target.bootstrap,
+            lambda client: work(SinkCommitter(client, store, exactly, clock, entropy)),
+        )
+
+
+class MoldauWriter(DataSourceArrowWriter):
+    """A batch job: rows appear when all tasks are done."""
+
+    def __init__(self, target: SinkTarget) -> None:
+        self._target = target
+        self._job_id = f"job-{SystemEntropy().uuid4()}"
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return _Tasks(self._target, self._job_id).write(iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        _Driver(self._target).commit(messages, None)
+
+    def abort(self, messages: list[Any]) -> None:
+        _Driver(self._target).abort(messages)
+
+
+class MoldauStreamWriter(DataSourceStreamArrowWriter):
+    """A batch of a streaming query. Spark makes one in the driver and one in each task."""
+
+    def __init__(self, target: SinkTarget) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        return _Tasks(self._target, None).write(iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        _Driver(self._target).commit(messages, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        _Driver(self._target).abort(messages)

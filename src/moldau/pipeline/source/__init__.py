@@ -1,0 +1,1 @@
+"""``format("moldau")``: topics as DataFrames, in batch and in streaming queries."""

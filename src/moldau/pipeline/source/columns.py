@@ -1,0 +1,65 @@
+"""From batches of records to what Spark takes: record batches of the query's schema, about a MiB each."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.reading.decoding import SCHEMA, decode_found
+from moldau.pipeline.reading.fetching import fetch_found
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.source.filters import Span
+
+ROWS_BYTES: Final = 1024 * 1024
+"""Decoded bytes that are handed to Spark at once: what it takes fastest."""
+TOPIC: Final = "topic"
+
+
+class Columns:
+    """Reads units in the form of a query's schema. Raises :class:`ToolError` for unknown columns."""
+
+    def __init__(self, schema: StructType) -> None:
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+        for name in self._schema.names:
+            if name != TOPIC and name not in SCHEMA.names:
+                raise ToolError(f"a topic has no column {name!r}")
+
+    def read(self, source: Source, unit: Sequence[OffsetRange], timestamp_us: Span) -> Iterator[Any]:
+        """The unit's records whose timestamps lie in the span, as record batches."""
+        wanted = set(self._schema.names)
+        bounded = timestamp_us != Span()
+        if bounded:
+            wanted.add("timestamp")
+        for found in decode_found(fetch_found(source, unit), unit, wanted):
+            rows = _within(found, timestamp_us) if bounded else found
+            shaped = self._shape(rows, source.topic)
+            count = max(1, shaped.num_rows * ROWS_BYTES // max(1, shaped.nbytes))
+            for start in range(0, shaped.num_rows, count):
+                yield shaped.slice(start, count)
+
+    def _shape(self, rows: Any, topic: str) -> Any:
+        """The query's columns, in its order."""
+        columns = []
+        for field in self._schema:
+            if field.name == TOPIC:
+                column = pa.repeat(pa.scalar(topic), rows.num_rows)
+            else:
+                column = rows.column(field.name)
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        if not columns:  # a count needs no column
+            return rows
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _within(rows: Any, span: Span) -> Any:
+    times = rows.column("timestamp").view(pa.int64())
+    if span.start is not None:
+        rows = rows.filter(pc.greater_equal(times, span.start))
+        times = rows.column("timestamp").view(pa.int64())
+    if span.end is not None:
+        rows = rows.filter(pc.less(times, span.end))
+    return rows

@@ -1,0 +1,176 @@
+"""What a query reads, looked up once: topics, where they begin and end, and how tasks find them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from moldau.client import cluster
+from moldau.client.cluster import Client, Topic
+from moldau.client.errors import ToolError
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.wal_access import find_wal_access, high_watermarks
+from moldau.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRanges:
+    """What a DataFrame holds of one topic."""
+
+    source: Source
+    ranges: tuple[OffsetRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic of a query and its chosen partitions."""
+
+    topic: Topic
+    partitions: Sequence[int]
+
+
+async def find_topics(client: Client, options: SourceOptions) -> list[Found]:
+    """The topics that are read now. Raises :class:`ToolError` for what is not there."""
+    chosen = options.topics
+    if options.pattern is not None:
+        matches = re.compile(options.pattern).fullmatch
+        rows = (await client.metadata()).topics
+        chosen = dict.fromkeys(
+            sorted(row.name for row in rows if row.name and not row.is_internal and matches(row.name))
+        )
+    found = []
+    for name, partitions in chosen.items():
+        topic = await client.topic(name)
+        for partition in partitions or ():
+            if partition not in topic.leaders:
+                raise ToolError(f"topic {name} has no partition {partition}")
+        found.append(Found(topic, sorted(topic.leaders) if partitions is None else partitions))
+    return found
+
+
+async def source_of(client: Client, options: SourceOptions, topic: Topic) -> Source:
+    """How tasks read a topic."""
+    return Source(
+        bootstrap=options.bootstrap,
+        topic=topic.name,
+        topic_id=str(topic.topic_id),
+        committed_only=options.committed_only,
+        may_lose=not options.fail_on_data_loss,
+        wal=None if options.from_brokers else await find_wal_access(client, topic, options.storage),
+    )
+
+
+async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
+    """The ranges of a batch query now. Raises :class:`ToolError` for offsets that are not there."""
+    pinned = []
+    for found in await find_topics(client, options):
+        source = await source_of(client, options, found.topic)
+        firsts = await first_offsets(client, found)
+        ends = await end_offsets(client, options, found)
+        if source.wal is not None and not options.committed_only:
+            known = await high_watermarks(client, found.topic, source.wal)
+            ends = {partition: max(end, known.get(partition, end)) for partition, end in ends.items()}
+        starts = await _resolved(client, options.starting, found, firsts, ends)
+        stops = await _resolved(client, _ending(options), found, firsts, ends)
+        ranges = [
+            _checked(options, found.topic.name, OffsetRange(partition, starts[partition], stops[partition]),
+                     firsts[partition], ends[partition])
+            for partition in found.partitions
+        ]  # fmt: skip
+        pinned.append(TopicRanges(source, tuple(one for one in ranges if one.end > one.start)))
+    return pinned
+
+
+def _ending(options: SourceOptions) -> Position:
+    return LATEST if options.ending is None else options.ending
+
+
+async def starting_offsets(client: Client, options: SourceOptions, found: Found) -> dict[int, int]:
+    """Where a streaming query begins that has no checkpoint yet."""
+    firsts = await first_offsets(client, found)
+    ends = await end_offsets(client, options, found)
+    starting = LATEST if options.starting is None else options.starting
+    starts = await _resolved(client, starting, found, firsts, ends)
+    name = found.topic.name
+    for partition in found.partitions:
+        wanted = OffsetRange(partition, starts[partition], ends[partition])
+        starts[partition] = _checked(options, name, wanted, firsts[partition], ends[partition]).start
+    return starts
+
+
+async def first_offsets(client: Client, found: Found) -> dict[int, int]:
+    asked = dict.fromkeys(found.partitions, cluster.EARLIEST)
+    rows = await client.offsets(found.topic, asked)
+    return {partition: row.offset for partition, row in rows.items()}
+
+
+async def end_offsets(client: Client, options: SourceOptions, found: Found) -> dict[int, int]:
+    """Next offsets; with ``committed_only`` up to the first open transaction."""
+    asked = dict.fromkeys(found.partitions, cluster.LATEST)
+    rows = await client.offsets(found.topic, asked, committed_only=options.committed_only)
+    return {partition: row.offset for partition, row in rows.items()}
+
+
+async def offsets_at(client: Client, topic: Topic, times: Mapping[int, int]) -> dict[int, int | None]:
+    """The first record of each partition at or after a time in milliseconds; ``None`` where none is."""
+    rows = await client.offsets(topic, times)
+    return {partition: row.offset if row.offset >= 0 else None for partition, row in rows.items()}
+
+
+async def _resolved(
+    client: Client,
+    position: Position | None,
+    found: Found,
+    firsts: Mapping[int, int],
+    ends: Mapping[int, int],
+) -> dict[int, int]:
+    name = found.topic.name
+    if position is None or position == EARLIEST:
+        return dict(firsts)
+    if position == LATEST:
+        return dict(ends)
+    if isinstance(position, Timestamps):
+        return await _at_times(client, position, found, ends)
+    assert isinstance(position, Mapping)
+    rows = position.get(name, {})
+    offsets = {}
+    for partition in found.partitions:
+        if partition not in rows:
+            raise ToolError(f"the given offsets leave out {name}-{partition}")
+        offset = rows[partition]
+        known = {EARLIEST: firsts[partition], LATEST: ends[partition]}
+        offsets[partition] = known.get(offset, offset)
+    return offsets
+
+
+async def _at_times(
+    client: Client, times: Timestamps, found: Found, ends: Mapping[int, int]
+) -> dict[int, int]:
+    name = found.topic.name
+    asked = {}
+    for partition in found.partitions:
+        time = times.by_partition.get(name, {}).get(partition, times.everywhere)
+        if time is None:
+            raise ToolError(f"the given timestamps leave out {name}-{partition}")
+        asked[partition] = time
+    offsets = {}
+    for partition, offset in (await offsets_at(client, found.topic, asked)).items():
+        if offset is None and not times.or_latest:
+            raise ToolError(
+                f"{name}-{partition} has no record at or after {asked[partition]} ms"
+                " (option startingOffsetsByTimestampStrategy=latest begins at its end)"
+            )
+        # With isolation the end may lie before the record.
+        offsets[partition] = ends[partition] if offset is None else min(offset, ends[partition])
+    return offsets
+
+
+def _checked(options: SourceOptions, name: str, wanted: OffsetRange, first: int, behind: int) -> OffsetRange:
+    partition, start, end = wanted
+    if start < first or start > behind or end > behind:
+        if options.fail_on_data_loss:
+            raise ToolError(
+                f"{name}-{partition} has offsets {first} to {behind}, not {start} to {end}"
+                " (option failOnDataLoss=false reads what is there)"
+            )
+        start, end = min(max(start, first), behind), min(end, behind)
+    return OffsetRange(partition, start, end)

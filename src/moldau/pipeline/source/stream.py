@@ -1,0 +1,197 @@
+"""``spark.readStream.format("moldau")``: the planning half of streaming queries.
+
+A batch is a range of offsets of each partition. It is fixed before it is read, so a repeat reads the same
+records. Nothing is kept in topics or groups: where a query is, its checkpoint says.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from moldau.client.cluster import Client
+from moldau.client.errors import ToolError
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.source.columns import Columns
+from moldau.pipeline.source.filters import Span
+from moldau.pipeline.source.options import SourceOptions, check_streaming
+from moldau.pipeline.source.snapshot import (
+    Found,
+    TopicRanges,
+    end_offsets,
+    find_topics,
+    first_offsets,
+    source_of,
+    starting_offsets,
+)
+from moldau.pipeline.source.stream_offsets import Place, StreamOffsets, limited
+from moldau.pipeline.source.units import UnitPartition, ask, plan
+
+logger = logging.getLogger(__name__)
+
+
+class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches in one process, and reads their units in tasks, which see nothing of its state."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        check_streaming(options)
+        self._columns = Columns(schema)
+        self._options = options
+        self._sources: dict[str, Source] = {}
+        self._target: StreamOffsets | None = None
+        """Where a query ends that takes only what is there."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        starts: StreamOffsets = self._asked(lambda client: self._everywhere(client, self._starting))
+        if self._target is not None:  # partitions that came after the end was set
+            known = self._target.offsets
+            starts = replace(
+                starts, offsets={at: start for at, start in starts.offsets.items() if at in known}
+            )
+        return starts.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._latest()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._latest().to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        before = StreamOffsets.from_json(start)
+        ends = self._target or self._latest()
+        added = {place for place in ends.offsets if place not in before.offsets}
+        renewed = {place for place in ends.offsets if not before.same_topic(ends, place.topic)}
+        firsts = self._firsts(added | renewed)
+        begins = {place: firsts.get(place, before.offsets.get(place, 0)) for place in ends.offsets}
+        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        reached = limited(begins, ends.offsets, records_max)
+        gone = [place for place in before.offsets if place not in reached]
+        if gone:
+            self._lost(f"{_names(gone)} are not there any more")
+        return StreamOffsets(reached, ends.topic_ids).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        before, after = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        moved = {
+            place: offset
+            for place, offset in after.offsets.items()
+            if offset != before.offsets.get(place) or not before.same_topic(after, place.topic)
+        }
+        firsts = self._firsts(set(moved))
+        by_topic: dict[str, list[OffsetRange]] = {}
+        for place, stop in moved.items():
+            wanted = self._range(place, before, after, stop, firsts.get(place))
+            if wanted is not None and wanted.end > wanted.start:
+                by_topic.setdefault(place.topic, []).append(wanted)
+        topics = [
+            TopicRanges(self._source(name, after.topic_ids[name], ranges), tuple(ranges))
+            for name, ranges in by_topic.items()
+        ]
+        return plan(topics, self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        if not isinstance(partition, UnitPartition):
+            return iter(())
+        return self._columns.read(partition.source, partition.unit, Span())
+
+    # -- planning -------------------------------------------------------------------------------
+
+    def _range(
+        self, place: Place, before: StreamOffsets, after: StreamOffsets, stop: int, first: int | None
+    ) -> OffsetRange | None:
+        """What a batch reads of a partition; raises for what was lost."""
+        name = f"{place.topic}-{place.partition}"
+        if first is None:
+            self._lost(f"{name} is not there any more")
+            return None
+        if not before.same_topic(after, place.topic):
+            self._lost(f"topic {place.topic} was deleted and created again")
+            return OffsetRange(place.partition, first, stop)
+        start = before.offsets.get(place)
+        if start is None:
+            if first > 0:
+                self._lost(f"{name} is new, and its first {first} offsets were deleted already")
+            return OffsetRange(place.partition, first, stop)
+        if stop < start:
+            self._lost(f"{name} ends at offset {stop}, but {start} offsets were read of it")
+            return None
+        if start < first:
+            self._lost(f"{name}: offsets {start} to {first - 1} were deleted before they were read")
+            start = first
+        return OffsetRange(place.partition, min(start, stop), stop)
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise ToolError(f"{what} (option failOnDataLoss=false goes on)")
+        logger.warning("data was lost: %s", what)
+
+    def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> Source:
+        known = self._sources.get(name)
+        owners = known.wal.coordinators if known is not None and known.wal is not None else None
+        fresh = known is not None and known.topic_id == topic_id
+        if (
+            known is None
+            or not fresh
+            or (owners is not None and any(r.partition not in owners for r in ranges))
+        ):
+            known = self._sources[name] = self._asked(lambda client: self._look_up(client, name))
+        if known.topic_id != topic_id:
+            raise ToolError(f"topic {name} was deleted and created again")
+        return known
+
+    async def _look_up(self, client: Client, name: str) -> Source:
+        return await source_of(client, self._options, await client.topic(name))
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def _latest(self) -> StreamOffsets:
+        found: StreamOffsets = self._asked(lambda client: self._everywhere(client, self._ends))
+        return found
+
+    async def _ends(self, client: Client, found: Found) -> Mapping[int, int]:
+        return await end_offsets(client, self._options, found)
+
+    async def _starting(self, client: Client, found: Found) -> Mapping[int, int]:
+        return await starting_offsets(client, self._options, found)
+
+    def _firsts(self, places: set[Place]) -> dict[Place, int]:
+        """First offsets of those that are there."""
+        if not places:
+            return {}
+
+        async def look(client: Client, found: Found) -> Mapping[int, int]:
+            wanted = [part for part in found.partitions if Place(found.topic.name, part) in places]
+            return await first_offsets(client, Found(found.topic, wanted)) if wanted else {}
+
+        firsts: StreamOffsets = self._asked(lambda client: self._everywhere(client, look))
+        return dict(firsts.offsets)
+
+    async def _everywhere(self, client: Client, look: Callable[[Client, Found], Any]) -> StreamOffsets:
+        offsets: dict[Place, int] = {}
+        ids: dict[str, str] = {}
+        for found in await find_topics(client, self._options):
+            name = found.topic.name
+            ids[name] = str(found.topic.topic_id)
+            for partition, offset in (await look(client, found)).items():
+                offsets[Place(name, partition)] = offset
+        return StreamOffsets(offsets, ids)
+
+    def _asked(self, look: Callable[[Client], Any]) -> Any:
+        return ask(self._options.bootstrap, look)
+
+
+def _names(places: Iterable[Place]) -> str:
+    return ", ".join(f"{place.topic}-{place.partition}" for place in sorted(places))

@@ -1,0 +1,59 @@
+"""Units as Spark's tasks get them: ranges of offsets, and how their topic is read."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from moldau.client.cluster import Client, connected
+from moldau.pipeline.reading.planning import OffsetRange, Source, group, unit_size
+from moldau.pipeline.source.snapshot import TopicRanges
+
+UNIT_RECORDS_MAX: Final = 500_000
+UNIT_RECORDS_MIN: Final = 50_000
+"""Smaller units are made only when ``minPartitions`` asks for them."""
+UNITS: Final = 8
+"""So many units are made where there is work for them: the planner does not know how many cores there are."""
+TIMEOUT_S: Final = 30.0
+
+
+@dataclass
+class UnitPartition(InputPartition):
+    """Ranges of a topic that one task reads."""
+
+    source: Source
+    unit: tuple[OffsetRange, ...]
+
+
+def plan(topics: Sequence[TopicRanges], units_min: int) -> list[InputPartition]:
+    """Units of all topics."""
+    everything = [one for topic in topics for one in topic.ranges]
+    total = sum(one.end - one.start for one in everything)
+    usual = min(UNIT_RECORDS_MAX, max(UNIT_RECORDS_MIN, -(-total // UNITS)))
+    size = unit_size(everything, units_min, usual)
+    return [
+        UnitPartition(_of_unit(topic.source, unit), unit)
+        for topic in topics
+        for unit in group(topic.ranges, topic.source.wal.coordinators if topic.source.wal else {}, size)
+    ]
+
+
+def _of_unit(source: Source, unit: Sequence[OffsetRange]) -> Source:
+    """What a unit's task needs to know: a topic may have thousands of partitions."""
+    if source.wal is None:
+        return source
+    owners = source.wal.coordinators
+    few = {one.partition: owners[one.partition] for one in unit if one.partition in owners}
+    return replace(source, wal=replace(source.wal, coordinators=few))
+
+
+def ask(bootstrap: str, look: Callable[[Client], Any]) -> Any:
+    """What a coroutine finds out with a client of its own."""
+
+    async def run() -> Any:
+        async with connected(bootstrap, TIMEOUT_S) as client:
+            return await look(client)
+
+    return asyncio.run(run())

@@ -1,0 +1,98 @@
+"""How the columns of a table grow: new ones are added, and what is there keeps its type. Pure."""
+
+from typing import Any
+
+import pyarrow as pa
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.values.ddl import render_type
+
+
+def add_columns(
+    old: pa.DataType | None, new: pa.DataType | None, *, keep: bool = False, widen: bool = False
+) -> pa.DataType | None:
+    """``old`` with what ``new`` has beyond it, at any depth, in their order.
+
+    Where both have a column of different types, the old one stays with ``keep``, numbers become DOUBLE
+    with ``widen``; else raises :class:`ToolError` that names the column.
+    """
+    return _merged(old, new, ("value",), keep, widen)
+
+
+def _merged(
+    old: pa.DataType | None, new: pa.DataType | None, path: tuple[str, ...], keep: bool, widen: bool
+) -> Any:
+    if old is None or new is None or old == new or pa.types.is_null(new):
+        return new if old is None else old
+    if pa.types.is_null(old):
+        return new
+    if pa.types.is_struct(old) and pa.types.is_struct(new):
+        return _merged_struct(old, new, path, keep, widen)
+    if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
+        return pa.map_(old.key_type, _merged(old.item_type, new.item_type, (*path, "value"), keep, widen))
+    if pa.types.is_list(old) and pa.types.is_list(new):
+        return pa.list_(_merged(old.value_type, new.value_type, (*path, "element"), keep, widen))
+    numbers = (pa.int64(), pa.float64())
+    if widen and old in numbers and new in numbers:
+        return pa.float64()
+    if keep:
+        return old
+    raise ToolError(
+        f"column {'.'.join(path)} is {render_type(old)} in the table and {render_type(new)} in the schema:"
+        " columns can be added, not changed"
+    )
+
+
+def _merged_struct(
+    old: pa.DataType, new: pa.DataType, path: tuple[str, ...], keep: bool, widen: bool
+) -> pa.DataType:
+    names = {field.name: field.type for field in new}
+    fields = [
+        pa.field(field.name, _merged(field.type, names.get(field.name), (*path, field.name), keep, widen))
+        for field in old
+    ]
+    there = {field.name for field in old}
+    return pa.struct(
+        [*fields, *(pa.field(field.name, field.type) for field in new if field.name not in there)]
+    )
+
+
+def storable(found: pa.DataType | None, levels_max: int | None = None) -> pa.DataType | None:
+    """Without what has no name, or no type yet: what was always null, objects and lists that were empty.
+
+    With ``levels_max`` also without what lies deeper.
+
+    Of columns whose names differ in case alone the first is kept: Spark could not tell them apart. So it is
+    with ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
+    """
+    if found is None or pa.types.is_null(found) or levels_max == 0:
+        return None
+    below = None if levels_max is None else levels_max - 1
+    if pa.types.is_struct(found):
+        fields: list[pa.Field] = []
+        names: set[str] = set()
+        prefixes: set[str] = set()
+        for field in found:
+            name, before = field.name.lower(), _prefixes(field.name.lower())
+            inside = storable(field.type, below)
+            if (
+                not name
+                or inside is None
+                or name in names
+                or name in prefixes
+                or not names.isdisjoint(before)
+            ):
+                continue
+            names.add(name)
+            prefixes |= before
+            fields.append(pa.field(field.name, inside))
+        return pa.struct(fields) if fields else None
+    if pa.types.is_list(found):
+        element = storable(found.value_type, below)
+        return None if element is None else pa.list_(element)
+    return found
+
+
+def _prefixes(name: str) -> set[str]:
+    """What stands before the dots of a name."""
+    return {name[:at] for at, letter in enumerate(name) if letter == "."}

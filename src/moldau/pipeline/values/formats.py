@@ -1,0 +1,159 @@
+"""What a table has for a record's value: its bytes, or columns decoded from JSON or Avro."""
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.reading.decoding import SCHEMA
+from moldau.pipeline.values.avro import AvroSchemas, avro_type, decode_avro
+from moldau.pipeline.values.ddl import parse_ddl, render_ddl
+from moldau.pipeline.values.evolution import add_columns, storable
+from moldau.pipeline.values.json import check_json_columns, decode_json
+
+REASON: Final = "reason"
+DEAD_LETTER_SCHEMA: Final = SCHEMA.append(pa.field(REASON, pa.string()))
+"""A record that did not decode, as it is, and why."""
+_VALUE: Final = SCHEMA.names.index("value")
+
+
+class ValueKind(enum.StrEnum):
+    """What the bytes of values are taken for."""
+
+    RAW = "raw"
+    JSON = "json"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFormat:
+    """How values become a column. It travels to the tasks, and is written down with what was planned.
+
+    ``columns`` is the type of the table's column ``value`` as DDL of one column, empty while nothing is
+    known of it (then the table has no such column).
+    """
+
+    kind: ValueKind = ValueKind.RAW
+    columns: str = ""
+    reader: str = ""
+    """Avro's reader schema, as JSON."""
+    writers: Mapping[int, str] = field(default_factory=dict)
+    framed: bool = False
+
+    @property
+    def type(self) -> pa.DataType | None:
+        return parse_ddl(self.columns).field(0).type if self.columns else None
+
+    def with_type(self, found: pa.DataType | None) -> "ValueFormat":
+        columns = "" if found is None else render_ddl(pa.struct([pa.field("value", found)]))
+        return replace(self, columns=columns)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's."""
+        if self.kind is ValueKind.RAW:
+            return SCHEMA
+        found = self.type
+        return SCHEMA.remove(_VALUE) if found is None else SCHEMA.set(_VALUE, pa.field("value", found))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind.value,
+            "columns": self.columns,
+            "reader": self.reader,
+            "writers": {str(number): text for number, text in self.writers.items()},
+            "framed": self.framed,
+        }
+
+    @classmethod
+    def of_json(cls, found: Mapping[str, Any]) -> "ValueFormat":
+        return cls(
+            kind=ValueKind(found["kind"]),
+            columns=found["columns"],
+            reader=found["reader"],
+            writers={int(number): text for number, text in found["writers"].items()},
+            framed=found["framed"],
+        )
+
+
+RAW: Final = ValueFormat()
+
+
+def json_format(schema: str | None) -> ValueFormat:
+    """JSON with the given columns (DDL), or those that are found. Raises :class:`ToolError`."""
+    wanted = ValueFormat(ValueKind.JSON)
+    if schema is None:
+        return wanted
+    columns = parse_ddl(schema)
+    check_json_columns(columns)
+    return wanted.with_type(columns)
+
+
+def avro_format(schema: str, writers: Mapping[int, str], *, framed: bool) -> ValueFormat:
+    """Avro with the reader's schema (JSON text). Raises :class:`ToolError`."""
+    AvroSchemas(schema, writers, framed).check()
+    wanted = ValueFormat(ValueKind.AVRO, reader=schema, writers=dict(writers), framed=framed)
+    return wanted.with_type(storable(avro_type(schema)))
+
+
+def evolved(table: ValueFormat | None, wanted: ValueFormat, where: str) -> ValueFormat:
+    """The wanted format with the columns that the table has, and those that are new.
+
+    Raises :class:`ToolError` when the table's values are of another kind, or a column's type would change.
+    """
+    if table is None or wanted.kind is ValueKind.RAW is table.kind:
+        return wanted
+    if table.kind is not wanted.kind:
+        raise ToolError(f"{where} was exported with --value {table.kind}, not {wanted.kind}")
+    return wanted.with_type(add_columns(table.type, wanted.type))
+
+
+class Decoded(NamedTuple):
+    """Records of a table, and those that did not decode."""
+
+    good: pa.RecordBatch
+    dead: pa.RecordBatch | None
+
+
+def decode_values(records: pa.RecordBatch, wanted: ValueFormat) -> Decoded:
+    """Records as ``SCHEMA`` has them, as the table has them."""
+    if wanted.kind is ValueKind.RAW:
+        return Decoded(records, None)
+    values = records.column(_VALUE)
+    column_type = wanted.type or pa.struct([])
+    if wanted.kind is ValueKind.JSON:
+        column, rejected = decode_json(values, column_type)
+    else:
+        schemas = AvroSchemas(wanted.reader, wanted.writers, wanted.framed)
+        column, rejected = decode_avro(values, column_type, schemas)
+    columns = list(records.columns)
+    if wanted.columns:
+        columns[_VALUE] = column
+    else:
+        del columns[_VALUE]
+    good = pa.RecordBatch.from_arrays(columns, schema=wanted.schema)
+    if not rejected:
+        return Decoded(good, None)
+    is_good = np.ones(len(values), np.bool_)
+    is_good[list(rejected)] = False
+    dead = records.filter(pa.array(~is_good))
+    reasons = pa.array([rejected[row] for row in sorted(rejected)], pa.string())
+    return Decoded(
+        good.filter(pa.array(is_good)),
+        pa.RecordBatch.from_arrays([*dead.columns, reasons], schema=DEAD_LETTER_SCHEMA),
+    )
+
+
+def fit(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Dead letters as they came from a file, as records again."""
+    return found.select(schema.names).cast(schema)
+
+
+def render_format(wanted: ValueFormat) -> str:
+    """One text for equal formats."""
+    return json.dumps(wanted.to_json(), sort_keys=True)

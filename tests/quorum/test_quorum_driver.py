@@ -27,6 +27,7 @@ from moldau.runtime import (
     SeededEntropy,
     SystemClock,
 )
+from moldau.simulation.loop import SimulatedLoop
 from moldau.storage.replicated_log import SnapshotReader
 
 QUICK = RaftSettings(
@@ -131,7 +132,12 @@ class Replica:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(work, 60))
+    """In virtual time: however long this machine stalls, no leader changes."""
+    loop = SimulatedLoop(seed=1, time_limit_s=60)
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.dispose()
 
 
 async def news(replicas: list[Replica]) -> None:

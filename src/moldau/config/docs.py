@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from moldau.config.client_metrics import KEYS as CLIENT_METRICS
 from moldau.config.definition import ConfigKey
 from moldau.config.keys import groups, log, node, serving, tiers, topic
+from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.synonyms import TOPIC_SYNONYMS
 
 _SECTIONS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
@@ -34,6 +35,8 @@ plug-in (`rsm.config.…`, `rlmm.config.…`), and `listener.name.…`, `ssl.…
 
 "Update" says how a running node takes a new value: *read-only* not at all, *cluster-wide* for one broker or
 as the default of all. Keys marked † are accepted so that a file for Kafka works, and change nothing here.
+Keys marked ‡ are checked and kept, and wait for what they configure, which is not built yet: {features}.
+A node that is started with one of them says so in its log.
 """
 
 _TOPICS = """## Topics
@@ -64,7 +67,7 @@ clients are not told of them, for telemetry is not received.
 
 def configuration_page() -> str:
     """The whole page, in Markdown."""
-    parts = [_INTRODUCTION, "## Nodes\n"]
+    parts = [_INTRODUCTION.format(features="; ".join(sorted(set(WAITS_FOR.values())))), "## Nodes\n"]
     for title, keys in _SECTIONS:
         parts.append(f"### {title}\n\n" + _broker_table(keys))
     parts.append(_TOPICS + _topic_table(topic.TOPIC))
@@ -107,6 +110,8 @@ def _plain_table(keys: Iterable[ConfigKey]) -> str:
 
 
 def _mark(key: ConfigKey) -> str:
+    if key.name in WAITS_FOR:
+        return " ‡"
     return "" if key.has_effect else " †"
 
 

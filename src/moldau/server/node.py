@@ -86,6 +86,8 @@ class Node:
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
         settings.check_supported(config)
+        for key, feature in settings.without_effect(config).items():
+            logger.warning("%s has no effect yet, it waits for %s", key, feature)
         identity = identify(machine, config, format_new=self._format_new)
         logs = LogManager(
             machine,

@@ -8,8 +8,9 @@ from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_
 from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.registrations import SupportedFeature
-from moldau.config.broker import BrokerConfig
+from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
+from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.network.limits import Listener, NetworkLimits
@@ -95,6 +96,17 @@ def check_supported(config: BrokerConfig) -> None:
                 "listener.security.protocol.map",
                 f"listener {endpoint.name} has the security protocol {protocol}; only PLAINTEXT is supported",
             )
+    if config.optional_text("authorizer.class.name"):
+        # To run without it would let everybody do everything where somebody asked for the opposite.
+        raise ConfigError(
+            "authorizer.class.name",
+            "authorizer.class.name must not be set: access control is not supported yet",
+        )
+
+
+def without_effect(config: BrokerConfig) -> dict[str, str]:
+    """Keys that somebody set and that change nothing yet, with what they wait for."""
+    return {key: WAITS_FOR[key] for key in sorted(WAITS_FOR) if key in BROKER and config.is_set(key)}
 
 
 def log_config(topic: TopicConfig) -> LogConfig:
@@ -236,6 +248,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
 
 def quorum_config(config: BrokerConfig) -> DriverConfig:
     """The timing of the metadata quorum."""
+    linger = "controller.quorum.append.linger.ms"
     return DriverConfig(
         raft=RaftSettings(
             election_timeout_ms=config.integer("controller.quorum.election.timeout.ms"),
@@ -246,6 +259,7 @@ def quorum_config(config: BrokerConfig) -> DriverConfig:
         ),
         snapshot_max_new_bytes=config.integer("metadata.log.max.record.bytes.between.snapshots"),
         snapshot_max_interval_ms=config.integer("metadata.log.max.snapshot.interval.ms"),
+        append_linger_ms=config.integer(linger) if config.is_set(linger) else 0,
     )
 
 

@@ -237,7 +237,9 @@ QUORUM = (
         HIGH,
     ),
     int32(
-        "controller.quorum.append.linger.ms", 25, "How long the leader gathers records before it writes them."
+        "controller.quorum.append.linger.ms",
+        25,
+        "How long the leader gathers records before it writes them; unless set here, until the disk is free.",
     ),
     int32(
         "controller.quorum.request.timeout.ms",

@@ -1,0 +1,78 @@
+"""Keys that change nothing are marked, and those that are not marked are read somewhere."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import moldau
+from moldau.config.broker import BROKER
+from moldau.config.definition import ConfigError
+from moldau.config.docs import configuration_page
+from moldau.config.keys.waiting import WAITS_FOR
+from moldau.config.synonyms import TOPIC_SYNONYMS
+from moldau.config.topic import TOPIC
+from moldau.server.settings import check_supported, development_config, quorum_config, without_effect
+
+ROOT = Path(moldau.__file__).parent
+READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|quota\.window)\..*")
+"""``tiered/quota.py`` puts these names together."""
+
+
+def source_of_readers() -> str:
+    definitions = ROOT / "config"
+    aside = (definitions / "keys", definitions / "synonyms.py")
+    return "\n".join(
+        path.read_text()
+        for path in ROOT.rglob("*.py")
+        if not any(path == one or one in path.parents for one in aside)
+    )
+
+
+def test_a_key_is_read_unless_it_is_marked() -> None:
+    source = source_of_readers()
+    synonyms: dict[str, set[str]] = {}
+    for name, behind in TOPIC_SYNONYMS.items():
+        for synonym in behind:
+            synonyms.setdefault(synonym.name, set()).add(name)
+
+    def is_read(name: str) -> bool:
+        names = {name, *synonyms.get(name, ())}
+        return READ_BY_PREFIX.fullmatch(name) is not None or any(f'"{one}"' in source for one in names)
+
+    unread = {key.name for key in (*BROKER, *TOPIC) if key.has_effect and not is_read(key.name)}
+    assert unread == set(WAITS_FOR)
+
+
+def test_a_key_waits_or_is_ignored_but_not_both() -> None:
+    defined = {key.name: key for key in (*BROKER, *TOPIC)}
+    assert set(WAITS_FOR) <= set(defined)
+    assert all(defined[name].has_effect for name in WAITS_FOR)
+
+
+def test_the_page_marks_what_waits() -> None:
+    page = configuration_page()
+    assert "| `transaction.max.timeout.ms` ‡ |" in page
+    assert "| `num.partitions` |" in page
+
+
+def test_a_node_names_what_it_was_given_in_vain(tmp_path: Path) -> None:
+    config = development_config(
+        str(tmp_path), 0, {"transaction.max.timeout.ms": "1000", "num.partitions": "3"}
+    )
+    assert without_effect(config) == {"transaction.max.timeout.ms": "transactions"}
+    assert without_effect(development_config(str(tmp_path), 0, {})) == {}
+
+
+def test_a_node_does_not_run_openly_where_access_control_is_wanted(tmp_path: Path) -> None:
+    config = development_config(str(tmp_path), 0, {"authorizer.class.name": "org.example.Authorizer"})
+    with pytest.raises(ConfigError, match=r"authorizer\.class\.name must not be set: access control"):
+        check_supported(config)
+
+
+def test_the_metadata_log_lingers_only_where_that_is_set(tmp_path: Path) -> None:
+    def linger(**keys: str) -> int:
+        return quorum_config(development_config(str(tmp_path), 0, keys)).append_linger_ms
+
+    assert linger() == 0
+    assert linger(**{"controller.quorum.append.linger.ms": "40"}) == 40

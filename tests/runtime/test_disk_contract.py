@@ -1,6 +1,9 @@
 """The Disk port's rules, asked of the machine's own disk and of the simulated one."""
 
 import errno
+import fcntl
+import mmap
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -69,6 +72,23 @@ def test_forgotten_pages_are_read_again(place: tuple[Disk, str]) -> None:
     file.close()
     with pytest.raises(DiskError):
         file.forget_pages()
+
+
+@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("size", [0, 5, 1 << 20, (3 << 20) + 17])
+def test_a_file_is_filled_from_memory_wherever_it_begins(
+    place: tuple[Disk, str], begin: int, size: int
+) -> None:
+    disk, folder = place
+    memory = memoryview(mmap.mmap(-1, begin + size + 1))
+    content = memory[begin : begin + size]
+    content[:] = random.Random(size).randbytes(size)
+    file = disk.open(f"{folder}/a", create=True)
+    file.fill(content)
+    assert file.size() == size
+    file.write_at(size, [b"more"])  # of any length, at any place, as before
+    file.close()
+    assert disk.read(f"{folder}/a") == bytes(content) + b"more"
 
 
 def test_a_view_past_the_end_is_refused(place: tuple[Disk, str]) -> None:
@@ -212,3 +232,41 @@ def test_a_simulated_disk_fills_up() -> None:
     disk = device.mount(Process("test"))
     write(disk, "/a", b"x" * 4_000)
     assert disk.space("/") == (10_000, 6_000)
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="this system has no such writes")
+@pytest.mark.parametrize("refusal", [errno.EINVAL, errno.EIO])
+def test_a_file_system_that_cannot_pass_its_cache_is_written_as_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    """It takes a part of the first write, and refuses the next one."""
+    flags = os.O_RDWR
+    refused: list[int] = []
+    write_now = os.pwrite
+
+    def control(_descriptor: int, command: int, wanted: int = 0) -> int:
+        nonlocal flags
+        if command == fcntl.F_SETFL:
+            flags = wanted
+        return flags
+
+    def write_some(descriptor: int, view: memoryview, position: int) -> int:
+        if position and flags & os.O_DIRECT:
+            refused.append(position)
+            raise OSError(refusal, os.strerror(refusal))
+        return write_now(descriptor, view[: 2 * mmap.PAGESIZE], position)
+
+    file = LocalDisk().open(f"{tmp_path}/a", create=True)
+    content = random.Random(1).randbytes(2 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "fcntl", control)
+        patch.setattr(os, "pwrite", write_some)
+        if refusal == errno.EINVAL:
+            file.fill(content)
+            assert (tmp_path / "a").read_bytes() == content
+        else:
+            with pytest.raises(DiskError, match=os.strerror(errno.EIO)):
+                file.fill(content)
+    assert refused == [2 * mmap.PAGESIZE]
+    assert flags == os.O_RDWR
+    file.close()

@@ -113,10 +113,7 @@ class FileStorage:
                 self._make_durable_folder(folder)
                 file = self._disk.open(temporary, create=True)
             try:
-                file.write_at(0, [view])
-                file.sync()
-                # Pages that were used a moment ago cost a fraction of new ones: the next object gets these.
-                file.forget_pages()
+                file.fill(view)
             finally:
                 file.close()
             self._disk.rename(temporary, path)

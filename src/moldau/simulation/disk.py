@@ -147,6 +147,11 @@ class SimulatedFile:
         node.sync()
         self._disk.device.trace(b"sync %d %s" % (len(node.data), self._path.encode()))
 
+    def fill(self, content: Buffer) -> None:
+        self.write_at(0, [content])
+        self.sync()
+        self.forget_pages()
+
     def forget_pages(self, position: int = 0, size: int = 0) -> None:
         self._check("forget")
 

@@ -5,20 +5,22 @@ publishes it.
 """
 
 import asyncio
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
+from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings
-from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.objects.storage import StorageError
+from moldau.pipeline.consolidation.wal_files import WalFiles
 from moldau.pipeline.reading.object_ranges import open_ranges
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.machine import Machine
-from moldau.runtime.workers import InlineWorkers
-from moldau.tiered.consolidation.building import build_segments, copy_segment
+from moldau.tiered.consolidation.building import Ranges, copy_segment, each_segment, memory_bytes
 from moldau.tiered.consolidation.plan import Unit
 from moldau.tiered.object_storage_manager import open_object_storage_manager
 from moldau.tiered.storage_manager import RemoteStorageError
@@ -41,7 +43,7 @@ class CopiedUnit:
     """Why there are no segments: the unit is planned anew."""
 
 
-_MEMORY: Final[list[bytearray]] = []
+_MEMORY: Final[list[memoryview]] = []
 """Of this process, for one task after the other: pages that were used before cost nothing."""
 
 
@@ -61,22 +63,35 @@ class BuildUnits:
             return CopiedUnit((), failure=str(error))
 
     async def _build(self, unit: Unit) -> CopiedUnit:
+        """While a segment is copied the next one is built."""
         machine = Machine.real()
-        # Building only fetches.
-        wal = cast(ObjectStorage, open_ranges(self.wal))
         remote = open_object_storage_manager(self.remote, machine, Meters())
-        memory = _MEMORY.pop() if _MEMORY else bytearray()
-        if len(memory) < unit.size_bytes:
-            memory = bytearray(unit.size_bytes)
+        memory = _take_memory(memory_bytes(unit.segments))
         attempt = SystemEntropy().uuid4().hex
+        copies: list[asyncio.Task[bytes | None]] = []
         try:
-            built = await build_segments(unit.segments, wal, InlineWorkers(), into=memory)
-            copied = [
-                CopiedSegment(planned.segment_id, await copy_segment(planned, one, remote, attempt))
-                for planned, one in zip(unit.segments, built, strict=True)
-            ]
+            building = each_segment(unit.segments, _wal_ranges(self.wal), machine.workers, into=memory)
+            planned = iter(unit.segments)
+            async for built in building:
+                copies.append(asyncio.ensure_future(copy_segment(next(planned), built, remote, attempt)))
+            metadata = await asyncio.gather(*copies)
         finally:
+            # After a failure the others are waited for; they may still read the memory, which is not kept.
+            await asyncio.gather(*copies, return_exceptions=True)
             await remote.close()
             machine.workers.close()
-        _MEMORY[:] = [memory]
-        return CopiedUnit(tuple(copied), unit.size_bytes)
+        _MEMORY.append(memory)
+        names = (segment.segment_id for segment in unit.segments)
+        return CopiedUnit(tuple(map(CopiedSegment, names, metadata)), unit.size_bytes)
+
+
+def _take_memory(size_bytes: int) -> memoryview:
+    kept = _MEMORY.pop() if _MEMORY else memoryview(b"")
+    return kept if len(kept) >= size_bytes else memoryview(mmap.mmap(-1, size_bytes))
+
+
+def _wal_ranges(settings: StorageSettings) -> Ranges:
+    parts = urlsplit(settings.url)
+    if parts.scheme == "file" and settings.class_name is None:
+        return WalFiles(unquote(parts.path))
+    return open_ranges(settings)

@@ -17,7 +17,7 @@ from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, Workers
 from moldau.tiered.builder import BuiltSegment
-from moldau.tiered.consolidation.building import build_segments, copy_segment
+from moldau.tiered.consolidation.building import build_segments, copy_segment, memory_bytes
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
 from moldau.tiered.meters import TieredMeters
@@ -134,7 +134,7 @@ class BrokerEngine:
         """Build and copy; nothing when that fails."""
         size_bytes = sum(one.size_bytes for one in segments)
         await self._keep_quota(task, size_bytes)
-        memory = self._take_memory(size_bytes)
+        memory = self._take_memory(memory_bytes(segments))
         try:
             built = await build_segments(
                 segments,

@@ -1,0 +1,79 @@
+"""WAL objects that are files of this machine: read at once to where their batches belong."""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from moldau.objects.storage import ObjectNotFoundError, StorageError, check_key
+
+VIEWS_MAX: Final = 512
+"""Of one system call; systems allow 1,024."""
+
+_WILL_NEED = getattr(os, "POSIX_FADV_WILLNEED", None)  # not on macOS
+
+
+class WalFiles:
+    """Objects in the folder ``root``. No page of them is mapped, and none is copied twice."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        """Exactly ``size`` bytes. Raises :class:`StorageError`."""
+        found = memoryview(bytearray(size))
+        await self.scatter(key, offset, [(0, found)])
+        return found
+
+    async def scatter(self, key: str, offset: int, targets: Sequence[tuple[int, memoryview]]) -> None:
+        """Fill each view with what lies so many bytes behind ``offset``; they are in order.
+
+        Raises :class:`StorageError`.
+        """
+        check_key(key)
+        try:
+            descriptor = os.open(f"{self._root}/{key}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise ObjectNotFoundError(key) from None
+        except OSError as error:
+            raise StorageError(f"{key}: {error.strerror}", transient=False) from error
+        try:
+            end = targets[-1][0] + len(targets[-1][1]) if targets else 0
+            if _WILL_NEED is not None:
+                os.posix_fadvise(descriptor, offset, end, _WILL_NEED)
+            for start, views in _in_a_row(targets):
+                size_bytes = sum(map(len, views))
+                if os.preadv(descriptor, views, offset + start) != size_bytes:
+                    self._read_rest(descriptor, key, offset + start, views)
+        except OSError as error:
+            raise StorageError(f"{key}: {error.strerror}", transient=False) from error
+        finally:
+            os.close(descriptor)
+
+    def _read_rest(self, descriptor: int, key: str, position: int, views: Sequence[memoryview]) -> None:
+        """One by one, where a read stopped early."""
+        for view in views:
+            done = 0
+            while done < len(view):
+                count = os.preadv(descriptor, [view[done:]], position)
+                if not count:
+                    raise StorageError(
+                        f"{key} ends before byte {position + len(view) - done}", transient=False
+                    )
+                done += count
+                position += count
+
+
+def _in_a_row(targets: Sequence[tuple[int, memoryview]]) -> Iterator[tuple[int, list[memoryview]]]:
+    """Views whose bytes lie one behind the other, with where they begin."""
+    begin = end = 0
+    views: list[memoryview] = []
+    for start, view in targets:
+        if views and (start != end or len(views) == VIEWS_MAX):
+            yield begin, views
+            views = []
+        if not views:
+            begin = start
+        views.append(view)
+        end = start + len(view)
+    if views:
+        yield begin, views

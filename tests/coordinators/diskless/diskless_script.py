@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls import (
     PruneCall,
 )
 from moldau.coordinators.diskless.codec import DisklessCodec
+from moldau.coordinators.diskless.producers import opened
 from moldau.coordinators.diskless.records import DisklessRecord, FileCommitted
 from moldau.coordinators.diskless.shard import DisklessShard
 from moldau.coordinators.effects import PLAIN, Effects, Token
@@ -154,7 +155,8 @@ class Script:
         for found in sorted(self.shard.partitions, key=lambda found: (found.name, found.id[1])):
             offsets = f"log {found.log_start} wal {found.wal_start} next {found.next}"
             lines.append(f"{found.name}-{found.id.partition_index} {offsets}")
-            for producer_id, (epoch, _, entries) in found.producers.items():
+            for producer_id, packed in found.producers.items():
+                epoch, _, entries = opened(packed)
                 window = " ".join(f"{first}..{last}@{base}" for first, last, base, _ in entries)
                 lines.append(f"  producer {producer_id}.{epoch}: {window}")
         return "\n".join(lines) or "nothing"

@@ -27,6 +27,7 @@ from moldau.coordinators.diskless.calls import (
     PruneCall,
     TimestampToList,
 )
+from moldau.coordinators.diskless.producers import opened
 from moldau.coordinators.diskless.shard import DisklessShard
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -239,8 +240,8 @@ class CoordinatorHistory(RuleBasedStateMachine):
             state = shard.partitions.find(*at)
             assert state is not None
             assert {
-                producer: (epoch, [entry[:3] for entry in entries])
-                for producer, (epoch, _, entries) in state.producers.items()
+                producer: (opened(window).epoch, [entry[:3] for entry in opened(window).entries])
+                for producer, window in state.producers.items()
             } == {producer: (epoch, window[-5:]) for producer, (epoch, window) in model.producers.items()}
 
 

@@ -23,7 +23,7 @@ from moldau.coordinators.diskless.columns import ColumnError, ColumnReader, put_
 from moldau.coordinators.diskless.commit import CommitDecision
 from moldau.coordinators.diskless.kip_form import decode_kip_file, encode_kip_file
 from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
-from moldau.coordinators.diskless.producers import last_sequence
+from moldau.coordinators.diskless.producers import last_sequence, opened
 from moldau.protocol.own import diskless_records as wire
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -172,7 +172,7 @@ def test_a_window_keeps_the_last_five_batches() -> None:
         call = file(f"key-{number}", batch(0, 3, topic=UUID(int=1), producer=(7, 0, 3 * number)))
         commit.replay_file(table, CommitDecision(table, call, number).record)
     (partition,) = table
-    assert partition.producers == {
+    assert {producer: opened(window) for producer, window in partition.producers.items()} == {
         7: (0, 7, tuple((3 * number, 3 * number + 2, 3 * number, -1) for number in range(3, 8)))
     }
 

@@ -8,8 +8,8 @@ from moldau.cli.dump.values import plain
 from moldau.coordinators.diskless.checkpoint import decode_rows
 from moldau.coordinators.diskless.codec import DisklessCodec
 from moldau.coordinators.diskless.columns import ColumnError
-from moldau.coordinators.diskless.database import unpack_window
 from moldau.coordinators.diskless.extents import unpack
+from moldau.coordinators.diskless.producers import opened
 from moldau.coordinators.diskless.records import (
     FLAG_LOG_APPEND_TIME,
     FLAG_TRANSACTIONAL,
@@ -61,7 +61,7 @@ def _row(table: str, row: tuple[Any, ...]) -> list[Any]:
     if table == "extents":
         values[-1] = [list(batch) for batch in unpack(row[2], row[-1])]
     elif table == "producers":
-        values[-1] = plain(unpack_window(row[-1]))
+        values[-1] = plain(tuple(opened(row[-1])))
     return values
 
 

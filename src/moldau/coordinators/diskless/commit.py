@@ -19,10 +19,11 @@ from moldau.coordinators.diskless.file_codec import Receipt
 from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.producers import (
     SEQUENCE_MODULUS,
-    WINDOW_BATCHES,
     Verdict,
     Window,
+    all_extended,
     extended,
+    follows,
     judge,
     last_sequence,
 )
@@ -30,6 +31,7 @@ from moldau.coordinators.diskless.records import (
     FLAG_LOG_APPEND_TIME,
     NO_PRODUCER,
     FileCommitted,
+    Moved,
     Rejected,
     Run,
 )
@@ -67,10 +69,6 @@ class _Draft:
         return self.windows.get(producer_id) or self.partition.producers.get(producer_id)
 
 
-_Decided: TypeAlias = tuple[list[int], list[int]]
-"""Producer numbers and base sequences of batches that are all accepted."""
-
-
 _Columns: TypeAlias = tuple[tuple[Any, ...], ...]
 """The fields of :class:`BatchToCommit`, each for all batches of a file or a stretch."""
 
@@ -78,14 +76,16 @@ _Columns: TypeAlias = tuple[tuple[Any, ...], ...]
 class CommitDecision:
     """Decides over one file; ``record`` is what came out.
 
-    The batches are taken in stretches of one partition. A stretch without anything unusual is decided
-    column by column, five times as fast as batch by batch, which is how the others are.
+    A file without anything unusual is decided column by column, or at least its stretches are, each the
+    batches of one partition that stand together. The others are decided batch by batch, which takes five
+    times as long.
     """
 
     def __init__(self, partitions: PartitionTable, call: CommitFileCall, now_ms: int) -> None:
         self._partitions = partitions
         self._drafts: dict[int, _Draft] = {}
         self._numbers: dict[tuple[int, int], int] = {}
+        self._moved: list[Moved] = []
         self.record = FileCommitted(
             object_key=call.object_key,
             object_format=call.object_format,
@@ -108,12 +108,13 @@ class CommitDecision:
         if call.batches:
             self._decide(call.batches)
         self.record.producers.extend(self._numbers)
-        self.record.decided = [(draft.partition, draft.windows) for draft in self._drafts.values()]
+        self.record.decided = self._moved
 
     def _decide(self, batches: Sequence[BatchToCommit]) -> None:
         columns: _Columns = tuple(zip(*batches, strict=True))
         if _is_plain(columns, self.record.size_bytes):
-            self._plain(batches, columns, 0)
+            if not self._whole(columns):
+                self._plain(batches, columns, 0)
             return
         for start, end in _stretches(columns):
             mine = tuple(column[start:end] for column in columns)
@@ -121,6 +122,49 @@ class CommitDecision:
                 self._plain(batches[start:end], mine, start)
             else:
                 self._one_by_one(batches[start:end], start)
+
+    def _whole(self, columns: _Columns) -> bool:
+        """Accept a plain file at once; false, and nothing has changed, if it must be looked at closer.
+
+        For that, a partition is in one place, and each producer known there by a full window and has one
+        batch of it, the next; or no batch has a producer.
+        """
+        topic_ids, indexes, _, _, _, deltas, counts, _, _, producer_ids, epochs, sequences, _, _ = columns
+        idempotent = max(producer_ids) >= 0
+        places: list[tuple[PartitionState, int, int, int]] = []
+        base_offsets: list[int] = []
+        windows: list[Window] = []
+        for start, end in _stretches(columns):
+            partition = self._partitions.find(topic_ids[start], indexes[start])
+            if partition is None:
+                return False
+            base_offsets += accumulate(counts[start:end], initial=partition.next)
+            places.append((partition, start, end, base_offsets.pop()))
+            if idempotent:
+                windows += map(partition.producers.get, producer_ids[start:end], repeat(b""))
+        if len({partition.number for partition, *_ in places}) != len(places):
+            return False
+        after: list[Window] | None = None
+        if idempotent:
+            last_sequences = list(map(add, sequences, deltas))
+            if max(last_sequences) > _SEQUENCE_MASK:
+                return False
+            now_ms = self.record.committed_ms
+            after = all_extended(windows, epochs, sequences, last_sequences, base_offsets, now_ms)
+            if after is None:
+                return False
+        moved: list[Moved] = []
+        for partition, start, end, next_offset in places:
+            changed = dict(zip(producer_ids[start:end], after[start:end], strict=True)) if after else {}
+            if after and len(changed) != end - start:
+                return False
+            moved.append(Moved(partition, next_offset, changed))
+        self._moved = moved
+        self.record.runs.extend(
+            Run(*partition.id, partition.next, end - start) for partition, start, end, _ in places
+        )
+        self._take(columns, 0, len(deltas))
+        return True
 
     def _plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
         """Decide over plain batches, the first of which is at ``position`` of the file."""
@@ -149,15 +193,18 @@ class CommitDecision:
         draft = self._draft(partition)
         deltas = columns[5][start:end]
         producer_ids = columns[9][start:end]
+        windows: dict[int, Window] = {}
         if max(producer_ids) >= 0:
             sequences = columns[11][start:end]
-            windows = self._windows_after(draft, producer_ids, columns[10][start:end], sequences, deltas)
-            if windows is None:
+            after = self._windows_after(draft, producer_ids, columns[10][start:end], sequences, deltas)
+            if after is None:
                 return False
+            windows = after
             draft.windows.update(windows)
         count = end - start
         self.record.runs.append(Run(*partition.id, draft.next, count))
         draft.next += sum(deltas) + count
+        self._moved.append(Moved(partition, draft.next, windows))
         return True
 
     def _windows_after(
@@ -175,15 +222,12 @@ class CommitDecision:
         now_ms = self.record.committed_ms
         last_sequences = map(and_, map(add, sequences, deltas), repeat(_SEQUENCE_MASK))
         offsets = accumulate(map(add, deltas, repeat(1)), initial=draft.next)
-        added = zip(zip(sequences, last_sequences, offsets, repeat(-1)))
-        for producer_id, epoch, sequence, entry in zip(producer_ids, epochs, sequences, added, strict=False):
+        entries = zip(sequences, last_sequences, offsets, repeat(-1), strict=False)
+        for producer_id, epoch, entry in zip(producer_ids, epochs, entries, strict=True):
             window = (repeated and windows.get(producer_id)) or lookup(producer_id)
-            if not window:
+            if not window or not follows(window, epoch, entry[0]):
                 return None
-            known_epoch, _, entries = window
-            if known_epoch != epoch or sequence != entries[-1][1] + 1 & _SEQUENCE_MASK:
-                return None
-            windows[producer_id] = (epoch, now_ms, entries[1 - WINDOW_BATCHES :] + entry)
+            windows[producer_id] = extended(window, epoch, now_ms, entry)
         return windows
 
     def _take(self, columns: _Columns, start: int, end: int) -> None:
@@ -202,11 +246,16 @@ class CommitDecision:
             record.producer_indexes += repeat(NO_PRODUCER, end - start)
             record.base_sequences += repeat(-1, end - start)
             return
-        producers = tuple(zip(producer_ids, epochs, strict=True))
-        for producer in dict.fromkeys(producers):
+        producers = dict.fromkeys(zip(producer_ids, epochs, strict=True))
+        by_id: dict[int, int] = {}
+        for producer in producers:
             if producer[0] >= 0:
-                numbers.setdefault(producer, len(numbers) + 1)
-        record.producer_indexes += map(numbers.get, producers, repeat(NO_PRODUCER))
+                by_id[producer[0]] = numbers.setdefault(producer, len(numbers) + 1)
+        if len(by_id) == len(producers):
+            record.producer_indexes += map(by_id.__getitem__, producer_ids)
+        else:
+            pairs = zip(producer_ids, epochs, strict=True)
+            record.producer_indexes += map(numbers.get, pairs, repeat(NO_PRODUCER))
         record.base_sequences += sequences
 
     def _one_by_one(self, batches: Sequence[BatchToCommit], start: int) -> None:
@@ -219,6 +268,7 @@ class CommitDecision:
             return
         draft = self._draft(partition)
         base_offset = draft.next
+        windows: dict[int, Window] = {}
         for position, batch in enumerate(batches, start):
             sound = (
                 0 <= batch.last_offset_delta <= MAX_OFFSET_DELTA
@@ -242,6 +292,7 @@ class CommitDecision:
                 producer = (batch.producer_id, batch.producer_epoch)
                 number = self._numbers.setdefault(producer, len(self._numbers) + 1)
                 sequence = batch.base_sequence
+                windows[batch.producer_id] = draft.windows[batch.producer_id]
             append_time = batch.timestamp_type == LOG_APPEND_TIME
             record.offset_deltas.append(batch.last_offset_delta)
             record.flags.append(FLAG_LOG_APPEND_TIME if append_time else 0)
@@ -254,6 +305,7 @@ class CommitDecision:
             count += 1
         if count:
             record.runs.append(Run(*partition.id, base_offset, count))
+            self._moved.append(Moved(partition, draft.next, windows))
 
     def _judge(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
         """Check a producer's batch against its window; when accepted, move the draft's window on."""
@@ -300,22 +352,28 @@ def result_of(
     receipt: Receipt | FileCommitted, committed_ms: int, partitions: PartitionTable
 ) -> CommitFileResult:
     """The answer that the receipt stands for, with the log starts of now."""
-    found: list[CommittedBatch] = []
-    deltas, flags = receipt.offset_deltas, receipt.flags
-    appended = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
-    none, new, kind = repeat(ErrorCode.none), tuple.__new__, repeat(CommittedBatch)
-    message, is_duplicate = repeat(None), repeat(False)
+    flags = receipt.flags
+    spans = list(map(add, receipt.offset_deltas, repeat(1)))
+    offsets: list[int] = []
+    log_starts: list[int] = []
     position = 0
     for topic_id, index, offset, count in receipt.runs:
         partition = partitions.find(topic_id, index)
-        log_starts = repeat(-1 if partition is None else partition.log_start)
-        end = position + count
-        spans = map(add, deltas[position:end], repeat(1))
-        offsets = accumulate(spans, initial=offset)
-        times = repeat(-1, count) if appended is None else appended[position:end]
-        rows = zip(none, offsets, times, log_starts, message, is_duplicate, strict=False)
-        found += map(new, kind, rows)
-        position = end
+        log_starts += repeat(-1 if partition is None else partition.log_start, count)
+        # All but the last: behind it the next run's begin.
+        offsets += accumulate(spans[position : position + count - 1], initial=offset)
+        position += count
+    times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
+    rows = zip(
+        repeat(ErrorCode.none),
+        offsets,
+        times or repeat(-1),
+        log_starts,
+        repeat(None),
+        repeat(False),
+        strict=False,
+    )
+    found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
     # In ascending order of position, so that each insertion finds its place.
     for rejected in receipt.rejected:
         found.insert(rejected.position, _rejected(rejected))
@@ -330,42 +388,44 @@ def _rejected(rejected: Rejected) -> CommittedBatch:
     return CommittedBatch(rejected.error, message=MESSAGES.get(rejected.error))
 
 
-WindowChanges: TypeAlias = list[tuple[int, dict[int, Window]]]
-"""(partition number, its changed windows by producer id), a partition once or more."""
+def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
+    """Move the partitions and their producers to after the file, and say how, run by run.
 
-
-def replay_file(partitions: PartitionTable, record: FileCommitted) -> WindowChanges:
-    """Move the partitions and their producers to after the file.
-
-    A decision of just now brings the windows that it computed; for a record of the log they are computed
-    here, by the same rules.
+    A decision of just now brings what it computed; for a record of the log it is computed here, by the
+    same rules.
     """
     decided, record.decided = record.decided, None
-    changes: WindowChanges = []
-    deltas = record.offset_deltas
+    moves = _moves(partitions, record) if decided is None else decided
+    replayed: list[Moved] = []
+    for run, moved in zip(record.runs, moves, strict=True):
+        partition, next_offset, windows = moved
+        if run.base_offset != partition.next:
+            place = f"{run.topic_id}-{run.partition_index}"
+            raise ValueError(f"{place} goes on at {partition.next}, not at {run.base_offset}")
+        partition.next = next_offset
+        partition.producers.update(windows)
+        replayed.append(moved)
+    return replayed
+
+
+def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
+    """What each run does, once those before it are done."""
     start = 0
     for topic_id, index, offset, count in record.runs:
-        end = start + count
         partition = partitions.find(topic_id, index)
         if partition is None:
             raise ValueError(f"a file has batches of {topic_id}-{index}, which was not created")
-        if offset != partition.next:
-            raise ValueError(f"{topic_id}-{index} goes on at {partition.next}, not at {offset}")
-        if decided is None and record.producers:
-            changes.append((partition.number, _windows_after(partition, record, offset, start, end)))
-        partition.next = offset + sum(deltas[start:end]) + count
+        end = start + count
+        next_offset = offset + sum(record.offset_deltas[start:end]) + count
+        windows = _windows_after(partition, record, offset, start, end) if record.producers else {}
+        yield Moved(partition, next_offset, windows)
         start = end
-    for partition, windows in decided or ():
-        if windows:
-            partition.producers.update(windows)
-            changes.append((partition.number, windows))
-    return changes
 
 
 def _windows_after(
     partition: PartitionState, record: FileCommitted, offset: int, start: int, end: int
 ) -> dict[int, Window]:
-    windows = partition.producers
+    known = partition.producers
     changed: dict[int, Window] = {}
     now_ms = record.committed_ms
     for at in range(start, end):
@@ -375,8 +435,8 @@ def _windows_after(
             producer_id, epoch = record.producers[number - 1]
             sequence = record.base_sequences[at]
             appended_ms = now_ms if record.flags[at] & FLAG_LOG_APPEND_TIME else -1
-            entry = (sequence, (sequence + delta) % SEQUENCE_MODULUS, offset, appended_ms)
-            window = extended(windows.get(producer_id), epoch, now_ms, entry)
-            changed[producer_id] = windows[producer_id] = window
+            entry = (sequence, last_sequence(sequence, delta), offset, appended_ms)
+            window = changed.get(producer_id) or known.get(producer_id)
+            changed[producer_id] = extended(window, epoch, now_ms, entry)
         offset += delta + 1
     return changed

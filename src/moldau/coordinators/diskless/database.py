@@ -2,10 +2,7 @@
 
 import contextlib
 import json
-from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from struct import Struct
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -14,12 +11,11 @@ import apsw
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.extents import Extent, trim
 from moldau.coordinators.diskless.partitions import PartitionState
-from moldau.coordinators.diskless.producers import WINDOW_BATCHES, Window
+from moldau.coordinators.diskless.producers import Window
 from moldau.coordinators.diskless.schema import TABLES, VERSION, SqliteOpener, prepare
 from moldau.runtime import Disk
 
 END_OF_LOG: Final = 1 << 62
-_WINDOWS: Final = tuple(Struct(f"={2 + 4 * count}q") for count in range(WINDOW_BATCHES + 1))
 
 
 class Applied(NamedTuple):
@@ -72,21 +68,6 @@ def encode_owners(owner_ids: Sequence[int]) -> str:
 
 def decode_owners(text: str) -> tuple[int, ...]:
     return tuple(json.loads(text))
-
-
-def pack_window(window: Window) -> bytes:
-    """epoch, time, then four numbers a batch."""
-    epoch, time_ms, entries = window
-    return _WINDOWS[len(entries)].pack(epoch, time_ms, *chain.from_iterable(entries))
-
-
-def unpack_window(packed: bytes) -> Window:
-    values = array("q")
-    values.frombytes(packed)
-    entries = tuple(
-        (values[at], values[at + 1], values[at + 2], values[at + 3]) for at in range(2, len(values), 4)
-    )
-    return (values[0], values[1], entries)
 
 
 def remove_database(disk: Disk, path: str) -> None:
@@ -202,7 +183,7 @@ class Database:
         self.many(
             "insert or replace into producers values (?,?,?)",
             [
-                (number, producer_id, pack_window(window))
+                (number, producer_id, window)
                 for number, changed in windows.items()
                 for producer_id, window in changed.items()
             ],

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from moldau.coordinators.diskless.calls import PartitionId
-from moldau.coordinators.diskless.commit import WindowChanges
 from moldau.coordinators.diskless.database import (
     Applied,
     Database,
@@ -20,6 +19,7 @@ from moldau.coordinators.diskless.records import (
     FilesClosed,
     FilesReleased,
     FileTakenOver,
+    Moved,
     PartitionCreated,
     Pruned,
     RecordsDeleted,
@@ -35,7 +35,7 @@ class Unwritten(NamedTuple):
 
     offset: int
     record: DisklessRecord
-    windows: WindowChanges | None
+    moved: Sequence[Moved]
     extents: Sequence[Extent]
 
 
@@ -116,12 +116,12 @@ class _Slice:
         self._results: list[tuple[str, int, int, bytes]] = []
 
     def add(self, unwritten: Unwritten) -> None:
-        offset, record, windows, extents = unwritten
+        offset, record, moved, extents = unwritten
         match record:
             case FileCommitted():
                 self._file(offset, record, extents)
-                for number, changed in windows or ():
-                    self._windows.setdefault(number, {}).update(changed)
+                for state, _, windows in moved:
+                    self._windows.setdefault(state.number, {}).update(windows)
             case PartitionCreated(topic_id, name, index):
                 partition_id = PartitionId(topic_id, index)
                 if self._find(partition_id) is None:

@@ -3,7 +3,7 @@
 ``codec`` turns them into keys and values.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -75,6 +75,15 @@ class Run(NamedTuple):
     batches: int
 
 
+class Moved(NamedTuple):
+    """What a run does to its partition."""
+
+    partition: PartitionState
+    next_offset: int
+    windows: Mapping[int, Window]
+    """After it, of the producers that the file has batches of, by producer id."""
+
+
 class Rejected(NamedTuple):
     """A batch that got no offset now: refused, or (``error`` none) a duplicate of an accepted one."""
 
@@ -135,10 +144,8 @@ class FileCommitted:
     base_sequences: list[int]
     markers: list[MarkerExtent] = field(default_factory=list)
     receipt: bytes = field(default=b"", compare=False, repr=False)
-    decided: "list[tuple[PartitionState, dict[int, Window]]] | None" = field(
-        default=None, compare=False, repr=False
-    )
-    """From the decision to its replay: the partitions' new windows, so that they are computed once."""
+    decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
+    """From the decision to its replay: what each run does, so that it is computed once."""
 
 
 DisklessRecord: TypeAlias = (

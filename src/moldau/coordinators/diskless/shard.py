@@ -28,12 +28,14 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.file_codec import decode_receipt, encode_receipt
 from moldau.coordinators.diskless.files import DisklessSettings, FileMemory
 from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.producers import time_of
 from moldau.coordinators.diskless.records import (
     DisklessRecord,
     FileCommitted,
     FilesClosed,
     FilesReleased,
     FileTakenOver,
+    Moved,
     PartitionCreated,
     Pruned,
     RecordsDeleted,
@@ -50,8 +52,8 @@ class DisklessShard:
         self.settings = settings or DisklessSettings()
         self.partitions = PartitionTable()
         self.files = FileMemory()
-        self.on_windows: Callable[[int, commit.WindowChanges], None] | None = None
-        """Called in replay with the log offset and the windows that a file changed: the store's hook."""
+        self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
+        """Called in replay with the log offset and what a file's runs did: the store's hook."""
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -205,10 +207,10 @@ class DisklessShard:
     def replay(self, offset: int, record: DisklessRecord, kind: BatchKind) -> None:
         match record:
             case FileCommitted():
-                changes = commit.replay_file(self.partitions, record)
+                moved = commit.replay_file(self.partitions, record)
                 self.files.committed(record, record.receipt or encode_receipt(record))
-                if self.on_windows is not None and changes:
-                    self.on_windows(offset, changes)
+                if self.on_file is not None:
+                    self.on_file(offset, moved)
             case PartitionCreated(topic_id, name, index):
                 if self.partitions.find(topic_id, index) is None:
                     self.partitions.add(PartitionState(offset, PartitionId(topic_id, index), name))
@@ -251,7 +253,7 @@ class DisklessShard:
         before = now_ms - self.settings.producer_id_expiration_ms
         expired: list[tuple[int, int]] = []
         for partition in self.partitions:
-            quiet = [key for key, window in partition.producers.items() if window[1] < before]
+            quiet = [key for key, window in partition.producers.items() if time_of(window) < before]
             for producer_id in quiet:
                 del partition.producers[producer_id]
                 expired.append((partition.number, producer_id))

@@ -17,12 +17,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, cast
 
 from moldau.coordinators.diskless.checkpoint import SnapshottedLog, load_checkpoint
-from moldau.coordinators.diskless.commit import WindowChanges
-from moldau.coordinators.diskless.database import Applied, Database, unpack_window
+from moldau.coordinators.diskless.database import Applied, Database
 from moldau.coordinators.diskless.files import Remembered
 from moldau.coordinators.diskless.materialiser import Materialiser, Unwritten
 from moldau.coordinators.diskless.partitions import PartitionState
-from moldau.coordinators.diskless.records import DisklessRecord
+from moldau.coordinators.diskless.records import DisklessRecord, Moved
 from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.shard import DisklessShard
 from moldau.coordinators.diskless.view import CommittedView, StoredPartition
@@ -66,7 +65,8 @@ class DisklessStore:
         self._listener = listener
         self._materialiser: Materialiser | None = None
         self._unwritten: deque[Unwritten] = deque()
-        self._windows: dict[int, WindowChanges] = {}
+        self._moved: dict[int, Sequence[Moved]] = {}
+        """What files did that are replayed but not committed yet, by offset."""
         self._handle: asyncio.Handle | None = None
         self._paused = 0
 
@@ -109,7 +109,7 @@ class DisklessStore:
         self._materialiser = Materialiser(database, self.coordinator_id)
         self._load(shard, self._materialiser)
         self.committed_offset = applied.offset
-        shard.on_windows = self._windows.__setitem__
+        shard.on_file = self._moved.__setitem__
         self._plan_writing()
         return applied.offset
 
@@ -130,7 +130,7 @@ class DisklessStore:
 
     def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
         view = self.view = CommittedView()
-        self._windows = {}
+        self._moved = {}
         self._unwritten.clear()
         hot: dict[int, PartitionState] = {}
         for written in materialiser.partitions.values():
@@ -145,22 +145,23 @@ class DisklessStore:
             shard.partitions.add(state)
             hot[written.number] = state
         database = materialiser.database
-        for number, producer_id, packed in database.all("select * from producers"):
+        for number, producer_id, window in database.all("select * from producers"):
             if number in hot:
-                hot[number].producers[producer_id] = unpack_window(packed)
+                hot[number].producers[producer_id] = window
         for key, *remembered in database.all("select * from results order by committed_ms"):
             shard.files.restore_result(key, Remembered(*remembered))
         for key, closed_ms in database.all("select * from closed order by closed_ms"):
             shard.files.close(key, closed_ms)
 
     def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
-        view, windows = self.view, self._windows
+        view = self.view
         changed: list[StoredPartition] = []
         for offset, record in records:
             found = cast(DisklessRecord, record)
-            change = view.apply(offset, found)
+            moved = self._moved.pop(offset, ())
+            change = view.apply(offset, found, moved)
             changed.extend(change.partitions)
-            self._unwritten.append(Unwritten(offset, found, windows.pop(offset, None), change.extents))
+            self._unwritten.append(Unwritten(offset, found, moved, change.extents))
         self.committed_offset = max(self.committed_offset, up_to_offset)
         if not records:
             return

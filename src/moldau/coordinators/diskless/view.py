@@ -10,6 +10,7 @@ from moldau.coordinators.diskless.partitions import PartitionState
 from moldau.coordinators.diskless.records import (
     DisklessRecord,
     FileCommitted,
+    Moved,
     PartitionCreated,
     Pruned,
     RecordsDeleted,
@@ -58,11 +59,11 @@ class CommittedView:
         self.by_number[partition.number] = partition
         self._by_id[partition.id] = partition
 
-    def apply(self, offset: int, record: DisklessRecord) -> Change:
-        """Move to after the record."""
+    def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
+        """Move to after the record; ``moved`` is what a file's runs did in its replay."""
         match record:
             case FileCommitted():
-                return self._file(offset, record)
+                return self._file(offset, record, moved)
             case PartitionCreated(topic_id, name, index):
                 partition_id = PartitionId(topic_id, index)
                 if partition_id in self._by_id:
@@ -89,21 +90,20 @@ class CommittedView:
             case _:
                 return _NOTHING
 
-    def _file(self, file_id: int, record: FileCommitted) -> Change:
+    def _file(self, file_id: int, record: FileCommitted, moved: Sequence[Moved]) -> Change:
         if not record.runs:
             return _NOTHING
         columns = FileColumns(record)
         self.file_keys[file_id] = record.object_key
-        deltas, sizes, timestamps = record.offset_deltas, record.sizes_bytes, record.max_timestamps_ms
-        committed_ms, by_id = record.committed_ms, self._by_id
+        sizes, timestamps = record.sizes_bytes, record.max_timestamps_ms
+        committed_ms, by_number = record.committed_ms, self.by_number
         changed: list[StoredPartition] = []
         extents: list[Extent] = []
         new, kind = tuple.__new__, Extent
         start = 0
-        for topic_id, index, first_offset, count in record.runs:
+        for (_, _, first_offset, count), (state, next_offset, _) in zip(record.runs, moved, strict=True):
             end = start + count
-            partition = by_id[PartitionId(topic_id, index)]
-            next_offset = first_offset + sum(deltas[start:end]) + count
+            partition = by_number[state.number]
             latest = max(timestamps[start:end])
             bound = partition.timestamp_bound_ms = max(partition.timestamp_bound_ms, latest)
             partition.next = next_offset

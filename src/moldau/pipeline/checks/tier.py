@@ -11,7 +11,8 @@ from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, UNREADABLE, Che
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.object_ranges import Ranges
 from moldau.pipeline.reading.planning import OffsetRange, Source
-from moldau.pipeline.reading.tier_segments import SegmentObject, Tier, list_segments
+from moldau.pipeline.reading.tier_plan import SegmentObject
+from moldau.pipeline.reading.tier_segments import Tier, list_segments
 from moldau.protocol.messages.fetch import PartitionData
 from moldau.records.batch import HEADER_SIZE_BYTES, check_batch, iter_headers, parse_header
 from moldau.records.errors import CorruptRecordError

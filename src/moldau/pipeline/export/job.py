@@ -16,6 +16,7 @@ from moldau.pipeline.export.rounds import Outcome, Request
 from moldau.pipeline.export.units import Written
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import Source
+from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access
 from moldau.pipeline.running import RunUnits
 from moldau.pipeline.values.formats import RAW, ValueFormat
@@ -41,7 +42,7 @@ class ExportJob:
     """Decode the dead letters again rather than what is new."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
-    """``diskless.storage.*``, as far as the brokers do not tell it."""
+    """``diskless.storage.*`` and ``rsm.config.*``, as far as the brokers do not tell them."""
 
 
 class Exported(NamedTuple):
@@ -86,13 +87,15 @@ async def _source(job: ExportJob) -> Source:
     # Asked before anything is made, so that a mistyped topic leaves nothing behind.
     async with connected(job.bootstrap, job.timeout_s) as client:
         topic = await client.topic(job.topic)
+        wal = await find_wal_access(client, topic, job.storage)
         return Source(
             bootstrap=job.bootstrap,
             topic=job.topic,
             topic_id=str(topic.topic_id),
             may_lose=job.may_lose,
             timeout_s=job.timeout_s,
-            wal=await find_wal_access(client, topic, job.storage),
+            wal=wal,
+            tier=await find_tier_access(client, topic, job.storage, wal),
         )
 
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 
 from moldau.client.cluster import EARLIEST, LATEST, Client, connected, parse_bootstrap
-from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source
+from moldau.pipeline.reading.tier import PartitionReader
 from moldau.pipeline.reading.wal import WalReader
 from moldau.records.batch import Buffer
 
@@ -33,16 +33,16 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
 
 def fetch_batches(source: Source, wanted: OffsetRange) -> Iterator[Buffer]:
     """Batches of one partition as the broker that leads it has them; see :func:`fetch_found`."""
-    return (found.data for found in fetch_found(replace(source, wal=None), [wanted]))
+    return (found.data for found in fetch_found(replace(source, wal=None, tier=None), [wanted]))
 
 
 def fetch_found(source: Source, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
     """Batches that hold the ranges' records, those of a partition in order; one range of a partition.
 
-    From the topic's objects where ``source`` says how, and else from the brokers. The first and the last
-    may reach beyond a range. Batches of aborted transactions are left out with ``committed_only``. Raises
-    :class:`ToolError` when the topic is another one by now or records are gone, ``KafkaError`` for what a
-    broker says.
+    From the topic's objects, in the WAL and the tier, where ``source`` says how, and else from the
+    brokers. The first and the last may reach beyond a range. Batches of aborted transactions are left out
+    with ``committed_only``. Raises :class:`ToolError` when the topic is another one by now or records are
+    gone, ``KafkaError`` for what a broker says.
     """
     with asyncio.Runner() as runner:
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)
@@ -68,9 +68,8 @@ async def _chunks(
         if one.partition in owners:
             by_coordinator.setdefault(owners[one.partition], []).append(one)
             continue
-        reader = BrokerReader(client, source, one)
-        async for chunk in reader.chunks():
-            yield [FoundBatch(batch, one.partition, first_offset=reader.first_offset) for batch in chunk]
+        async for found in PartitionReader(client, source, one).chunks():
+            yield found
     for ranges in by_coordinator.values():
         assert source.wal is not None
         async for found in WalReader(client, source, source.wal, ranges).chunks():

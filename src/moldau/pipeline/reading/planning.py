@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from moldau.pipeline.reading.tier_segments import Tier
 from moldau.pipeline.reading.wal_access import WalAccess
 
 
@@ -30,6 +31,8 @@ class Source:
     """How long a task waits without any progress."""
     wal: WalAccess | None = None
     """How the topic is read from its objects; ``None``: through the brokers."""
+    tier: Tier | None = None
+    """Where its remote segments lie; ``None``: they are read through the brokers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,33 @@
 """Which remote segments a partition has, asked of its leader, and where their objects lie."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from moldau.client.cluster import Client, Endpoint, Topic
+from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
-from moldau.pipeline.reading.wal_access import broker_config
+from moldau.pipeline.reading.tier_plan import IndexPlace, SegmentObject
+from moldau.pipeline.reading.wal_access import (
+    TOPIC_CONFIG,
+    WalAccess,
+    broker_config,
+    find_config,
+    find_storage,
+)
 from moldau.protocol.own.tiered_list_segments import TieredListSegmentsRequest, TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_layout import decode_location, segment_keys
 from moldau.tiered.segments import RemoteLogSegmentId
+from moldau.tiered.storage_manager import IndexType
+
+logger = logging.getLogger(__name__)
 
 REMOTE_PREFIX: Final = "rsm.config."
 MANAGER_CLASS: Final = "remote.log.storage.manager.class.name"
+TIER_ENABLED: Final = "remote.log.storage.system.enable"
+TIERED: Final = "remote.storage.enable"
 DEFAULT_FOLDER: Final = "tiered"
 SEGMENTS_A_PAGE: Final = 1000
 
@@ -26,18 +39,12 @@ class Tier(NamedTuple):
     folder: str
 
 
-class SegmentObject(NamedTuple):
-    """A segment that can be read. Offsets of both ends."""
+async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings | None) -> Tier | None:
+    """``None`` where another storage manager keeps segments, whose objects only brokers can read.
 
-    id: UUID
-    start_offset: int
-    end_offset: int
-    size_bytes: int
-    object_key: str
-
-
-async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettings) -> Tier | None:
-    """``None`` where another storage manager keeps segments, whose objects only brokers can read."""
+    Where nothing else is said segments are in the store of the WAL. Raises :class:`ToolError` when no
+    store is known.
+    """
     if await broker_config(client, MANAGER_CLASS):
         return None
 
@@ -45,16 +52,39 @@ async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettin
         key = REMOTE_PREFIX + name
         return given.get(key) or await broker_config(client, key)
 
-    url = await config("url") or wal.url
+    url = await config("url")
+    if url is None:
+        wal = wal or await find_storage(client, given)
+        url = wal.url
+    if url.startswith("memory:"):
+        raise ToolError(f"{url} is the brokers' own memory")
     known = ("url", "prefix")
     options = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in given.items()
         if key.startswith(REMOTE_PREFIX) and key.removeprefix(REMOTE_PREFIX) not in known
     }
-    if url == wal.url:
+    if wal is not None and url == wal.url:
         options = {**wal.options, **options}
     return Tier(StorageSettings(url, None, options), (await config("prefix") or DEFAULT_FOLDER).strip("/"))
+
+
+async def find_tier_access(
+    client: Client, topic: Topic, given: Mapping[str, str], wal: WalAccess | None
+) -> Tier | None:
+    """How to read from its objects what a topic has in the tier.
+
+    ``None`` for a topic that has nothing there, and, with a log line, where only brokers can be asked.
+    """
+    try:
+        if wal is None and await find_config(client, TOPIC_CONFIG, topic.name, TIERED) != "true":
+            return None
+        if await broker_config(client, TIER_ENABLED) != "true":
+            return None
+        return await find_tier(client, given, None if wal is None else wal.storage)
+    except (KafkaError, ToolError) as error:
+        logger.warning("what topic %s has in the tier is read through the brokers: %s", topic.name, error)
+        return None
 
 
 async def list_segments(client: Client, topic: Topic, partition: int, tier: Tier) -> list[SegmentObject]:
@@ -72,10 +102,19 @@ async def list_segments(client: Client, topic: Topic, partition: int, tier: Tier
 
 
 def _located(one: TieredSegment, topic: Topic, partition: int, tier: Tier) -> SegmentObject:
-    attempt = decode_location(one.custom_metadata).attempt if one.custom_metadata else ""
+    location = decode_location(one.custom_metadata) if one.custom_metadata else None
     id = RemoteLogSegmentId(topic.topic_id, topic.name, partition, one.id)
-    key = segment_keys(tier.folder, id, one.start_offset, attempt).log
-    return SegmentObject(one.id, one.start_offset, one.end_offset, one.size_bytes, key)
+    keys = segment_keys(tier.folder, id, one.start_offset, location.attempt if location else "")
+    index = None if location is None else location.range_of(IndexType.OFFSET)
+    return SegmentObject(
+        one.id,
+        one.start_offset,
+        one.end_offset,
+        one.size_bytes,
+        keys.log,
+        tuple((epoch.epoch, epoch.start_offset) for epoch in one.leader_epochs),
+        None if index is None else IndexPlace(keys.indexes, *index),
+    )
 
 
 async def _page(client: Client, topic: Topic, partition: int, skip: int) -> list[TieredSegment]:

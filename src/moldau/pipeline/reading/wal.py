@@ -1,7 +1,7 @@
 """Reading ranges of a diskless topic from its objects: coordinates by the coordinator, bytes from the store.
 
-What cannot be had that way (it has moved to the tier, the store refuses, a transaction must be judged) is
-read through the broker, with a log line. Nothing is left out silently.
+What has moved to the tier is read from there. What cannot be had that way (the store refuses, a transaction
+must be judged) is read through the broker, with a log line. Nothing is left out silently.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
 from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.tier import PartitionReader
 from moldau.pipeline.reading.wal_access import Coordinators, WalAccess
 from moldau.pipeline.reading.wal_plan import in_object_order, is_dense
 from moldau.protocol.own.diskless_find_batches import DisklessFindBatchesPartitionResult
@@ -75,7 +76,7 @@ class WalReader:
                 return
             elsewhere = [partition for partition, batches in found.items() if batches is None]
             if elsewhere:
-                async for chunk in self._by_broker(elsewhere, None):
+                async for chunk in self._from_tier(elsewhere):
                     yield chunk
                 continue
             coordinates = in_object_order([batches for batches in found.values() if batches])
@@ -220,7 +221,17 @@ class WalReader:
             found.append(FoundBatch(data, one.partition_index, one.base_offset, appended_ms, first))
         return found
 
-    # -- the other way --------------------------------------------------------------------------
+    # -- the other ways -------------------------------------------------------------------------
+
+    async def _from_tier(self, partitions: Iterable[int]) -> AsyncIterator[list[FoundBatch]]:
+        """Read up to where the objects of the WAL go on."""
+        for partition in partitions:
+            end = self._ends[partition]
+            end = min(end, await self._wal_start(partition, end))
+            wanted = OffsetRange(partition, self._positions[partition], end)
+            async for chunk in PartitionReader(self._client, self._source, wanted).chunks():
+                yield chunk
+            self._positions[partition] = end
 
     async def _by_broker(
         self, partitions: Iterable[int], reason: str | None

@@ -161,7 +161,7 @@ async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSetti
     options = {
         name.removeprefix(OPTION_PREFIX): value
         for name, value in given.items()
-        if name not in (URL, CLASS_NAME)
+        if name.startswith(OPTION_PREFIX) and name not in (URL, CLASS_NAME)
     }
     return StorageSettings(url, class_name or None, options)
 

@@ -16,7 +16,7 @@ LATEST: Final = -1
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 ISOLATION: Final = "kafka.isolation.level"
 COMPRESSION: Final = "kafka.compression.type"
-STORAGE_PREFIX: Final = "diskless.storage."
+STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
 _KNOWN: Final = (
     BOOTSTRAP,
     ISOLATION,
@@ -79,7 +79,7 @@ class SourceOptions:
     include_headers: bool
     committed_only: bool
     storage: Mapping[str, str]
-    """What begins with ``diskless.storage.``."""
+    """What begins with ``diskless.storage.`` or ``rsm.config.``."""
     from_brokers: bool
     topic: str | None
     """Where a sink writes rows to."""
@@ -157,7 +157,7 @@ def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
     found: dict[str, str] = {}
     storage: dict[str, str] = {}
     for key, value in given.items():
-        if key.lower().startswith(STORAGE_PREFIX):
+        if key.lower().startswith(STORAGE_PREFIXES):
             storage[key.lower()] = value
             continue
         if key.lower() in _SPARKS_OWN:

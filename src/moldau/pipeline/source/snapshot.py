@@ -8,6 +8,7 @@ from moldau.client import cluster
 from moldau.client.cluster import Client, Topic
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access, high_watermarks
 from moldau.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
 
@@ -49,13 +50,15 @@ async def find_topics(client: Client, options: SourceOptions) -> list[Found]:
 
 async def source_of(client: Client, options: SourceOptions, topic: Topic) -> Source:
     """How tasks read a topic."""
+    wal = None if options.from_brokers else await find_wal_access(client, topic, options.storage)
     return Source(
         bootstrap=options.bootstrap,
         topic=topic.name,
         topic_id=str(topic.topic_id),
         committed_only=options.committed_only,
         may_lose=not options.fail_on_data_loss,
-        wal=None if options.from_brokers else await find_wal_access(client, topic, options.storage),
+        wal=wal,
+        tier=None if options.from_brokers else await find_tier_access(client, topic, options.storage, wal),
     )
 
 

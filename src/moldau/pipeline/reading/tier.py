@@ -1,0 +1,264 @@
+"""Reading a partition's range: what it has in the remote tier from the objects, the rest from its leader.
+
+The leader says which segments there are, when the range is read: so what retention has deleted, and what
+has left the WAL since the range was planned, is seen. Objects that go meanwhile are looked up again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+from moldau.client.cluster import EARLIEST, RETRY_BACKOFF_S, Client, Topic
+from moldau.client.errors import ToolError
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.pipeline.reading.broker import BrokerReader
+from moldau.pipeline.reading.decoding import FoundBatch
+from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
+from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.tier_plan import EpochSpan, SegmentObject, TierPart, plan_parts
+from moldau.pipeline.reading.tier_segments import Tier, list_segments
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from moldau.records.batch import CONTROL_BIT, HEADER_SIZE_BYTES, TRANSACTIONAL_BIT, parse_header
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.offset_index import OffsetIndex
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+READS_AHEAD: Final = 4
+INDEX_ENTRY: Final = OffsetIndex.entry
+VANISHED_MAX: Final = 3
+"""How often objects may be gone at one place before the broker is asked: each time they are found anew."""
+
+
+class PartitionReader:
+    """Reads one range, in order."""
+
+    def __init__(self, client: Client, source: Source, wanted: OffsetRange) -> None:
+        self._client = client
+        self._source = source
+        self._partition = wanted.partition
+        self._position = self._first = wanted.start
+        self._end = wanted.end
+        self._where = f"{source.topic}-{wanted.partition}"
+        self._vanished = 0
+
+    async def chunks(self) -> AsyncIterator[list[FoundBatch]]:
+        """Batches that hold the range's records; the first and last may reach beyond it.
+
+        Raises as :meth:`BrokerReader.chunks`.
+        """
+        tier = self._source.tier
+        while tier is not None and self._position < self._end:
+            try:
+                ranges = open_ranges(tier.storage)
+                parts = await self._parts(tier)
+            except (KafkaError, StorageError, ProtocolError) as error:
+                self._warn(error)
+                break
+            if all(part.segment is None for part in parts):
+                break
+            for part in parts:
+                try:
+                    async for chunk in self._read(ranges, part):
+                        yield chunk
+                except ObjectNotFoundError as error:
+                    self._vanished += 1
+                    if self._vanished > VANISHED_MAX:
+                        self._warn(error)
+                        tier = None
+                    else:
+                        logger.info("%s: looking its segments up again", error)
+                        await asyncio.sleep(RETRY_BACKOFF_S)
+                    break
+                except StorageError as error:
+                    self._warn(error)
+                    tier = None
+                    break
+        async for chunk in self._by_broker(self._end):
+            yield chunk
+
+    def _warn(self, error: Exception) -> None:
+        logger.warning(
+            "%s: offsets %d to %d are read through the broker: %s",
+            self._where, self._position, self._end - 1, error,
+        )  # fmt: skip
+
+    async def _by_broker(self, end: int) -> AsyncIterator[list[FoundBatch]]:
+        if self._position >= end:
+            return
+        wanted = OffsetRange(self._partition, self._position, end)
+        if self._source.wal is not None:
+            logger.info("%s: offsets %d to %d come through the broker", self._where, self._position, end - 1)
+        reader = BrokerReader(self._client, self._source, wanted)
+        async for batches in reader.chunks():
+            first = max(self._first, reader.first_offset)
+            yield [FoundBatch(batch, self._partition, first_offset=first) for batch in batches]
+        self._position = end
+
+    # -- segments -------------------------------------------------------------------------------
+
+    async def _parts(self, tier: Tier) -> list[TierPart]:
+        topic = await self._client.topic(self._source.topic)
+        if str(topic.topic_id) != self._source.topic_id:
+            raise ToolError(f"topic {topic.name} was deleted and created again")
+        segments = await list_segments(self._client, topic, self._partition, tier)
+        segments = [
+            one for one in segments if one.end_offset >= self._position and one.start_offset < self._end
+        ]
+        if segments:
+            # Deleted records may be in the store for a while yet.
+            found = await self._client.offsets(topic, {self._partition: EARLIEST})
+            self._skip_lost(found[self._partition].offset)
+        epochs = None if self._source.wal is not None else await self._epochs(topic, segments)
+        return plan_parts(segments, self._position, self._end, epochs)
+
+    def _skip_lost(self, first: int) -> None:
+        if first <= self._position:
+            return
+        if not self._source.may_lose:
+            raise ToolError(f"{self._where}: offsets {self._position} to {first - 1} were deleted meanwhile")
+        self._position = self._first = min(first, self._end)
+
+    async def _epochs(self, topic: Topic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
+        """Which offsets the leader has of the segments' leader epochs: that never changes any more."""
+        known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
+        spans: dict[int, EpochSpan] = {}
+        for epoch in known:
+            answer = await self._epoch_end(topic, epoch)
+            if answer.leader_epoch == epoch:
+                before = await self._epoch_end(topic, epoch - 1) if epoch > 0 else None
+                spans[epoch] = EpochSpan(0 if before is None else before.end_offset, answer.end_offset)
+        return spans
+
+    async def _epoch_end(self, topic: Topic, epoch: int) -> Any:
+        """The largest of the leader's epochs that is not above this one, and the offset behind it."""
+        row = OffsetForLeaderPartition(partition=self._partition, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic=topic.name, partitions=[row])]
+        )
+
+        async def ask() -> Any:
+            leader = (await self._client.topic(topic.name)).leaders[self._partition]
+            response = await self._client.ask(request, broker=leader)
+            (found,) = response.topics[0].partitions
+            if found.error_code is not ErrorCode.none:
+                raise KafkaError(found.error_code, f"{self._where}: {found.error_code.name}")
+            return found
+
+        return await self._client.retrying(ask)
+
+    # -- bytes ----------------------------------------------------------------------------------
+
+    async def _read(self, ranges: Ranges, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
+        """One part; what has to be judged, or is not there, comes through the broker."""
+        segment = part.segment
+        if segment is not None:
+            begin, stop = await _bytes_of(ranges, segment, part)
+            async with aclosing(_batches(ranges, segment.object_key, begin, stop)) as chunks:
+                async for batches in chunks:
+                    found, is_plain = self._taken(batches, part.end)
+                    if found:
+                        self._vanished = 0
+                        yield found
+                    if not is_plain:
+                        segment = None
+                        break
+        if segment is None:
+            async for chunk in self._by_broker(part.end):
+                yield chunk
+        self._position = max(self._position, part.end)
+
+    def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
+        """What lies in the range; false where the leader must say whether a transaction was aborted."""
+        found: list[FoundBatch] = []
+        for data in batches:
+            header = parse_header(data)
+            if header.base_offset >= end:
+                break
+            if header.last_offset < self._position:
+                continue
+            if self._source.committed_only and header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT):
+                return found, False
+            found.append(FoundBatch(data, self._partition, first_offset=self._first))
+            self._position = header.next_offset
+        return found, True
+
+
+async def _bytes_of(ranges: Ranges, segment: SegmentObject, part: TierPart) -> tuple[int, int]:
+    """Where the part's batches begin and end in the segment's object, or a little before and behind."""
+    whole = part.start <= segment.start_offset and part.end > segment.end_offset
+    if whole or segment.offset_index is None or segment.size_bytes <= CHUNK_BYTES:
+        return 0, segment.size_bytes
+    key, position, size = segment.offset_index
+    content = await ranges.fetch(key, position, size - size % INDEX_ENTRY.size)
+    begin, stop = 0, segment.size_bytes
+    is_behind = False
+    # Entries tell the last offset of a batch, from the segment's first one on, and the batch's place.
+    for last, at in INDEX_ENTRY.iter_unpack(content):
+        if last + segment.start_offset <= part.start:
+            begin = at
+        elif is_behind:
+            stop = at
+            break
+        is_behind = last + segment.start_offset >= part.end
+    return begin, stop
+
+
+async def _batches(ranges: Ranges, key: str, begin: int, stop: int) -> AsyncGenerator[list[memoryview], None]:
+    """The batches in a range of an object that begins with one, some MiB at once."""
+    rest = memoryview(b"")
+    async with aclosing(_views(ranges, key, begin, stop)) as views:
+        async for view in views:
+            found: list[memoryview] = []
+            if rest:  # a batch that two pieces share
+                missing = HEADER_SIZE_BYTES - len(rest)
+                if missing <= 0 or len(view) >= missing:
+                    header = b"".join((rest[:HEADER_SIZE_BYTES], view[: max(0, missing)]))
+                    missing = parse_header(header).size_bytes - len(rest)
+                rest, view, missing = (
+                    memoryview(b"".join((rest, view[:missing]))), view[missing:], missing - len(view),
+                )  # fmt: skip
+                if missing > 0:
+                    continue
+                found.append(rest)
+            whole = list(_whole(view))
+            yield found + whole
+            rest = view[sum(map(len, whole)) :]
+    if rest:
+        raise StorageError(f"{key} ends inside of a batch", transient=False)
+
+
+def _whole(view: memoryview) -> Iterator[memoryview]:
+    at = 0
+    while len(view) - at >= HEADER_SIZE_BYTES:
+        size = parse_header(view, at).size_bytes
+        if size < HEADER_SIZE_BYTES:
+            raise StorageError(f"a batch of {size} bytes cannot be", transient=False)
+        if size > len(view) - at:
+            return
+        yield view[at : at + size]
+        at += size
+
+
+async def _views(ranges: Ranges, key: str, begin: int, stop: int) -> AsyncGenerator[memoryview, None]:
+    """A range in pieces, some of them read ahead."""
+    todo = deque((at, min(CHUNK_BYTES, stop - at)) for at in range(begin, stop, CHUNK_BYTES))
+    flights: deque[asyncio.Task[memoryview]] = deque()
+    try:
+        while todo or flights:
+            while todo and len(flights) < READS_AHEAD:
+                flights.append(asyncio.ensure_future(ranges.fetch(key, *todo.popleft())))
+            yield await flights.popleft()
+    finally:
+        for flight in flights:
+            flight.cancel()
+        await asyncio.gather(*flights, return_exceptions=True)

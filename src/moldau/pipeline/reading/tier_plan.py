@@ -1,0 +1,94 @@
+"""Which remote segment is read for which offsets of a partition. Pure.
+
+Segments may overlap: copies that a stale planner made again, or an old leader's that end in records which
+nobody else has. An offset is read from a segment only where the segment has it from the leader epoch that
+wrote it; there all segments hold the same records.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+
+class IndexPlace(NamedTuple):
+    """A range of an object."""
+
+    object_key: str
+    position: int
+    size_bytes: int
+
+
+class SegmentObject(NamedTuple):
+    """A segment that can be read. Offsets of both ends."""
+
+    id: UUID
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    object_key: str
+    epochs: tuple[tuple[int, int], ...] = ()
+    """Leader epochs and where each begins within it."""
+    offset_index: IndexPlace | None = None
+
+
+class EpochSpan(NamedTuple):
+    """The offsets that a leader epoch wrote, ``end`` not included."""
+
+    start: int
+    end: int
+
+
+class TierPart(NamedTuple):
+    """Offsets that are read together, ``end`` not included; ``segment`` ``None`` where none has them."""
+
+    segment: SegmentObject | None
+    start: int
+    end: int
+
+
+def plan_parts(
+    segments: Iterable[SegmentObject],
+    start: int,
+    end: int,
+    epochs: Mapping[int, EpochSpan] | None = None,
+) -> list[TierPart]:
+    """Parts that cover ``[start, end)`` in order.
+
+    ``epochs`` are those of the log, ``None`` for a log that has one alone: then segments speak for all
+    that they hold.
+    """
+    pieces = [piece for segment in segments for piece in _pieces(segment, epochs)]
+    parts: list[TierPart] = []
+    position = start
+    while position < end:
+        found = _best_at(pieces, position)
+        if found is not None:
+            parts.append(TierPart(found.segment, position, min(found.end, end)))
+        else:
+            ahead = [piece.start for piece in pieces if position < piece.start < end]
+            parts.append(TierPart(None, position, min(ahead, default=end)))
+        position = parts[-1].end
+    return parts
+
+
+def _best_at(pieces: Sequence[TierPart], position: int) -> TierPart | None:
+    there = [piece for piece in pieces if piece.start <= position < piece.end]
+    return max(there, key=lambda piece: piece.end, default=None)
+
+
+def _pieces(segment: SegmentObject, epochs: Mapping[int, EpochSpan] | None) -> list[TierPart]:
+    """The offsets that a segment speaks for."""
+    if epochs is None:
+        return [TierPart(segment, segment.start_offset, segment.end_offset + 1)]
+    pieces: list[TierPart] = []
+    ends = [start for _, start in segment.epochs[1:]] + [segment.end_offset + 1]
+    for (epoch, first), behind in zip(segment.epochs, ends, strict=True):
+        span = epochs.get(epoch)
+        if span is None:
+            continue
+        start, end = max(first, span.start), min(behind, span.end)
+        if pieces and pieces[-1].end == start < end:
+            pieces[-1] = pieces[-1]._replace(end=end)
+        elif start < end:
+            pieces.append(TierPart(segment, start, end))
+    return pieces

@@ -14,6 +14,24 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 FETCH_BYTES: Final = 16 * 1024 * 1024
 MAX_WAIT_MS: Final = 500
+UNKNOWN_TOPIC: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+
+
+class TopicGoneError(ToolError):
+    """A topic that was deleted while it is read."""
+
+
+async def same_topic(client: Client, source: Source) -> Topic:
+    """The topic as it is now. Raises :class:`TopicGoneError` where it is not the planned one any more."""
+    try:
+        topic = await client.topic(source.topic)
+    except KafkaError as error:
+        if error.code not in UNKNOWN_TOPIC:
+            raise
+        raise TopicGoneError(f"topic {source.topic} was deleted") from error
+    if str(topic.topic_id) != source.topic_id:
+        raise TopicGoneError(f"topic {topic.name} was deleted and created again")
+    return topic
 
 
 class BrokerReader:
@@ -31,11 +49,11 @@ class BrokerReader:
     async def chunks(self) -> AsyncIterator[list[memoryview]]:
         """Batches that hold the range's records; the first and last may reach beyond it.
 
-        Batches of aborted transactions are left out with ``committed_only``. Raises :class:`ToolError`
-        when the topic is another one by now or records are gone, ``KafkaError`` for what the broker says.
+        Batches of aborted transactions are left out with ``committed_only``. Raises :class:`ToolError` when
+        records are gone, :class:`TopicGoneError` when the topic is, ``KafkaError`` for what the broker says.
         """
         loop = asyncio.get_running_loop()
-        topic = await self._topic()
+        topic = await same_topic(self._client, self._source)
         deadline = loop.time() + self._source.timeout_s
         while self._position < self._wanted.end:
             before = self._position
@@ -45,11 +63,11 @@ class BrokerReader:
             except KafkaError as error:
                 if error.code is ErrorCode.offset_out_of_range:
                     await self._skip_lost(topic)
-                elif error.code not in RETRIABLE or loop.time() >= deadline:
+                elif error.code not in RETRIABLE | UNKNOWN_TOPIC or loop.time() >= deadline:
                     raise
                 else:
                     await asyncio.sleep(RETRY_BACKOFF_S)
-                    topic = await self._topic()
+                    topic = await same_topic(self._client, self._source)
                 continue
             if found:
                 yield found
@@ -57,12 +75,6 @@ class BrokerReader:
                 deadline = loop.time() + self._source.timeout_s
             elif loop.time() >= deadline:
                 raise ToolError(f"{self._where}: nothing to be read at offset {self._position} for too long")
-
-    async def _topic(self) -> Topic:
-        topic = await self._client.topic(self._source.topic)
-        if str(topic.topic_id) != self._source.topic_id:
-            raise ToolError(f"topic {topic.name} was deleted and created again")
-        return topic
 
     async def _fetch(self, topic: Topic) -> PartitionData:
         partition = self._wanted.partition

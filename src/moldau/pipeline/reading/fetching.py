@@ -41,8 +41,8 @@ def fetch_found(source: Source, wanted: Sequence[OffsetRange]) -> Iterator[Found
 
     From the topic's objects, in the WAL and the tier, where ``source`` says how, and else from the
     brokers. The first and the last may reach beyond a range. Batches of aborted transactions are left out
-    with ``committed_only``. Raises :class:`ToolError` when the topic is another one by now or records are
-    gone, ``KafkaError`` for what a broker says.
+    with ``committed_only``. Raises :class:`ToolError` when records are gone,
+    :class:`TopicGoneError` when the topic is, ``KafkaError`` for what a broker says.
     """
     with asyncio.Runner() as runner:
         client = Client(parse_bootstrap(source.bootstrap), source.timeout_s)

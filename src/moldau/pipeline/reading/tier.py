@@ -14,7 +14,7 @@ from typing import Any, Final
 from moldau.client.cluster import EARLIEST, RETRY_BACKOFF_S, Client, Topic
 from moldau.client.errors import ToolError
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.pipeline.reading.broker import BrokerReader
+from moldau.pipeline.reading.broker import BrokerReader, same_topic
 from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
 from moldau.pipeline.reading.planning import OffsetRange, Source
@@ -107,9 +107,7 @@ class PartitionReader:
     # -- segments -------------------------------------------------------------------------------
 
     async def _parts(self, tier: Tier) -> list[TierPart]:
-        topic = await self._client.topic(self._source.topic)
-        if str(topic.topic_id) != self._source.topic_id:
-            raise ToolError(f"topic {topic.name} was deleted and created again")
+        topic = await same_topic(self._client, self._source)
         segments = await list_segments(self._client, topic, self._partition, tier)
         segments = [
             one for one in segments if one.end_offset >= self._position and one.start_offset < self._end

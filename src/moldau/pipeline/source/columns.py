@@ -1,5 +1,6 @@
 """From batches of records to what Spark takes: record batches of the query's schema, about a MiB each."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -9,10 +10,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.reading.decoding import SCHEMA, decode_found
+from moldau.pipeline.reading.broker import TopicGoneError
+from moldau.pipeline.reading.decoding import SCHEMA, FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.source.filters import Span
+
+logger = logging.getLogger(__name__)
 
 ROWS_BYTES: Final = 1024 * 1024
 """Decoded bytes that are handed to Spark at once: what it takes fastest."""
@@ -34,7 +38,7 @@ class Columns:
         bounded = timestamp_us != Span()
         if bounded:
             wanted.add("timestamp")
-        for found in decode_found(fetch_found(source, unit), unit, wanted):
+        for found in decode_found(_going_on(source, unit), unit, wanted):
             rows = _within(found, timestamp_us) if bounded else found
             shaped = self._shape(rows, source.topic)
             count = max(1, shaped.num_rows * ROWS_BYTES // max(1, shaped.nbytes))
@@ -53,6 +57,16 @@ class Columns:
         if not columns:  # a count needs no column
             return rows
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _going_on(source: Source, unit: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
+    """Of a topic that is deleted meanwhile, what was read before, if the rest may be lost."""
+    try:
+        yield from fetch_found(source, unit)
+    except TopicGoneError as error:
+        if not source.may_lose:
+            raise ToolError(f"{error} (option failOnDataLoss=false goes on)") from error
+        logger.warning("data was lost: %s", error)
 
 
 def _within(rows: Any, span: Span) -> Any:

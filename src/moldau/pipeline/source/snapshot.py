@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from moldau.client import cluster
 from moldau.client.cluster import Client, Topic
 from moldau.client.errors import ToolError
+from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access, high_watermarks
 from moldau.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
+from moldau.runtime.errors import KafkaError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,11 @@ class Found:
     partitions: Sequence[int]
 
 
-async def find_topics(client: Client, options: SourceOptions) -> list[Found]:
-    """The topics that are read now. Raises :class:`ToolError` for what is not there."""
+async def find_topics(client: Client, options: SourceOptions, *, may_be_absent: bool = False) -> list[Found]:
+    """The topics that are read now. Raises :class:`ToolError` and ``KafkaError`` for what is not there.
+
+    With ``may_be_absent`` topics that do not exist are left out.
+    """
     chosen = options.topics
     if options.pattern is not None:
         matches = re.compile(options.pattern).fullmatch
@@ -40,7 +45,12 @@ async def find_topics(client: Client, options: SourceOptions) -> list[Found]:
         )
     found = []
     for name, partitions in chosen.items():
-        topic = await client.topic(name)
+        try:
+            topic = await client.topic(name)
+        except KafkaError as error:
+            if may_be_absent and error.code in UNKNOWN_TOPIC:
+                continue
+            raise
         for partition in partitions or ():
             if partition not in topic.leaders:
                 raise ToolError(f"topic {name} has no partition {partition}")

@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
+from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.source.columns import Columns
 from moldau.pipeline.source.filters import Span
@@ -35,6 +36,7 @@ from moldau.pipeline.source.snapshot import (
 )
 from moldau.pipeline.source.stream_offsets import Place, StreamOffsets, limited
 from moldau.pipeline.source.units import UnitPartition, ask, plan
+from moldau.runtime.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,9 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query ends that takes only what is there."""
 
     def initialOffset(self) -> dict[str, Any]:
-        starts: StreamOffsets = self._asked(lambda client: self._everywhere(client, self._starting))
+        starts: StreamOffsets = self._asked(
+            lambda client: self._everywhere(client, self._starting, may_be_absent=False)
+        )
         if self._target is not None:  # partitions that came after the end was set
             known = self._target.offsets
             starts = replace(
@@ -80,7 +84,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reached = limited(begins, ends.offsets, records_max)
         gone = [place for place in before.offsets if place not in reached]
         if gone:
-            self._lost(f"{_names(gone)} are not there any more")
+            self._lost(f"partitions that do not exist any more: {_names(gone)}")
         return StreamOffsets(reached, ends.topic_ids).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -96,10 +100,11 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wanted = self._range(place, before, after, stop, firsts.get(place))
             if wanted is not None and wanted.end > wanted.start:
                 by_topic.setdefault(place.topic, []).append(wanted)
-        topics = [
-            TopicRanges(self._source(name, after.topic_ids[name], ranges), tuple(ranges))
-            for name, ranges in by_topic.items()
-        ]
+        topics = []
+        for name, ranges in by_topic.items():
+            source = self._source(name, after.topic_ids[name], ranges)
+            if source is not None:
+                topics.append(TopicRanges(source, tuple(ranges)))
         return plan(topics, self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -115,7 +120,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What a batch reads of a partition; raises for what was lost."""
         name = f"{place.topic}-{place.partition}"
         if first is None:
-            self._lost(f"{name} is not there any more")
+            self._lost(f"partition that does not exist any more: {name}")
             return None
         if not before.same_topic(after, place.topic):
             self._lost(f"topic {place.topic} was deleted and created again")
@@ -138,7 +143,8 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ToolError(f"{what} (option failOnDataLoss=false goes on)")
         logger.warning("data was lost: %s", what)
 
-    def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> Source:
+    def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> Source | None:
+        """How the topic is read; ``None`` when it was deleted since its end was looked up."""
         known = self._sources.get(name)
         owners = known.wal.coordinators if known is not None and known.wal is not None else None
         fresh = known is not None and known.topic_id == topic_id
@@ -147,13 +153,23 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             or not fresh
             or (owners is not None and any(r.partition not in owners for r in ranges))
         ):
-            known = self._sources[name] = self._asked(lambda client: self._look_up(client, name))
+            known = self._asked(lambda client: self._look_up(client, name))
+            if known is None:
+                self._lost(f"topic {name} was deleted")
+                return None
+            self._sources[name] = known
         if known.topic_id != topic_id:
-            raise ToolError(f"topic {name} was deleted and created again")
+            self._lost(f"topic {name} was deleted and created again")
+            return None
         return known
 
-    async def _look_up(self, client: Client, name: str) -> Source:
-        return await source_of(client, self._options, await client.topic(name))
+    async def _look_up(self, client: Client, name: str) -> Source | None:
+        try:
+            return await source_of(client, self._options, await client.topic(name))
+        except KafkaError as error:
+            if error.code not in UNKNOWN_TOPIC:
+                raise
+            return None
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -179,14 +195,22 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         firsts: StreamOffsets = self._asked(lambda client: self._everywhere(client, look))
         return dict(firsts.offsets)
 
-    async def _everywhere(self, client: Client, look: Callable[[Client, Found], Any]) -> StreamOffsets:
+    async def _everywhere(
+        self, client: Client, look: Callable[[Client, Found], Any], *, may_be_absent: bool = True
+    ) -> StreamOffsets:
+        """Offsets of all topics; those that were deleted since the query began are left out."""
         offsets: dict[Place, int] = {}
         ids: dict[str, str] = {}
-        for found in await find_topics(client, self._options):
+        for found in await find_topics(client, self._options, may_be_absent=may_be_absent):
             name = found.topic.name
+            try:
+                seen = await look(client, found)
+            except KafkaError as error:
+                if may_be_absent and error.code in UNKNOWN_TOPIC:
+                    continue
+                raise
             ids[name] = str(found.topic.topic_id)
-            for partition, offset in (await look(client, found)).items():
-                offsets[Place(name, partition)] = offset
+            offsets.update((Place(name, partition), offset) for partition, offset in seen.items())
         return StreamOffsets(offsets, ids)
 
     def _asked(self, look: Callable[[Client], Any]) -> Any:

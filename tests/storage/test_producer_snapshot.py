@@ -1,7 +1,10 @@
 """Producer snapshots: Kafka's bytes, and the files beside the segments."""
 
+import asyncio
+import random
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka.protocol.types import Int16, Int32, Int64  # an independent writer of the same primitives
@@ -9,7 +12,12 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.records.batch import validate_produce
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
 from moldau.runtime import LocalDisk
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_config import LogConfig
 from moldau.storage.producer_snapshot import (
     CorruptSnapshotError,
     ProducerSnapshots,
@@ -17,6 +25,7 @@ from moldau.storage.producer_snapshot import (
     encode_producer_snapshot,
 )
 from moldau.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from moldau.storage.topic_partition import TopicPartition
 
 INT64 = st.integers(0, 2**63 - 1)
 INT32 = st.integers(0, 2**31 - 1)
@@ -139,3 +148,53 @@ def test_retention_and_truncation_drop_snapshots(tmp_path: Path) -> None:
     snapshots.remove_before(10)
     snapshots.remove_after(15)
     assert snapshots.offsets() == [10, 15]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_crash_leaves_a_whole_snapshot_or_the_one_before(new_box: Any, seed: int) -> None:
+    box = new_box()
+    box.disk.make_dirs("/t-0")
+    snapshots = ProducerSnapshots(box.disk, "/t-0")
+    snapshots.take(state_at(10, 10))
+    snapshots.take(state_at(20, 20), durably=False)
+    if seed % 2:
+        snapshots.make_durable()
+    box.disk.crash(random.Random(seed))
+    state = ProducerState(expiration_ms=1_000)
+    found = ProducerSnapshots(box.disk, "/t-0").load_latest(state, 0, 25, now_ms=600)
+    assert found == 20 if seed % 2 else found in (10, 20)
+    assert [entry.producer_id for entry in state] == [found]
+
+
+def open_log(box: Any) -> PartitionLog:
+    config = LogConfig(segment_bytes=200, retention_bytes=200, retention_ms=-1)
+    return PartitionLog.open(box.machine, "/t-0", TopicPartition("t", 0), config)
+
+
+def fill_segments(box: Any, log: PartitionLog) -> None:
+    """A segment for each of three producers."""
+    for producer_id in (7, 8, 9):
+        record = Record(0, box.clock.time_ms, None, bytes(90))
+        batch = build_batch([record], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
+    log.high_watermark = log.log_end_offset
+
+
+def test_producers_do_not_wait_for_a_snapshots_sync_when_a_segment_is_closed(box: Any) -> None:
+    log = open_log(box)
+    box.disk.failing_syncs = True
+    fill_segments(box, log)
+    box.disk.failing_syncs = False
+    asyncio.run(log.flush())
+    for offset in (1, 2):
+        path = log.producers.snapshots.path(offset)
+        decode_producer_snapshot(box.disk.durable[path].on_disk())
+
+
+def test_segments_do_not_go_before_the_snapshots_that_know_their_producers(box: Any) -> None:
+    log = open_log(box)
+    fill_segments(box, log)
+    assert log.delete_old_segments(box.clock.time_ms)
+    path = log.producers.snapshots.path(2)
+    known = decode_producer_snapshot(box.disk.durable[path].on_disk())
+    assert [entry.producer_id for entry in known] == [7, 8]

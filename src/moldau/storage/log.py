@@ -107,7 +107,8 @@ class PartitionLog(StagingLog):
         with self.guarded("rolling"):
             segments = self._segments
             if segments.active.size_bytes:
-                self.producers.write_snapshot(segments.end_offset)
+                # Producers wait for this: the flush of the closed segment makes it durable.
+                self.producers.write_snapshot(segments.end_offset, durably=False)
             segments.roll(segments.end_offset if base_offset is None else base_offset)
 
     def update_log_start_offset(self, offset: int) -> bool:
@@ -154,6 +155,7 @@ class PartitionLog(StagingLog):
             is_copied = self._config.remote_storage_enable and start_offset <= self.highest_copied_offset + 1
             if start_offset > self.log_start_offset and not is_copied:
                 self._move_start(start_offset)
+            self.producers.snapshots.make_durable()
             paths = segments.remove_first(count)
             self.producers.snapshots.remove_before(start_offset)
             return paths
@@ -165,6 +167,7 @@ class PartitionLog(StagingLog):
             count = segments.index_holding(self.log_start_offset)
             if not count:
                 return []
+            self.producers.snapshots.make_durable()
             self.producers.snapshots.remove_before(segments.segments[count].base_offset)
             return segments.remove_first(count)
 
@@ -247,7 +250,7 @@ class PartitionLog(StagingLog):
                 if up_to is not None:
                     end_offset = min(up_to, end_offset)
                 try:
-                    await self._segments.sync(self.flushed_offset, end_offset)
+                    await self._segments.sync(self.flushed_offset, end_offset, self.producers.snapshots.sync)
                 except OSError as error:
                     self.fail("syncing", error)
                 self._last_flush_ms = self._now_ms()
@@ -273,6 +276,7 @@ class PartitionLog(StagingLog):
         return self.flushed_offset >= offset and not self._segments.folder_changed
 
     def _flush_now(self) -> None:
+        self.producers.snapshots.sync()
         self._segments.sync_now(self.flushed_offset)
         self.flushed_offset = self.log_end_offset
 

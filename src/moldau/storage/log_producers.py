@@ -94,10 +94,10 @@ class LogProducers:
 
     # -- snapshots ----------------------------------------------------------------------------
 
-    def write_snapshot(self, end_offset: int) -> None:
-        """Write the state's snapshot at the log's end, durably."""
+    def write_snapshot(self, end_offset: int, *, durably: bool = True) -> None:
+        """Write the state's snapshot at the log's end."""
         self.state.advance_end(end_offset)
-        self.snapshots.take(self.state)
+        self.snapshots.take(self.state, durably=durably)
 
     # -- looking ------------------------------------------------------------------------------
 

@@ -6,7 +6,9 @@ delta of the last batch (int32), last timestamp, coordinator epoch (int32), firs
 transaction (-1 for none). Only the last batch of a producer survives a snapshot.
 """
 
+import contextlib
 from collections.abc import Iterable
+from itertools import count
 from struct import Struct
 
 from crc32c import crc32c
@@ -92,6 +94,9 @@ class ProducerSnapshots:
         self._disk = disk
         self.folder = folder
         self._last_offset: int | None = None
+        self._writes = count()
+        self._unsynced: set[tuple[int, int]] = set()
+        """Offsets of snapshots that a crash may take, with the number of the write that they wait for."""
 
     def path(self, offset: int) -> str:
         return f"{self.folder}/{segment_file(offset, PRODUCER_SNAPSHOT_SUFFIX)}"
@@ -101,13 +106,50 @@ class ProducerSnapshots:
         found = (base_offset_of(name, PRODUCER_SNAPSHOT_SUFFIX) for name in self._disk.list(self.folder))
         return sorted(offset for offset in found if offset is not None)
 
-    def take(self, state: ProducerState) -> int:
-        """Write a snapshot of ``state`` at its end offset, unless that one was the last; the offset."""
+    def take(self, state: ProducerState, *, durably: bool = True) -> int:
+        """Write a snapshot of ``state`` at its end offset, unless that one was the last; the offset.
+
+        Not ``durably``, it is so after :meth:`sync` and a sync of the folder; a crash before that leaves
+        none, or one whose checksum is wrong, and the state is rebuilt from the one before.
+        """
         offset = state.end_offset
         if offset != self._last_offset:
-            self._disk.write_atomically(self.path(offset), encode_producer_snapshot(state))
+            content = encode_producer_snapshot(state)
+            if durably:
+                self._disk.write_atomically(self.path(offset), content)
+            else:
+                self._write(self.path(offset), content)
+                self._unsynced.add((offset, next(self._writes)))
             self._last_offset = offset
+        elif durably:
+            self.make_durable()
         return offset
+
+    def _write(self, path: str, content: bytes) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, [content])
+        finally:
+            file.close()
+
+    def sync(self) -> None:
+        """Bring the content of what was not written durably to the disk; safe beside :meth:`take`."""
+        for written in sorted(self._unsynced):
+            # Meanwhile it may have been removed.
+            with contextlib.suppress(FileNotFoundError):
+                file = self._disk.open(self.path(written[0]))
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            self._unsynced.discard(written)
+
+    def make_durable(self) -> None:
+        """As :meth:`sync`, and their names too: before batches go from which they could be made again."""
+        if self._unsynced:
+            self.sync()
+            self._disk.sync_dir(self.folder)
 
     def load_latest(
         self, state: ProducerState, log_start_offset: int, log_end_offset: int, now_ms: int

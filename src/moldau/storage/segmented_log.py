@@ -1,6 +1,7 @@
 """A row of segments as one sequence of batches: the bytes of a partition log, without its meaning."""
 
 from bisect import bisect_right
+from collections.abc import Callable
 from operator import attrgetter
 
 from moldau.runtime.machine import Machine
@@ -220,11 +221,13 @@ class SegmentedLog:
 
     # -- durability ---------------------------------------------------------------------------
 
-    async def sync(self, from_offset: int, up_to: int) -> None:
+    async def sync(
+        self, from_offset: int, up_to: int, sync_beside: Callable[[], None] = lambda: None
+    ) -> None:
         """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
 
-        The oldest first. At: the one that was whole and durable may have been sealed since, which completed
-        its indexes.
+        The oldest first, behind ``sync_beside``, which is called on the worker. At: the one that was whole
+        and durable may have been sealed since, which completed its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]
@@ -233,7 +236,7 @@ class SegmentedLog:
         folder_changed, self.folder_changed = self.folder_changed, False
         self._syncs_running += 1
         try:
-            await self._machine.workers.run(self._sync_all, segments, folder_changed)
+            await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside)
         finally:
             self._syncs_running -= 1
             if not self._syncs_running:
@@ -241,7 +244,13 @@ class SegmentedLog:
                     segment.abandon()
                 self._released.clear()
 
-    def _sync_all(self, segments: list[Segment], folder_changed: bool) -> None:
+    def _sync_all(
+        self,
+        segments: list[Segment],
+        folder_changed: bool,
+        sync_beside: Callable[[], None] = lambda: None,
+    ) -> None:
+        sync_beside()
         for segment in segments:
             segment.sync()
         if folder_changed:

@@ -1,5 +1,6 @@
 """Exports are exactly once: killed at every step, repeated, by two drivers at once. No Spark is needed."""
 
+import dataclasses
 import functools
 import os
 import pathlib
@@ -13,9 +14,9 @@ pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]
 pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
 
 import pyarrow.parquet as pq
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from exporting import Killed, dying_after, run_here
+from exporting import FORMATS, Killed, dying_after, run_here
 
 import moldau.testing
 from moldau.client.errors import ToolError
@@ -198,6 +199,37 @@ def test_progress_of_an_iceberg_table_outlives_its_snapshots(
     assert table.properties[OFFSETS_PROPERTY] == f'{{"0": {RECORDS}, "1": {RECORDS}}}'
     assert export_once(job, run_here).files == []
     assert values(job) == list(range(2 * RECORDS))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_round_without_a_record_moves_on(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
+) -> None:
+    """Deleted before the round, or while it runs: the offsets are behind the table then, and are no lag."""
+
+    def delete(offset: int) -> None:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        places = [TopicPartition(topic, partition, offset) for partition in range(2)]
+        for done in admin.delete_records(places).values():
+            done.result(10)
+
+    def deleting(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        delete(15)
+        return run_here(function, units)
+
+    job = dataclasses.replace(job_of(node, topic, tmp_path, kind), may_lose=True)
+    produce(node, topic, 10)
+    assert export_once(job, run_here).lag_records == 0
+    produce(node, topic, 10, 10)
+    delete(10)
+    assert export_once(job, run_here).lag_records == 0
+    produce(node, topic, 10, 20)
+    done = export_once(job, deleting)
+    assert (done.records, done.lag_records) == (0, 0)
+    # Nobody who forbids losses is told of these again.
+    produce(node, topic, 10, 30)
+    assert export_once(dataclasses.replace(job, may_lose=False), run_here).records == 10
+    assert values(job) == [*range(10), *range(30, 40)]
 
 
 def test_a_folder_belongs_to_one_topic(node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.progress import Covered, Span, parse_offsets, render_offsets
@@ -74,18 +74,15 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
     table = found or _new_table(catalog, topic, values, bounds.topic_id)
     dead_letters = ".".join(dead_letters_name(topic))
     if not ranges:
-        if after != covered and request.find_starts is not None:
-            _begin(table, after)
+        if after != covered and (covered or request.find_starts is not None):
+            _move_on(table, after)
             covered = after
         return Outcome([], covered, dead_letters)
     if old is not None and old != values:
         _add_columns(table, values)
     folders = _folder(table), _dead_letters_folder(table)
     written = request.run(AttemptUnits(request.source, *folders, values), units)
-    filled = [file for file in written if file.records or file.dead]
-    if not filled:
-        # Nothing but markers and holes: to move on without a snapshot would not exclude another driver.
-        return Outcome([], covered, dead_letters)
+    filled = [file for file in written if file.records or file.dead]  # there may be markers and holes alone
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
     return Outcome(filled, after, dead_letters)
@@ -197,14 +194,18 @@ def _dead_letters_folder(table: Table) -> TableFolder:
     return TableFolder(f"{table.location().rstrip('/')}{DEAD_LETTERS_SUFFIX}/data", dict(table.io.properties))
 
 
-def _begin(table: Table, covered: Covered) -> None:
-    """Write down where the table begins, before there is anything to be in it."""
+def _move_on(table: Table, covered: Covered) -> None:
+    """Write down where the table begins, or goes on behind what was deleted, when nothing is to be read."""
     progress = _progress(covered)
     with _refusable(table), table.transaction() as change:
         change.set_properties(progress)
-        # Properties alone would overwrite another driver's: only a snapshot, an empty one here, excludes it.
-        with change.update_snapshot(snapshot_properties=progress).fast_append():
-            pass
+        _append_nothing(change, progress)
+
+
+def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
+    """Properties alone would overwrite another driver's: only a snapshot, an empty one here, excludes it."""
+    with change.update_snapshot(snapshot_properties=summary).fast_append():
+        pass
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
@@ -229,15 +230,17 @@ def _commit(table: Table, written: list[Written], progress: dict[str, str], *, r
         "files": [file.dead.path for file in written if file.dead],
         "replaces": replaces,
     }
-    # A round of nothing but dead letters takes an empty file: only a snapshot excludes another driver.
-    files = [file.path for file in written if file.records] or [written[0].path]
+    files = [file.path for file in written if file.records]
     summary = {**progress, BATCH_PROPERTY: batch_id}
     stored = {name: value for name, value in summary.items() if name != RANGES_PROPERTY}
     with _refusable(table), table.transaction() as change:
         change.set_properties({**stored, DEAD_LETTERS_PROPERTY: json.dumps(dead)})
-        change.add_files(
-            [_uri(path) for path in files], snapshot_properties=summary, check_duplicate_files=False
-        )
+        if files:
+            change.add_files(
+                [_uri(path) for path in files], snapshot_properties=summary, check_duplicate_files=False
+            )
+        else:
+            _append_nothing(change, summary)
 
 
 def _uri(path: str) -> str:

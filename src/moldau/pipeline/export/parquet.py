@@ -132,7 +132,8 @@ def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
         ranges, after = request.next_round(covered, bounds)
         units = request.units(ranges)
         values = request.format_of(None if last is None else last.values, units, folder.path)
-        if not ranges and (not after or after == covered or request.find_starts is None):
+        is_begun = bool(covered) or request.find_starts is not None
+        if not ranges and (not after or after == covered or not is_begun):
             return Outcome(written, covered, folder.dead_letters)
         plan = Plan(
             number=1 if last is None else last.number + 1,

@@ -210,6 +210,14 @@ def test_latency_has_the_percentiles_that_were_asked_for() -> None:
         ("file://host/path", {}, "write file:///absolute/path"),
         ("s3://bucket", {"no.such.option": "1"}, "no_such_option"),
         ("az://container/p", {}, "Account must be specified"),
+        ("s3://[/p", {}, "diskless.storage.url 's3://[/p'"),
+        ("s3://127.0.0.1:9000/bucket", {}, "'127.0.0.1:9000' is no bucket"),
+        *(
+            ("s3://bucket", {"endpoint": endpoint}, f"endpoint {endpoint!r} is no address")
+            for endpoint in ("nonsense", "127.0.0.1:9000", "http://", "http://host:99999", "http://a b")
+        ),
+        ("s3://bucket", {"region": "eu west"}, "region 'eu west' is not the name of a region"),
+        ("gs://bucket", {"proxy.url": "here"}, "proxy_url 'here' is no address"),
     ],
 )
 def test_a_bad_url_or_option_is_one_clear_line(url: str, options: dict[str, str], said: str) -> None:

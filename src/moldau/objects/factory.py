@@ -65,7 +65,10 @@ def open_storage(
 
 def open_by_url(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
     """The default maker: ``file:///path``, ``memory://``, and the rest through obstore."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise StorageError(f"diskless.storage.url {url!r}: {error}", transient=False) from error
     if parts.scheme == "memory":
         return MemoryStorage(machine.clock)
     if parts.scheme == "file":
@@ -74,6 +77,12 @@ def open_by_url(url: str, options: Mapping[str, str], machine: Machine) -> Objec
             raise StorageError(f"diskless.storage.url {url}: write file:///absolute/path", transient=False)
         return FileStorage(machine, path)
     if parts.scheme in _OBSTORE_SCHEMES and parts.netloc:
+        if parts.scheme != "https" and ":" in parts.netloc:
+            raise StorageError(
+                f"diskless.storage.url {url!r}: {parts.netloc!r} is no bucket; a server's address belongs to"
+                " diskless.storage.endpoint",
+                transient=False,
+            )
         return open_obstore(url, options)
     raise StorageError(
         f"diskless.storage.url {url!r}: not one of s3://bucket/prefix, gs://bucket/prefix,"

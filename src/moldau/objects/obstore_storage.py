@@ -4,6 +4,7 @@ obstore runs on threads of its own and takes a contiguous view without copying i
 off: :class:`moldau.objects.retrying.RetryingStorage` sees and counts every attempt.
 """
 
+import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -49,6 +50,8 @@ _CLIENT_OPTIONS = frozenset(
 )
 _FLAGS = {"true": True, "false": False}
 _S3_SCHEMES = ("s3", "s3a")
+_WEB_SCHEMES = ("http", "https", "socks5", "socks5h")
+_REGION = re.compile(r"[A-Za-z0-9-]+")
 
 
 class ObstoreStorage:
@@ -136,6 +139,7 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
     :class:`StorageError` naming what is wrong.
     """
     config, client_options = _split(options)
+    _check_addresses({**config, **client_options})
     if urlsplit(url).scheme in _S3_SCHEMES:
         _default_s3(config, client_options)
     name = url.split("?", 1)[0]
@@ -167,6 +171,29 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
         else:
             config[key] = value
     return config, client_options
+
+
+def _check_addresses(options: Mapping[str, Any]) -> None:
+    """Refuse what could be no address: object_store ends its thread over one, with a stack for a message."""
+    for key, value in options.items():
+        if key.endswith("region") and not _REGION.fullmatch(str(value)):
+            raise StorageError(
+                f"diskless.storage {key} {value!r} is not the name of a region", transient=False
+            )
+        if key.endswith(("endpoint", "url")) and not _is_web_address(str(value)):
+            raise StorageError(
+                f"diskless.storage {key} {value!r} is no address: write http://host:port or https://host",
+                transient=False,
+            )
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        _ = parts.port  # raises when it cannot be one
+    except ValueError:
+        return False
+    return parts.scheme in _WEB_SCHEMES and bool(parts.hostname) and not re.search(r"\s", text)
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from moldau.diskless.cacher import Cacher, CacherSettings
 from moldau.diskless.cold_reads import ColdReads, ColdReadSettings
 from moldau.diskless.object_reads import ObjectReads
 from moldau.diskless.offset_lookup import OffsetLookup
+from moldau.diskless.own_commits import OwnRun
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
@@ -295,15 +296,28 @@ class ReadingBroker:
         await self.memory.upload(object_key, content, len(content))
         if own or at_once:
             self.recent.put(object_key, content, len(content))
-        if at_once:
-            for one in {row[0] for row in rows}:
-                run = [
-                    found for found in self.coordinator.create(one).batches if found.object_key == object_key
-                ]
-                end = run[-1].byte_offset + run[-1].size_bytes
-                self.cacher.take_own(one, run, memoryview(content)[run[0].byte_offset : end])
+        promised = (
+            self._promised(object_key, memoryview(content), {row[0] for row in rows}) if at_once else []
+        )
         self.coordinator.committed()
+        for run in promised:
+            write = self.cacher.begin(run)
+            if write is not None:
+                await asyncio.sleep(0)
+                write.run()
+                await asyncio.sleep(0)
+                self.cacher.end(run, write)
+            self.cacher.over(run)
         return object_key
+
+    def _promised(self, object_key: str, content: memoryview, keys: set[PartitionKey]) -> list[OwnRun]:
+        runs: list[OwnRun] = []
+        for key in keys:
+            found = [one for one in self.coordinator.create(key).batches if one.object_key == object_key]
+            end = found[-1].byte_offset + found[-1].size_bytes
+            if self.cacher.promise(key, found):
+                runs.append(OwnRun(key, found, content[found[0].byte_offset : end]))
+        return runs
 
     def gets(self) -> int:
         """Requests to the store so far, of all kinds of readers."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
-from moldau.diskless.arenas import ArenaPool
+from moldau.diskless.arenas import Arena, ArenaPool
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.records import BatchHeader
 from moldau.replication.partition import PartitionKey
@@ -153,7 +153,7 @@ class BufferedBatch(Generic[T]):
 class BuiltObject(Generic[T]):
     """A whole object in ``arena[:size_bytes]``, and its batches in the order of its bytes."""
 
-    arena: bytearray
+    arena: Arena
     size_bytes: int
     runs: Sequence[Sequence[BufferedBatch[T]]]
     """By partition."""
@@ -220,7 +220,7 @@ class WalBuffer(Generic[T]):
         assert end == size
         return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
 
-    def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> bytearray:
+    def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> Arena:
         """The batches in this order at the begin of an arena with room for ``size`` bytes."""
         is_small = size * SMALL_SHARE < self._pool.arena_size_bytes
         in_order = all(left.position < right.position for left, right in pairwise(ordered))
@@ -228,7 +228,7 @@ class WalBuffer(Generic[T]):
             for batch in ordered:
                 batch.byte_offset = batch.position
             return self._arena
-        arena = bytearray(size) if is_small else self._pool.acquire(size)
+        arena: Arena = bytearray(size) if is_small else self._pool.acquire(size)
         # Byte arrays assign to and from views without a copy in between.
         source, target = memoryview(self._arena), memoryview(arena)
         offset = 0

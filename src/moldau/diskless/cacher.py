@@ -26,7 +26,8 @@ from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.cache_bound import CacheBound
 from moldau.diskless.follow_lane import FollowLane, LaneSettings
 from moldau.diskless.object_reads import ObjectReads, RecentObjects
-from moldau.diskless.partition_cache import PartitionCache, Scratch
+from moldau.diskless.own_commits import OwnRun
+from moldau.diskless.partition_cache import UNKNOWN, PartitionCache, Scratch
 from moldau.diskless.read_meters import ReadMeters
 from moldau.diskless.read_round import Batches
 from moldau.metrics import Meters
@@ -35,6 +36,7 @@ from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.log_aside import AsideWrite
 
 logger = logging.getLogger(__name__)
 
@@ -223,21 +225,54 @@ class Cacher:
         size_bytes = sum(len(view) for _, view in batches)
         return self._take(cache, size_bytes, lambda: cache.append(batches, self._scratch))
 
-    def take_own(self, key: PartitionKey, run: Sequence[BatchCoordinate], content: memoryview) -> bool:
-        """The :class:`moldau.diskless.own_commits.RunTaker`."""
+    # -- this broker's own commits (moldau.diskless.own_commits.RunTaker) -------------------------
+
+    def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
         cache = self._caches.get(key)
         if cache is None:
             return True
-        if not (cache.is_at_tail and cache.is_usable and cache.local_end_offset == run[0].base_offset):
+        end = cache.promised_offset if cache.is_promised else cache.local_end_offset
+        if not (cache.is_at_tail and cache.is_usable and end == batches[0].base_offset):
             return False
         if self._lane(self._tails, cache.coordinator_id).is_reading(cache):
             return False
-        cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=run[-1].last_offset + 1)
-        if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run):
-            start = run[0].byte_offset
-            views = [content[one.byte_offset - start :][: one.size_bytes] for one in run]
-            return self.take(cache, list(zip(run, views, strict=True)))
-        return self._take(cache, len(content), lambda: cache.append_own(run, content))
+        cache.promised_offset = batches[-1].last_offset + 1
+        cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=cache.promised_offset)
+        return True
+
+    def begin(self, run: OwnRun) -> AsideWrite | None:
+        cache = self._caches.get(run.key)
+        first = run.batches[0]
+        if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
+            return None
+        if cache.promised_offset <= run.batches[-1].last_offset:
+            return None  # a run before this one could not be appended, and the lane has seen to it
+        if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
+            start = first.byte_offset
+            views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]
+            self.take(cache, list(zip(run.batches, views, strict=True)))
+            return None
+        writes: list[AsideWrite | None] = []
+        self._take(cache, len(run.content), lambda: writes.append(cache.begin_own(run.batches, run.content)))
+        return writes[0] if writes else None
+
+    def end(self, run: OwnRun, write: AsideWrite) -> None:
+        cache = self._caches.get(run.key)
+        if cache is None or cache.log is not write.log:
+            write.log.end_aside(write)
+        else:
+            self._take(cache, 0, lambda: cache.end_own(write))
+
+    def over(self, run: OwnRun) -> bool:
+        cache = self._caches.get(run.key)
+        if cache is None:
+            return True
+        end = run.batches[-1].last_offset + 1
+        is_cached = cache.local_end_offset >= end
+        if cache.promised_offset == end or not is_cached:
+            cache.promised_offset = UNKNOWN
+            self._lane(self._tails, cache.coordinator_id).look_again()
+        return is_cached
 
     def _take(self, cache: PartitionCache, size_bytes: int, append: Callable[[], None]) -> bool:
         before = cache.local_end_offset

@@ -80,7 +80,6 @@ class CommitQueue:
                 share.file.is_uncertain = True
                 _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
             self._shares.popleft()
-            share.is_done = True
             self._on_done(share)
         self._task = None
 

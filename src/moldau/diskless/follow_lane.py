@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 _FIRST_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
+_LOOK_AGAIN_S: Final = 0.02
 
 
 class BatchFinder(Protocol):
@@ -83,6 +84,11 @@ class Member:
     backoff_s: float = 0.0
     asked_offset: int = -1
 
+    @property
+    def may_be_asked_for(self) -> bool:
+        """Whether nothing is on its way into the cache."""
+        return not (self.is_busy or self.is_resting or self.cache.is_promised)
+
     def back_off(self) -> float:
         """Wait, longer each time in a row, before the next try; how long."""
         self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
@@ -113,6 +119,7 @@ class FollowLane:
         self._slow: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._failures = 0
+        self._nudge: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._members)
@@ -132,6 +139,19 @@ class FollowLane:
         """Whether batches of the partition are on their way into its cache."""
         member = self._members.get(cache.partition_id)
         return member is not None and member.is_busy
+
+    def look_again(self) -> None:
+        """Soon, ask for those, too, whose caches are promised nothing any more.
+
+        Not at once: where this broker's own commits follow one another, each question would find what has
+        been promised again.
+        """
+        if self._nudge is None:
+            self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
+
+    def _look(self) -> None:
+        self._nudge = None
+        self._changed.set()
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -153,6 +173,8 @@ class FollowLane:
                     logger.exception("following the coordinator failed; it will be tried again")
                     await self._pause(None)
         finally:
+            if self._nudge is not None:
+                self._nudge.cancel()
             slow = list(self._slow)
             for task in slow:
                 task.cancel()
@@ -160,7 +182,7 @@ class FollowLane:
 
     def _ready(self) -> list[Member]:
         """Who is to be asked for now, another one first each time."""
-        ready = [member for member in self._members.values() if not (member.is_busy or member.is_resting)]
+        ready = [member for member in self._members.values() if member.may_be_asked_for]
         self._turn += 1
         start = self._turn % len(ready) if ready else 0
         turned = ready[start:] + ready[:start]
@@ -207,7 +229,7 @@ class FollowLane:
         left_bytes = self._settings.max_bytes
         for partition in found:
             member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
-            if member is None or member.is_busy or member.cache.is_closed:
+            if member is None or member.is_busy or member.cache.is_closed or member.cache.is_promised:
                 continue
             if not self._is_answer(member, partition):
                 continue
@@ -243,6 +265,8 @@ class FollowLane:
         return False
 
     async def _read(self, wanted: list[tuple[Member, Sequence[BatchCoordinate]]]) -> None:
+        # Since they were judged, others of this broker's own may have been promised.
+        wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
 
         def deliver(number: int, batches: Batches) -> None:

@@ -1,58 +1,170 @@
 """What this broker has committed goes from its memory into its own cache, without asking or reading anybody.
 
-A cache takes a run when it follows the tail, reads nothing just now, and ends where the run begins. One
-that does not take it finds the same batches at the coordinator, as those of other brokers.
+The driver's contract. When a file's batches have their offsets, and before anybody else can act on it, each
+cache is asked whether it will take its run: it does when it follows the tail, reads nothing just now, and
+ends where the run begins. Such a *promise* keeps everybody else from appending to that cache. A worker thread
+writes the runs of a file, one file of a coordinator after the other; then they are in the cache, and the
+promises are over. Producers are answered meanwhile. A cache that takes no run, or has lost what it ended
+with, finds the same batches at the coordinator, as those of other brokers.
 """
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.wal_file import Batch, FileShare
 from moldau.replication.partition import PartitionKey
-from moldau.runtime import ErrorCode
+from moldau.runtime import ErrorCode, Workers
+from moldau.storage.log_aside import AsideWrite
 
-__all__ = ["OwnCommits", "RunTaker"]
+__all__ = ["OwnCommits", "OwnRun", "RunTaker"]
+
+_log = logging.getLogger(__name__)
+
+
+class OwnRun(NamedTuple):
+    """Batches of a partition that lie one behind the other, in memory that may be changed on the way."""
+
+    key: PartitionKey
+    batches: Sequence[BatchCoordinate]
+    content: memoryview
 
 
 class RunTaker(Protocol):
     """The cacher, as far as it takes what nobody had to find for it."""
 
-    def take_own(self, key: PartitionKey, run: Sequence[BatchCoordinate], content: memoryview) -> bool:
-        """Append batches that lie one behind the other in ``content``, which may be changed on the way.
+    def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
+        """Whether the partition's cache will take these batches, and from now on others only behind them.
 
-        False when the partition's cache cannot take them now; true also when there is none.
+        True also when there is no such cache. The promise ends with :meth:`over`.
         """
+        ...
+
+    def begin(self, run: OwnRun) -> AsideWrite | None:
+        """Begin to append what was promised; ``None`` when there is nothing to write (any more)."""
+        ...
+
+    def end(self, run: OwnRun, write: AsideWrite) -> None:
+        """It was written: append it."""
+        ...
+
+    def over(self, run: OwnRun) -> bool:
+        """The promise is over; whether the cache has the batches."""
         ...
 
 
 class OwnCommits:
     """Told of each share of a file that was committed; the file is dropped when nobody needs it here."""
 
-    def __init__(self, recent: RecentObjects, taker: RunTaker) -> None:
+    def __init__(self, recent: RecentObjects, taker: RunTaker, workers: Workers) -> None:
         self._recent = recent
         self._taker = taker
+        self._workers = workers
+        self._waiting: dict[int, deque[tuple[FileShare, list[OwnRun], Callable[[FileShare], None]]]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
 
-    def committed(self, share: FileShare) -> None:
-        """Give the share's batches to the caches."""
+    def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
+        """Give the share's batches to the caches; ``on_over`` is called when they need its bytes no more."""
+        runs: list[OwnRun] = []
+        try:
+            self._promise(share, runs)
+        except Exception:
+            # The cacher will find the batches at the coordinator; the commits behind must go on.
+            _log.exception("%s could not be cached at once", share.file.key)
+            share.is_cached = False
+        if not runs:
+            on_over(share)
+            return
+        coordinator_id = share.coordinator_id
+        self._waiting.setdefault(coordinator_id, deque()).append((share, runs, on_over))
+        if coordinator_id not in self._tasks:
+            self._tasks[coordinator_id] = asyncio.get_running_loop().create_task(
+                self._keep_all(coordinator_id), name=f"own commits to coordinator {coordinator_id}"
+            )
+
+    def _promise(self, share: FileShare, runs: list[OwnRun]) -> None:
         content = self._recent.writable(share.file.key)
+        share.is_cached = content is not None
         if content is None:
             return
-        share.is_cached = True
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
-            for run in _runs(share.file.key, pairs):
-                first, last = run[0], run[-1]
-                span = content[first.byte_offset : last.byte_offset + last.size_bytes]
-                if not self._taker.take_own(key, run, span):
+            for batches in _runs(share.file.key, pairs):
+                if not self._taker.promise(key, batches):
                     share.is_cached = False
                     break
+                first, last = batches[0], batches[-1]
+                span = content[first.byte_offset : last.byte_offset + last.size_bytes]
+                runs.append(OwnRun(key, batches, span))
 
     def finished(self, shares: Sequence[FileShare]) -> None:
         """All of a file's shares are done."""
         if shares and all(share.is_cached or not share.outcomes for share in shares):
             self._recent.discard(shares[0].file.key)
+
+    async def drain(self) -> None:
+        """Return when all that was committed before is cached, or will not be."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+
+    async def stop(self) -> None:
+        """Cache nothing more than what is being written."""
+        for waiting in self._waiting.values():
+            waiting.clear()
+        await self.drain()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def _keep_all(self, coordinator_id: int) -> None:
+        waiting = self._waiting[coordinator_id]
+        try:
+            while waiting:
+                await self._keep_next(waiting)
+        finally:
+            del self._tasks[coordinator_id]
+
+    async def _keep_next(
+        self, waiting: deque[tuple[FileShare, list[OwnRun], Callable[[FileShare], None]]]
+    ) -> None:
+        share, runs, on_over = waiting.popleft()
+        try:
+            await self._keep(runs)
+        except Exception:
+            _log.exception("%s could not be cached", share.file.key)
+        finally:
+            for run in runs:
+                share.is_cached = self._taker.over(run) and share.is_cached
+        # Whoever drops the object gives its memory back, which nobody may look at then.
+        runs.clear()
+        on_over(share)
+
+    async def _keep(self, runs: list[OwnRun]) -> None:
+        rest = deque(runs)
+        while rest:
+            # Of a log one write at a time.
+            together: dict[PartitionKey, OwnRun] = {}
+            while rest and rest[0].key not in together:
+                together[rest[0].key] = rest.popleft()
+            writes: list[tuple[OwnRun, AsideWrite]] = []
+            try:
+                for run in together.values():
+                    write = self._taker.begin(run)
+                    if write is not None:
+                        writes.append((run, write))
+                if writes:
+                    await self._workers.run(_write_all, [write for _, write in writes])
+            finally:
+                for run, write in writes:
+                    self._taker.end(run, write)
+
+
+def _write_all(writes: list[AsideWrite]) -> None:
+    for write in writes:
+        write.run()
 
 
 def _runs(

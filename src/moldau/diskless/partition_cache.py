@@ -15,6 +15,7 @@ from moldau.records.batch import set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import PartitionKey
 from moldau.storage.log import PartitionLog
+from moldau.storage.log_aside import AsideWrite
 
 UNKNOWN: Final = -1
 _WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -50,6 +51,9 @@ class PartitionCache:
         self.is_stuck = False
         """The batch at the local end cannot be cached: its object is gone, or its bytes are not what was
         committed. Who reads there is not to wait for it but to be told."""
+        self.promised_offset = UNKNOWN
+        """Up to here this broker's own batches are on their way from the local end on, so that nobody else
+        appends; unknown when none are. See :mod:`moldau.diskless.own_commits`."""
         self._on_known: list[Callable[[], None]] = []
 
     @property
@@ -120,15 +124,31 @@ class PartitionCache:
             self._append_some(batches[position : position + count], scratch)
             position += count
 
-    def append_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> None:
-        """Append batches that this broker checked when it took them, and holds in ``content`` one behind
-        the other; they are finished there. Raises as :meth:`append`.
+    @property
+    def is_promised(self) -> bool:
+        """Whether batches are on their way that only this broker's own commits may append."""
+        return self.promised_offset >= 0
+
+    def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
+        """Begin to append batches that this broker checked when it took them, and holds in ``content`` one
+        behind the other; they are finished there. Raises as :meth:`append`.
+
+        ``None``: they are appended already. Else :meth:`end_own` follows when the write is done.
         """
         position = 0
         for coordinate in run:
             set_base_offset_and_epoch(content, position, coordinate.base_offset, LEADER_EPOCH)
             position += coordinate.size_bytes
-        self._to_log(content)
+        write = self.log.begin_aside(content)
+        if write is None:
+            self._to_log(content)
+        return write
+
+    def end_own(self, write: AsideWrite) -> None:
+        """Take what was written into the log, unless it was dropped meanwhile. Raises as :meth:`append`."""
+        if self.log.end_aside(write):
+            self.log.high_watermark = self.log.log_end_offset
+            self.is_stuck = False
 
     def _to_log(self, batches: memoryview) -> None:
         self.log.append_as_follower(batches)
@@ -173,6 +193,8 @@ class PartitionCache:
         log = self.log
         segments = log.segments.segments
         if len(segments) == 1:
+            if self.is_promised:
+                return []  # its only segment is being written to
             log.roll()
         log.update_log_start_offset(log.segments.segments[1].base_offset)
         return log.delete_segments_before_start()

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from moldau.diskless.arenas import Arena
+
 __all__ = ["RecentObjects"]
 
 
@@ -13,17 +15,17 @@ class RecentObjects:
     them. Views that were handed out stay valid for as long as they are held.
     """
 
-    def __init__(self, max_bytes: int, on_evicted: Callable[[bytearray], None] = lambda arena: None) -> None:
+    def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
         """``on_evicted`` is given the memory of an object that was dropped."""
         self._max_bytes = max_bytes
         self._on_evicted = on_evicted
-        self._objects: dict[str, tuple[bytearray, int]] = {}
+        self._objects: dict[str, tuple[Arena, int]] = {}
         self._uncommitted: set[str] = set()
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
 
-    def put(self, key: str, arena: bytearray, size_bytes: int, *, is_committed: bool = True) -> None:
+    def put(self, key: str, arena: Arena, size_bytes: int, *, is_committed: bool = True) -> None:
         """Keep the first ``size_bytes`` bytes of ``arena``; what it holds in memory is the whole arena."""
         self.discard(key)
         self._objects[key] = (arena, size_bytes)

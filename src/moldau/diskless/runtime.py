@@ -122,7 +122,7 @@ class DisklessRuntime:
         self.cacher = Cacher(
             self._machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher
         )
-        self.writer.own_commits = OwnCommits(recent, self.cacher)
+        self.writer.own_commits = OwnCommits(recent, self.cacher, self._machine.workers)
         cold_meters = ColdReadMeters(meters)
         reads = ObjectReads(self.storage, recent, ByteBudget(settings.cold_reads.budget_bytes), cold_meters)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads)

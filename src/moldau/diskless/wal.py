@@ -20,6 +20,7 @@ footer repeats.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from mmap import mmap
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
@@ -116,7 +117,7 @@ def footer_size_bytes(run_count: int, batch_count: int) -> int:
 
 
 def write_tail(
-    target: bytearray | memoryview,
+    target: bytearray | memoryview | mmap,
     data_size_bytes: int,
     runs: Sequence[tuple[UUID, int, int, Sequence[BatchHeader]]],
     *,

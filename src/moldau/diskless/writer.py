@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moldau.config.settings import Settings
-from moldau.diskless.arenas import ArenaPool
+from moldau.diskless.arenas import ArenaPool, new_arena
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.committer import CommitQueue
@@ -94,6 +94,7 @@ class DisklessWriter:
         self._coordinator = coordinator
         self._clock = machine.clock
         self._entropy = machine.entropy
+        self._workers = machine.workers
         self._broker_id = broker_id
         self._loop = asyncio.get_running_loop()
         self._buffer: WalBuffer[Waiter] | None = None
@@ -108,6 +109,7 @@ class DisklessWriter:
         self._gaps = SequenceGaps()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
+        self._is_making_arenas = False
         self._buffered_bytes = 0
         self._under_way = 0
         """Batches in files that are not finished."""
@@ -244,6 +246,18 @@ class DisklessWriter:
             return
         self._to_upload.append(file)
         self._start_uploads()
+        if reason is CloseReason.FULL and self._pool.is_low and not self._is_making_arenas:
+            self._is_making_arenas = True
+            self._run(self._make_arenas(), "diskless arenas")
+
+    async def _make_arenas(self) -> None:
+        """Under full load, have a worker make the memory that the next buffers will need."""
+        pool = self._pool
+        try:
+            while pool.is_low:
+                pool.release(await self._workers.run(new_arena, pool.arena_size_bytes))
+        finally:
+            self._is_making_arenas = False
 
     def _share_out(self, file: WalFile) -> None:
         """Queue the file at its coordinators: from here on its place in their order is fixed."""
@@ -335,13 +349,15 @@ class DisklessWriter:
     # Finishing ------------------------------------------------------------------------------------
 
     def _share_done(self, share: FileShare) -> None:
+        """Its producers have their answers; now the broker's own cache gets the batches."""
+        if self.own_commits is None or not share.outcomes:
+            self._share_over(share)
+        else:
+            self.own_commits.committed(share, self._share_over)
+
+    def _share_over(self, share: FileShare) -> None:
         file = share.file
-        if self.own_commits is not None and share.outcomes:
-            try:
-                self.own_commits.committed(share)
-            except Exception:
-                # The cacher will find the batches at the coordinator; the commits behind must go on.
-                _log.exception("%s could not be cached at once", file.key)
+        share.is_done = True
         if file.is_done:
             if self.own_commits is not None:
                 self.own_commits.finished(file.shares)
@@ -390,6 +406,8 @@ class DisklessWriter:
                 await self.flush()
                 while self._tasks:
                     await asyncio.wait(set(self._tasks))
+                if self.own_commits is not None:
+                    await self.own_commits.drain()
         except TimeoutError:
             _log.warning("%d objects were given up at shutdown", len(self._files))
         self._to_upload.clear()
@@ -398,6 +416,8 @@ class DisklessWriter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for queue in self._queues.values():
             await queue.stop()
+        if self.own_commits is not None:
+            await self.own_commits.stop()
         for file in list(self._files):
             self._drop(file)
         self.recent.clear()

@@ -67,6 +67,7 @@ class DisklessKind:
             retention_bytes=-1,
             cleanup_delete=False,
             cleanup_compact=False,
+            is_cache=True,
         )
 
     def take_role(self, partition: Partition, topic: Topic) -> None:

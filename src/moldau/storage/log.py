@@ -11,13 +11,13 @@ file holds past the last success is unknown until the log is opened (and recover
 
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult, TimestampOffset
-from moldau.storage.log_staging import StagingLog
+from moldau.storage.log_aside import AsideLog
 from moldau.storage.retention import retention_due
 from moldau.storage.segment import Segment
 from moldau.storage.timestamp_search import find_max_timestamp, find_timestamp
 
 
-class PartitionLog(StagingLog):
+class PartitionLog(AsideLog):
     """The log of one partition on one disk; made by :meth:`open`."""
 
     # -- reading ------------------------------------------------------------------------------

@@ -105,10 +105,23 @@ class AppendingLog(LogState):
         view: memoryview,
     ) -> None:
         """Write batches, then account for them; nothing is changed when the write fails."""
-        segments = self._segments
-        active = segments.active
+        active = self._segments.active
         try:
             position = active.write(buffers, size_bytes)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                active.file.truncate(active.size_bytes)
+            self.fail("appending to", error)
+        self._account(position, headers, first_offset, view)
+
+    def _account(
+        self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview
+    ) -> None:
+        """The batches of ``headers``, which are ``view``, lie at ``position`` of the active segment."""
+        segments = self._segments
+        active = segments.active
+        begin = position
+        try:
             offset = first_offset
             for header in headers:
                 last_offset = offset + header[6]
@@ -117,7 +130,7 @@ class AppendingLog(LogState):
                 if header[9] >= 0 and not header[5] & CONTROL_BIT:
                     self.producers.state.apply(header, offset, header[8])
                 elif header[9] >= 0:
-                    start = position + size_bytes - active.size_bytes
+                    start = position - begin
                     aborted = self.producers.appended(header, offset, view[start : start + batch_size_bytes])
                     if aborted is not None:
                         active.transaction_index.append(aborted)

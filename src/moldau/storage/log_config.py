@@ -41,6 +41,9 @@ class LogConfig:
     local_retention_ms: int = -1
     """What -2 stands for is resolved, here and in ``local_retention_bytes``."""
     local_retention_bytes: int = -1
+    is_cache: bool = False
+    """What the log holds can be had again. It has one epoch for ever, which its first batch tells: that is
+    not written down, and no append waits for it to be on the disk."""
 
     @property
     def copies_to_remote(self) -> bool:

@@ -195,7 +195,9 @@ class LogState:
         self._last_epoch = epoch
 
     def _save_epochs(self) -> None:
-        if self.leader_epochs.entries != self._saved_epochs and not self._epochs_are_lost:
+        if self._epochs_are_lost or self._config.is_cache:
+            return
+        if self.leader_epochs.entries != self._saved_epochs:
             self._epoch_file.save(self.leader_epochs)
             self._saved_epochs = self.leader_epochs.entries
 

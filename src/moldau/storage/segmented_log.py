@@ -31,7 +31,7 @@ class SegmentedLog:
         self.sealed_size_bytes = 0
         # Files of an earlier life may have been made and never synced by name.
         self.folder_changed = True
-        self._syncs_running = 0
+        self._holders = 0
         self._released: list[Segment] = []
 
     @property
@@ -213,11 +213,21 @@ class SegmentedLog:
             self._disk.sync_dir(self.folder)
 
     def _release(self, segment: Segment) -> None:
-        # Closing a file under a running sync would fail that sync.
-        if self._syncs_running:
+        if self._holders:
             self._released.append(segment)
         else:
             segment.abandon()
+
+    def hold_files(self) -> None:
+        """Until :meth:`release_files` no file is closed: a worker thread syncs or writes some."""
+        self._holders += 1
+
+    def release_files(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            for segment in self._released:
+                segment.abandon()
+            self._released.clear()
 
     # -- durability ---------------------------------------------------------------------------
 
@@ -234,15 +244,11 @@ class SegmentedLog:
         for segment in segments:
             segment.write_indexes()
         folder_changed, self.folder_changed = self.folder_changed, False
-        self._syncs_running += 1
+        self.hold_files()
         try:
             await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside)
         finally:
-            self._syncs_running -= 1
-            if not self._syncs_running:
-                for segment in self._released:
-                    segment.abandon()
-                self._released.clear()
+            self.release_files()
 
     def _sync_all(
         self,

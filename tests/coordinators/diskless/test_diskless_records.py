@@ -1,6 +1,8 @@
 """Columns and records: what is written is what is read, and it is small."""
 
 import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from unittest.mock import patch
 from uuid import UUID
 
@@ -164,6 +166,88 @@ def test_deciding_by_columns_is_deciding_batch_by_batch(calls: list[CommitFileCa
         commit.replay_file(by_columns, record)
         commit.replay_file(one_by_one, expected)
         assert [found.producers for found in by_columns] == [found.producers for found in one_by_one]
+
+
+def steady_file(number: int, first_sequence: int = 0) -> CommitFileCall:
+    """The next batch of each of two producers in each of two partitions."""
+    sequence = (first_sequence + 3 * number) % 2**31
+    batches = [
+        batch(index, 3, topic=UUID(int=1), producer=(producer, 0, sequence))
+        for index in (0, 1)
+        for producer in (7, 8)
+    ]
+    return file(f"key-{number}", *batches)
+
+
+ODDITIES: dict[str, Callable[[BatchToCommit], BatchToCommit]] = {
+    "none": lambda found: found,
+    "gap": lambda found: found._replace(base_sequence=found.base_sequence + 1),
+    "again": lambda found: found._replace(base_sequence=(found.base_sequence - 3) % 2**31),
+    "bump": lambda found: found._replace(producer_epoch=1, base_sequence=0),
+    "epoch": lambda found: found._replace(producer_epoch=1),
+    "stale": lambda found: found._replace(producer_epoch=-1),
+    "unknown producer": lambda found: found._replace(producer_id=9),
+    "the other producer": lambda found: found._replace(producer_id=15 - found.producer_id),
+    "no producer": lambda found: found._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1),
+    "the other partition": lambda found: found._replace(partition_index=1 - found.partition_index),
+    "unknown partition": lambda found: found._replace(partition_index=5),
+    "append time": lambda found: found._replace(timestamp_type=1),
+    "no size": lambda found: found._replace(size_bytes=0),
+}
+
+
+def check_ways_to_decide(first_sequence: int, files: int, oddities: Sequence[tuple[int, str]]) -> None:
+    """At once, batch by batch, from the log: the same after each of ``files`` and two odd ones."""
+    ids = [PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1)]
+    at_once, one_by_one, replayed = (partitions_of(*ids) for _ in range(3))
+    for number in range(files + 2):
+        call = steady_file(number, first_sequence)
+        if number >= files:
+            odd = list(call.batches)
+            for at, name in oddities:
+                odd[at] = ODDITIES[name](odd[at])
+            call = replace(call, batches=odd)
+        record = CommitDecision(at_once, call, number).record
+        with patch.object(commit, "_is_plain", return_value=False):
+            expected = CommitDecision(one_by_one, call, number).record
+        assert record == expected
+        codec = DisklessCodec()
+        from_log = codec.decode(*codec.encode(record))
+        assert isinstance(from_log, records.FileCommitted)
+        tables = ((at_once, record), (one_by_one, expected), (replayed, from_log))
+        moves = [
+            [(moved.partition.number, *moved[1:]) for moved in commit.replay_file(*pair)] for pair in tables
+        ]
+        assert moves[0] == moves[1] == moves[2]
+        states = [[(found.next, found.producers) for found in table] for table, _ in tables]
+        assert states[0] == states[1] == states[2]
+
+
+@pytest.mark.parametrize("name", ODDITIES)
+def test_one_odd_batch_is_seen_in_a_file_decided_at_once(name: str) -> None:
+    for at in range(4):
+        check_ways_to_decide(0, 5, [(at, name)])
+
+
+@given(
+    st.sampled_from((0, 2**31 - 20, 2**31 - 18)),
+    st.integers(3, 7),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(sorted(ODDITIES))), max_size=3),
+)
+def test_a_file_decided_at_once_is_as_one_decided_batch_by_batch_and_as_its_record_replayed(
+    first_sequence: int, files: int, oddities: list[tuple[int, str]]
+) -> None:
+    check_ways_to_decide(first_sequence, files, oddities)
+
+
+def test_a_file_that_only_goes_on_is_decided_at_once() -> None:
+    table = partitions_of(PartitionId(UUID(int=1), 0), PartitionId(UUID(int=1), 1))
+    for number in range(5):
+        commit.replay_file(table, CommitDecision(table, steady_file(number), number).record)
+    with patch.object(CommitDecision, "_plain"), patch.object(CommitDecision, "_one_by_one"):
+        record = CommitDecision(table, steady_file(5), 5).record
+    assert [run.batches for run in record.runs] == [2, 2]
+    assert len(record.base_sequences) == 4
 
 
 def test_a_window_keeps_the_last_five_batches() -> None:

@@ -10,7 +10,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.tiered.chunks import select_batches
 from moldau.tiered.log_manager import RemoteLogManagerSettings
-from moldau.tiered.quota import ByteRateQuota, QuotaSettings
+from moldau.tiered.quota import BytePacer, ByteRateQuota, QuotaSettings
 from moldau.tiered.work_pool import WorkPool
 
 # -- quota ------------------------------------------------------------------------------------
@@ -45,6 +45,33 @@ def test_whoever_waits_as_told_keeps_the_rate(steps: list[tuple[float, int]]) ->
         within = sum(size for at_s, size in done if end_s - 4 < at_s < end_s)
         assert within <= 100 * 5 + 500, "and one that was too large"
         assert size_bytes <= 500
+
+
+@given(st.lists(st.tuples(st.floats(0, 0.1), st.integers(1, 500), st.integers(0, 500)), max_size=60))
+def test_a_pacer_spreads_bytes_evenly(steps: list[tuple[float, int, int]]) -> None:
+    pacer, now_s, done = BytePacer(QuotaSettings(bytes_per_second=10_000)), 0.0, []
+    for pause_s, wanted_bytes, found_bytes in steps:
+        now_s += pause_s
+        now_s += pacer.wait_s(now_s)
+        pacer.take(wanted_bytes, now_s)
+        pacer.settle(wanted_bytes, min(found_bytes, wanted_bytes))
+        done.append((now_s, min(found_bytes, wanted_bytes)))
+    for index, (start_s, _) in enumerate(done):
+        total_bytes = 0
+        for at_s, size_bytes in done[index:]:
+            assert total_bytes <= 10_000 * (at_s - start_s + 0.021), "in any stretch of time, however short"
+            total_bytes += size_bytes
+
+
+def test_a_pacers_reads_each_have_their_moment() -> None:
+    pacer = BytePacer(QuotaSettings(bytes_per_second=1_000))
+    waits = []
+    for _ in range(4):
+        waits.append(pacer.wait_s(100.0))
+        pacer.take(100, 100.0)
+    assert waits == pytest.approx([0.0, 0.08, 0.18, 0.28])
+    pacer.settle(100, 0)
+    assert pacer.wait_s(100.0) == pytest.approx(0.28), "a read that found nothing costs nothing"
 
 
 def test_the_wait_after_failures_doubles_up_to_a_bound() -> None:

@@ -217,6 +217,35 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
     play(story)
 
 
+def test_late_answers_are_kept_within_a_bound(
+    play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("moldau.tiered.reader.KEPT_BYTES_MAX", 200)
+
+    async def story(house: House) -> None:
+        house.fill(1, batches=6)
+        await house.copying.run()
+        house.free()
+        reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
+        gate = Gate(house)
+        wanted = [house.wanted(offset, 1) for offset in range(6)]  # a batch of 75 bytes each
+        known = ReadOutcome(high_watermark=6, log_start_offset=0)
+        assert await asyncio.gather(*(reader.read(each, known) for each in wanted)) == [known] * 6
+        assert gate.waiting == 6
+        gate.open.set()
+        await reader.idle()
+        assert reader.kept_bytes <= 200
+        for each in (wanted[5], wanted[4]):
+            assert offsets(await reader.read(each, known))
+        assert gate.waiting == 6, "the newest are there"
+        assert reader.kept_bytes == 0
+        reader.settings = ReaderSettings()
+        assert offsets(await reader.read(wanted[0], known))
+        assert gate.waiting == 7, "the oldest is read again"
+
+    play(story)
+
+
 def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1, batches=6)

@@ -2,8 +2,12 @@
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["ByteRateQuota", "QuotaSettings"]
+__all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
+
+PACER_SLACK_S: Final = 0.02
+"""What a pause has left unused may be made up for: timers are late, and askers take a moment to ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +60,30 @@ class ByteRateQuota:
         covered_s = self.settings.window_count * self.settings.window_s
         while self._windows and self._windows[0][0] + covered_s <= now_s:
             self._windows.popleft()
+
+
+class BytePacer:
+    """The same rate kept evenly: each read has its moment, so that none of them comes in a burst.
+
+    An average over windows would let a reader take a second's bytes at once, at whatever speed it can, and
+    then nothing: whoever else the broker serves would notice each time. Times are the loop's seconds.
+    """
+
+    def __init__(self, settings: QuotaSettings) -> None:
+        self.settings = settings
+        self._free_s = float("-inf")
+
+    def wait_s(self, now_s: float) -> float:
+        """When the next read may begin, counted from now."""
+        return max(0.0, self._free_s - now_s)
+
+    def take(self, size_bytes: int, now_s: float) -> None:
+        """A read of at most so many bytes has got its moment: the next one's comes after it."""
+        self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
+
+    def settle(self, taken_bytes: int, size_bytes: int) -> None:
+        """It had another size."""
+        self._free_s += self._duration_s(size_bytes - taken_bytes)
+
+    def _duration_s(self, size_bytes: int) -> float:
+        return size_bytes / self.settings.bytes_per_second

@@ -18,7 +18,7 @@ from moldau.storage.append_info import AbortedTransaction as IndexedTransaction
 from moldau.tiered.chunks import select_batches
 from moldau.tiered.metadata_manager import RemoteLogMetadataManager
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import ByteRateQuota, QuotaSettings
+from moldau.tiered.quota import BytePacer, QuotaSettings
 from moldau.tiered.reading import RemoteIndexes, RemoteRead, segment_at
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
@@ -34,6 +34,8 @@ INDEX_SLACK_BYTES: Final = 16 * 1024
 """The index leads to a batch some way before the wanted one."""
 KEPT_S: Final = 5.0
 """How long the result of a read that came too late for its asker waits for the next one."""
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of all such results; the oldest go first, and are read again."""
 REMEMBERED_POSITIONS_MAX: Final = 4_096
 WARNING_INTERVAL_S: Final = 10.0
 
@@ -80,9 +82,13 @@ class RemoteReader:
         self.indexes = indexes
         self.meters = meters
         self.pool = WorkPool(settings.threads)
-        self.quota = ByteRateQuota(settings.fetch_quota)
+        self._pacer = BytePacer(settings.fetch_quota)
+        self._paced_count = 0
         self._settings = settings
         self._under_way: dict[_ReadKey, asyncio.Task[RemoteBatches]] = {}
+        self._late: OrderedDict[_ReadKey, int] = OrderedDict()
+        """The bytes of reads that are over and that nobody has taken."""
+        self._late_bytes = 0
         self._positions: OrderedDict[tuple[UUID, int], int] = OrderedDict()
         self._last_warning_s = float("-inf")
         meters.watch_reader(self.pool)
@@ -95,7 +101,8 @@ class RemoteReader:
     def settings(self, settings: ReaderSettings) -> None:
         self._settings = settings
         self.pool.size = settings.threads
-        self.quota.settings = settings.fetch_quota
+        if settings.fetch_quota != self._pacer.settings:
+            self._pacer = BytePacer(settings.fetch_quota)
 
     # -- answering ----------------------------------------------------------------------------
 
@@ -117,7 +124,7 @@ class RemoteReader:
         def finish(done: "asyncio.Task[RemoteBatches]") -> None:
             timer.cancel()
             if not answer.done():
-                self._under_way.pop(_key_of(wanted), None)
+                self._drop(_key_of(wanted))
                 answer.set_result(self._outcome(wanted, known, done))
 
         task.add_done_callback(finish)
@@ -130,22 +137,39 @@ class RemoteReader:
         task = self._under_way.get(key)
         if task is not None:
             return task
-        throttle_s = self.quota.throttle_s(loop.time())
-        if throttle_s > 0:
-            self.meters.fetch_throttle_ms.update(throttle_s * 1000)
+        wait_s = self._pacer.wait_s(loop.time())
+        if wait_s > 0:
+            self.meters.fetch_throttle_ms.update(wait_s * 1000)
+        if wait_s > self._settings.fetch_max_wait_ms / 1000:
             return None
-        if self.pool.waiting_count >= self._settings.max_pending_tasks:
+        if self.pool.waiting_count + self._paced_count >= self._settings.max_pending_tasks:
             self.meters.failed_fetch(wanted.partition.topic)
             return None
-        task = self._under_way[key] = loop.create_task(self._work(wanted))
-        task.add_done_callback(lambda done: loop.call_later(KEPT_S, self._forget, key, done))
+        taken_bytes = min(wanted.max_bytes, READ_MAX_BYTES)
+        self._pacer.take(taken_bytes, loop.time())
+        task = self._under_way[key] = loop.create_task(self._work(wanted, wait_s, taken_bytes))
+        # By then those who still wait for it have taken it.
+        task.add_done_callback(lambda done: loop.call_soon(self._keep, key, done))
         return task
+
+    def _keep(self, key: _ReadKey, task: "asyncio.Task[RemoteBatches]") -> None:
+        """A read is over; if it was late, its result waits for the next asker."""
+        if self._under_way.get(key) is not task:
+            return
+        failed = task.cancelled() or task.exception() is not None
+        self._late[key] = size_bytes = 0 if failed else len(task.result().records)
+        self._late_bytes += size_bytes
+        while self._late_bytes > KEPT_BYTES_MAX:
+            self._drop(next(iter(self._late)))
+        asyncio.get_running_loop().call_later(KEPT_S, self._forget, key, task)
 
     def _forget(self, key: _ReadKey, task: "asyncio.Task[RemoteBatches]") -> None:
         if self._under_way.get(key) is task:
-            del self._under_way[key]
-        if not task.cancelled():
-            task.exception()  # whoever asked has gone
+            self._drop(key)
+
+    def _drop(self, key: _ReadKey) -> None:
+        self._under_way.pop(key, None)
+        self._late_bytes -= self._late.pop(key, 0)
 
     def _outcome(
         self, wanted: RemoteRead, known: ReadOutcome, task: "asyncio.Task[RemoteBatches]"
@@ -176,6 +200,16 @@ class RemoteReader:
             logger.warning("a remote read of %s at %d failed: %s", wanted.partition, wanted.offset, error)
         return ErrorCode.unknown_server_error
 
+    @property
+    def kept_bytes(self) -> int:
+        """Of reads that were late and that nobody has asked for again."""
+        return self._late_bytes
+
+    async def idle(self) -> None:
+        """Wait until no read is under way."""
+        while tasks := [task for task in self._under_way.values() if not task.done()]:
+            await asyncio.wait(tasks)
+
     async def close(self) -> None:
         """Give up what is under way."""
         tasks = list(self._under_way.values())
@@ -185,22 +219,33 @@ class RemoteReader:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def _work(self, wanted: RemoteRead) -> RemoteBatches:
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
-        topic = wanted.partition.topic
-        self.meters.fetch_request(topic)
+    async def _work(self, wanted: RemoteRead, wait_s: float, taken_bytes: int) -> RemoteBatches:
+        """``taken_bytes`` of the quota are for it, ``wait_s`` from now."""
+        loop, pacer = asyncio.get_running_loop(), self._pacer
+        topic, size_bytes = wanted.partition.topic, 0
         try:
+            if wait_s > 0:
+                await self._wait(wait_s)
+            started_s = loop.time()
+            self.meters.fetch_request(topic)
             await self.metadata.wait_ready(wanted.partition)
             async with self.pool.place():
                 found = await self.fetch(wanted)
+            size_bytes = len(found.records)
         except RemoteStorageError:
             self.meters.failed_fetch(topic)
             raise
-        size_bytes = len(found.records)
-        self.quota.record(size_bytes, loop.time())
+        finally:
+            pacer.settle(taken_bytes, size_bytes)
         self.meters.fetched(topic, size_bytes, (loop.time() - started_s) * 1000)
         return found
+
+    async def _wait(self, seconds: float) -> None:
+        self._paced_count += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._paced_count -= 1
 
     async def fetch(self, wanted: RemoteRead) -> RemoteBatches:
         """The read itself, without pool, quota and time limit. Raises ``RemoteStorageError``."""

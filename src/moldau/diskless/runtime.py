@@ -29,6 +29,7 @@ from moldau.diskless.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.repeating import Repeating
 from moldau.diskless.retention import CoordinatorUpkeep, UpkeptCoordinators
 from moldau.diskless.settings import DisklessSettings
+from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.strays import StrayKeeper, StrayScan
 from moldau.diskless.traffic import TopicTraffic
 from moldau.diskless.writer import DisklessWriter
@@ -67,6 +68,7 @@ class DisklessRuntime:
         settings: DisklessSettings,
         *,
         broker_id: int,
+        cluster_id: str,
         coordinator: BatchCoordinator,
         local: LocalCoordinators,
         all_coordinators: AllCoordinators,
@@ -90,6 +92,7 @@ class DisklessRuntime:
         self.storage = open_storage(
             settings.storage, machine, meters, policy=settings.retries, health=self.health
         )
+        self._claim = StoreClaim(self.storage, cluster_id, settings.storage.url)
         self.writer = DisklessWriter(
             self.storage, coordinator, machine, meters, broker_id=broker_id, settings=settings.writer
         )
@@ -151,6 +154,7 @@ class DisklessRuntime:
         """
         try:
             await self.storage.check()
+            await self._claim.ensure()
         except StorageError as error:
             if not (was_used_before and error.transient):
                 raise
@@ -219,6 +223,7 @@ class DisklessRuntime:
         await self.strays.run()
         # One broker scans the store: the one that leads the first coordinator.
         if 0 in self._local.coordinator_ids and self._local.is_active(0):
+            await self._claim.ensure()
             await self.orphans.run()
 
 

@@ -126,6 +126,7 @@ class Broker:
             DisklessSurroundings(
                 machine=self._machine,
                 local_id=self._identity.node_id,
+                cluster_id=self._identity.cluster_id,
                 configs=self._controller.configs,
                 image=lambda: self._controller.publisher.image,
                 logs=self._logs,

@@ -40,6 +40,7 @@ class DisklessSurroundings:
 
     machine: Machine
     local_id: int
+    cluster_id: str
     configs: EffectiveConfigs
     image: Callable[[], MetadataImage]
     logs: LogManager
@@ -68,6 +69,7 @@ class DisklessNode:
                 around.machine,
                 diskless_settings.runtime_settings(config),
                 broker_id=around.local_id,
+                cluster_id=around.cluster_id,
                 coordinator=self.coordinator,
                 local=self.coordinators,
                 all_coordinators=self.coordinators,

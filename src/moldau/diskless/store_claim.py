@@ -1,0 +1,54 @@
+"""Which cluster a place in an object store belongs to.
+
+The orphan scan deletes what no coordinator of its cluster knows: in a place that two clusters share, each
+would delete the records of the other. So a cluster leaves an object with its id there before it uses it; none
+starts, and none scans, where there is another's. No conditional request is needed: of two that come at the
+same moment each writes before it looks again, and at least one sees the other.
+"""
+
+from typing import Final
+
+from moldau.objects import ObjectStorage, StorageError
+
+__all__ = ["CLAIMS_FOLDER", "StoreClaim"]
+
+CLAIMS_FOLDER: Final = ".moldau/clusters/"
+
+
+class StoreClaim:
+    """A cluster's claim to a store. ``name`` is what errors call the store (its URL)."""
+
+    def __init__(self, storage: ObjectStorage, cluster_id: str, name: str) -> None:
+        self._storage = storage
+        self._cluster_id = cluster_id
+        self._name = name
+
+    async def ensure(self) -> None:
+        """Return when the store is this cluster's alone.
+
+        Raises a permanent ``StorageError`` that names the other cluster, and a transient one when the store
+        cannot be asked.
+        """
+        own = f"{CLAIMS_FOLDER}{self._cluster_id}"
+        if own in await self._claims(own):
+            return
+        content = self._cluster_id.encode()
+        await self._storage.upload(own, content, len(content))
+        try:
+            await self._claims(own)
+        except StorageError as error:
+            if not error.transient:
+                await self._storage.delete([own])
+            raise
+
+    async def _claims(self, own: str) -> set[str]:
+        keys = {info.key async for page in self._storage.list(CLAIMS_FOLDER) for info in page}
+        others = sorted(keys - {own})
+        if others:
+            raise StorageError(
+                f"{self._name} belongs to cluster {others[0].removeprefix(CLAIMS_FOLDER)}, and this is "
+                f"cluster {self._cluster_id}: give each a folder of its own (if that cluster is gone, delete "
+                f"{others[0]} there, and what it has stored is deleted as orphans)",
+                transient=False,
+            )
+        return keys

@@ -1,0 +1,69 @@
+"""Two clusters must never share a place in a store: each would delete what the other has stored."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from moldau.diskless.store_claim import CLAIMS_FOLDER, StoreClaim
+from moldau.objects import MemoryStorage, ObjectInfo, StorageError
+from moldau.runtime import KafkaError, SystemClock
+from moldau.testing import Node
+
+
+def test_a_store_is_claimed_once_and_refused_to_others() -> None:
+    async def main() -> None:
+        storage = MemoryStorage(SystemClock())
+        claim = StoreClaim(storage, "one", "s3://bucket")
+        await claim.ensure()
+        await claim.ensure()
+        with pytest.raises(StorageError, match="s3://bucket belongs to cluster one, and this is") as caught:
+            await StoreClaim(storage, "two", "s3://bucket").ensure()
+        assert not caught.value.transient
+        assert "\n" not in str(caught.value)
+        await claim.ensure()
+        await storage.delete([f"{CLAIMS_FOLDER}one"])
+        await StoreClaim(storage, "two", "s3://bucket").ensure()
+        with pytest.raises(StorageError, match="belongs to cluster two"):
+            await claim.ensure()
+
+    asyncio.run(main())
+
+
+class BothAtOnce(MemoryStorage):
+    """The first listings wait for each other: nobody sees the other's claim before writing its own."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.barrier = asyncio.Barrier(2)
+        self.listings = 0
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        self.listings += 1
+        pages = [page async for page in super().list(prefix, start_after=start_after)]
+        if self.listings <= 2:
+            await self.barrier.wait()
+        for page in pages:
+            yield page
+
+
+def test_of_two_that_come_at_once_at_most_one_has_it() -> None:
+    async def main() -> None:
+        storage = BothAtOnce()
+        claims = [StoreClaim(storage, name, "memory://").ensure() for name in ("one", "two")]
+        outcomes = await asyncio.gather(*claims, return_exceptions=True)
+        assert sum(outcome is None for outcome in outcomes) <= 1
+        assert len([key for key in storage._objects if key.startswith(CLAIMS_FOLDER)]) <= 1
+
+    asyncio.run(main())
+
+
+def test_a_second_cluster_does_not_start_on_the_store_of_another(tmp_path: Path) -> None:
+    properties = {"diskless.storage.url": f"file://{tmp_path}/objects"}
+    with Node(data=f"{tmp_path}/one", diskless=True, properties=properties):
+        pass
+    with pytest.raises(KafkaError, match=r"objects belongs to cluster .*, and this is cluster"):
+        Node(data=f"{tmp_path}/two", diskless=True, properties=properties).start()
+    with Node(data=f"{tmp_path}/one", diskless=True, properties=properties):
+        pass

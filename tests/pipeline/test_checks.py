@@ -226,6 +226,27 @@ def test_orphans_are_found_and_only_they_are_removed(
     assert verify(node)["damages"] == 0
 
 
+def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node) -> None:
+    store = pathlib.Path(node.data, "objects")
+    part, intent = store / "sink/q/parts/a-b", store / f"sink/q/{1:020d}.intent"
+    for path in (part, intent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"left behind")
+    job = OrphansJob(node.bootstrap_servers, delete=True)
+    now_ms = SystemClock().now_ms()
+    assert find_orphans(job, run_here, FixedClock(now_ms + DAY_MS - 60_000))["deleted"] == 0
+    later = FixedClock(now_ms + DAY_MS + 60_000)
+    dry = find_orphans(OrphansJob(node.bootstrap_servers), run_here, later)
+    assert (dry["orphans"], dry["orphan_bytes"], dry["deleted"]) == (1, 11, 0)
+    assert dry["examples"] == ["sink/q/parts/a-b"]
+    assert part.exists()
+    assert find_orphans(job, run_here, later)["deleted"] == 1
+    assert (part.exists(), intent.exists()) == (False, True)
+    part.write_bytes(b"left behind")
+    told = OrphansJob(node.bootstrap_servers, delete=True, older_than_ms=1000)
+    assert find_orphans(told, run_here, FixedClock(now_ms + DAY_MS // 2))["deleted"] == 1
+
+
 def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import pathlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -20,7 +21,9 @@ from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import Buffer
 from moldau.pipeline.reading.decoding import decode_found
 from moldau.pipeline.reading.fetching import fetch_found
-from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
+from moldau.pipeline.reading.sink_keys import part_key
+from moldau.pipeline.sink import commit as commit_module
+from moldau.pipeline.sink.commit import MARKERS_KEPT, CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
 from moldau.pipeline.sink.rows import BatchBuilder, Routing, lay_out_object
 from moldau.pipeline.sink.store import FileSinkStore, SinkStore, open_sink_store
@@ -103,29 +106,34 @@ def commit(
     batch_id: int,
     values: Iterable[str],
     store: SinkStore | None = None,
+    *,
+    query: str = "",
+    partitions: int = PARTITIONS,
 ) -> None:
     """What a driver does whose tasks wrote these values, spread by their keys."""
 
     async def work(client: Client) -> None:
         parts = []
         plain = FileSinkStore(root(node))
-        for part, some in enumerate((list(values)[::2], list(values)[1::2])):
+        query_id = query or target.topic_id
+        for some in (list(values)[::2], list(values)[1::2]):
             if some:
-                content = lay_out_object(
-                    UUID(target.topic_id), batches_of(target.topic, some), created_ms=0, broker_id=-1
-                )
-                parts.append(
-                    Part(f"sink/{target.topic_id}/parts/{SystemEntropy().uuid4()}-{part}", len(content))
-                )
+                batches = batches_of(target.topic, some, partitions)
+                content = lay_out_object(UUID(target.topic_id), batches, created_ms=0, broker_id=-1)
+                parts.append(Part(part_key(query_id, SystemEntropy().uuid4()), len(content)))
                 await plain.put(parts[-1].key, content)
         committer = SinkCommitter(client, store or plain, target, SystemClock(), SystemEntropy())
-        await committer.commit_batch(target.topic_id, batch_id, parts)
+        try:
+            await committer.commit_batch(query_id, batch_id, parts)
+        except ToolError:
+            await committer.discard(parts)  # as Spark does, which calls abort
+            raise
 
     with_client(node, work)
 
 
-def batches_of(topic: str, values: list[str]) -> dict[int, list[bytes]]:
-    builder = BatchBuilder(Routing(topic, {topic: PARTITIONS}), Compression.LZ4, 1_700_000_000_000, LIMIT)
+def batches_of(topic: str, values: list[str], partitions: int = PARTITIONS) -> dict[int, list[bytes]]:
+    builder = BatchBuilder(Routing(topic, {topic: partitions}), Compression.LZ4, 1_700_000_000_000, LIMIT)
     builder.add(pa.record_batch({"key": values, "value": values}))
     return {partition: batches for (_, partition), batches in builder.take().items()}
 
@@ -154,7 +162,7 @@ def test_a_batch_that_is_repeated_is_written_once(node: moldau.testing.Node, tar
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("step", range(1, 9))
+@pytest.mark.parametrize("step", range(1, 13))
 def test_a_driver_that_is_killed_leaves_a_batch_whole_and_once(
     node: moldau.testing.Node, target: CommitTarget, step: int, after: bool
 ) -> None:
@@ -206,6 +214,45 @@ def test_what_cannot_be_known_any_more_is_not_guessed(
     asyncio.run(store.delete([key, f"sink/{target.topic_id}/{5:020d}.done"]))
     commit(node, target, 5, ["a"])
     assert written(node, target.topic) == ["a"]
+
+
+def test_what_was_refused_does_not_stand_in_the_way(node: moldau.testing.Node, target: CommitTarget) -> None:
+    """The query began with a topic that was deleted and created again."""
+    before = replace(target, topic_id=str(UUID(int=5)))
+    for _ in range(2):
+        with pytest.raises(ToolError, match="no such partition"):
+            commit(node, before, 7, ["old"], query=target.topic_id)
+    commit(node, target, 7, ["a", "b"])
+    commit(node, target, 7, ["c"])
+    assert written(node, target.topic) == ["a", "b"]
+    folder = pathlib.Path(root(node)) / "sink" / target.topic_id
+    commit(node, target, 7 + MARKERS_KEPT, ["d"])
+    assert {path.name for path in folder.glob("*.*")} == {f"{107:020d}.intent", f"{107:020d}.done"}
+    assert leftovers(node, target) == []
+
+
+def test_a_batch_that_is_refused_in_part_is_never_taken_for_done(
+    node: moldau.testing.Node, target: CommitTarget
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ToolError, match=r"no such partition.; other rows of the batch are in the topic"):
+            commit(node, target, 7, [f"v{n}" for n in range(40)], partitions=PARTITIONS + 1)
+    found = written(node, target.topic)
+    assert 0 < len(found) == len(set(found)) < 40
+
+
+def test_a_batch_that_is_too_large_is_refused_before_anything_is_named(
+    node: moldau.testing.Node, target: CommitTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [f"v{n}" for n in range(40)]
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module, "OBJECT_BYTES_MAX", 100)
+        with pytest.raises(ToolError, match=r"at once \(100 can\): .* less at a time.*maxOffsetsPerTrigger"):
+            commit(node, target, 7, values)
+    assert written(node, target.topic) == []
+    assert leftovers(node, target) == []
+    commit(node, target, 7, values)
+    assert written(node, target.topic) == sorted(values)
 
 
 def test_rows_go_through_brokers_at_least_once(node: moldau.testing.Node, target: CommitTarget) -> None:

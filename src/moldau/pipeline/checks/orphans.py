@@ -1,7 +1,8 @@
 """``moldau pipeline orphans``: objects that no coordinator knows, found by listing the store in parallel.
 
 A task lists one shard of the store and asks every coordinator about what is old enough, as the brokers' own
-scan does; the rules by which an object is judged are that scan's. Nothing is removed unless told.
+scan does; the rules by which an object is judged are that scan's. Parts that the killed tasks of a sink have
+left are known to nobody: they are judged by their age alone. Nothing is removed unless told.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from moldau.diskless.orphans import OrphanReport, OrphanScan, OrphanSettings
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
 from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
+from moldau.pipeline.reading.sink_keys import SINK_PREFIX, is_part
 from moldau.pipeline.reading.wal_access import broker_config, find_storage
 from moldau.pipeline.running import RunUnits
 from moldau.runtime.clock import Clock, SystemClock
@@ -24,7 +26,11 @@ from moldau.runtime.machine import Machine
 
 GRACE: Final = "diskless.coordinator.orphan.scan.grace.period.ms"
 OBJECTS_MAX: Final = 2**62
+PARTS_FOLDER: Final = f"{SINK_PREFIX}/"
 EXAMPLES_MAX: Final = 100
+PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
+"""Unless told: longer than a batch or a job takes whose driver still wants its parts. Should one take longer,
+it fails, and nothing is written twice or lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +65,30 @@ class ScanFolders:
     now_ms: int
     delete: bool
     timeout_s: float
+    parts_age_ms: int = PARTS_GRACE_MS
 
     def __call__(self, folder: str) -> OrphanReport:
-        return asyncio.run(self._scan(folder))
+        return asyncio.run(self._scan_parts() if folder == PARTS_FOLDER else self._scan(folder))
+
+    async def _scan_parts(self) -> OrphanReport:
+        storage = open_storage(self.storage, Machine.real(), Meters())
+        report = OrphanReport()
+        before_ms = self.now_ms - self.parts_age_ms
+        try:
+            async for page in storage.list(PARTS_FOLDER):
+                parts = [info for info in page if is_part(info.key)]
+                old = [info for info in parts if info.last_modified_ms < before_ms]
+                report.listed += len(parts)
+                report.old += len(old)
+                report.orphans += len(old)
+                report.orphan_bytes += sum(info.size_bytes for info in old)
+                report.examples += [info.key for info in old][: EXAMPLES_MAX - len(report.examples)]
+                if self.delete and old:
+                    await storage.delete([info.key for info in old])
+                    report.deleted += len(old)
+        finally:
+            await storage.close()
+        return report
 
     async def _scan(self, folder: str) -> OrphanReport:
         client = Client(parse_bootstrap(self.bootstrap), self.timeout_s)
@@ -86,7 +113,7 @@ class ScanFolders:
 def find_orphans(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> dict[str, Any]:
     """Scan the whole store; what was found, as JSON. Raises ``ToolError`` and ``KafkaError``."""
     scan = asyncio.run(_prepare(job, clock or SystemClock()))
-    reports: list[OrphanReport] = run(scan, wal_folders())
+    reports: list[OrphanReport] = run(scan, [*wal_folders(), PARTS_FOLDER])
     total = OrphanReport()
     for report in reports:
         for one in dataclasses.fields(OrphanReport):
@@ -126,4 +153,5 @@ async def _prepare(job: OrphansJob, clock: Clock) -> ScanFolders:
             clock.now_ms(),
             job.delete,
             job.timeout_s,
+            PARTS_GRACE_MS if job.older_than_ms is None else settings.min_age_ms,
         )

@@ -10,12 +10,16 @@ Tasks leave parts in the store, which nobody refers to. The driver of a streamin
 A driver that comes back finds the intent, or that all is done, and goes on with what was named first,
 whatever its own tasks have made: their parts are removed. So a batch is in the topic whole and once,
 wherever a driver is killed, and if two are at it.
+
+What the coordinator has refused will never be committed (its topic was deleted, say). That is written beside
+the intent, which stays: what comes back then names its own object in an intent of the next *generation*,
+which again only one driver can make.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.client.cluster import Client, Endpoint
@@ -26,6 +30,7 @@ from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import parse_object
 from moldau.objects.factory import StorageSettings
 from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
+from moldau.pipeline.reading.sink_keys import SINK_PREFIX
 from moldau.pipeline.sink.rows import batches_of, grouped, lay_out_object
 from moldau.pipeline.sink.store import SinkStore
 from moldau.runtime.clock import Clock
@@ -34,7 +39,8 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-PREFIX: Final = "sink"
+PARTLY: Final = b"partly "
+"""What a refusal begins with when other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
 """Of a driver's memory. A streaming batch must fit into one object: else it could not be committed whole."""
 MARKERS_KEPT: Final = 100
@@ -60,6 +66,42 @@ class Part:
     size_bytes: int
 
 
+class RefusedError(ToolError):
+    """A coordinator will never commit these rows, or some of them."""
+
+    def __init__(self, reason: str, *, is_partial: bool) -> None:
+        super().__init__(reason)
+        self.is_partial = is_partial
+
+
+class _Named(NamedTuple):
+    """What an intent names, and whether this driver made it."""
+
+    key: str
+    generation: int
+    is_ours: bool
+
+
+class _Markers(NamedTuple):
+    """Keys of the objects that say how far a batch is."""
+
+    query_id: str
+    batch_id: int
+
+    @property
+    def done(self) -> str:
+        return self._key("done")
+
+    def intent(self, generation: int) -> str:
+        return self._key(f"intent-{generation}" if generation else "intent")
+
+    def refused(self, generation: int) -> str:
+        return self._key(f"refused-{generation}")
+
+    def _key(self, kind: str) -> str:
+        return f"{SINK_PREFIX}/{self.query_id}/{self.batch_id:020d}.{kind}"
+
+
 class SinkCommitter:
     """Commits what tasks wrote. Raises ``StorageError``, ``KafkaError`` and :class:`ToolError`."""
 
@@ -74,18 +116,59 @@ class SinkCommitter:
         self._entropy = entropy
 
     async def commit_batch(self, query_id: str, batch_id: int, parts: Sequence[Part]) -> None:
-        """Commit a batch of a streaming query, unless it was committed before."""
-        intent, done = _marker(query_id, batch_id, "intent"), _marker(query_id, batch_id, "done")
-        if await self._store.read(done) is None:
-            named = await self._store.read(intent)
+        """Commit a batch of a streaming query, unless it was committed before.
+
+        Raises :class:`RefusedError` when the coordinator refuses these rows.
+        """
+        markers = _Markers(query_id, batch_id)
+        if await self._store.read(markers.done) is None:
+            named = await self._last_named(markers)
             if named is None and parts:
-                named = await self._name(intent, parts)
+                named = await self._name(markers.intent(0), 0, parts)
             if named is not None:
-                await self._commit_named(named.decode(), intent)
-                await self._store.put(done, b"done")
+                await self._commit_last(markers, named, parts)
+                await self._store.put(markers.done, b"done")
         await self.discard(parts)
-        old = batch_id - MARKERS_KEPT
-        await self._store.delete([_marker(query_id, old, "intent"), _marker(query_id, old, "done")])
+        await self._forget(_Markers(query_id, batch_id - MARKERS_KEPT))
+
+    async def _last_named(self, markers: "_Markers") -> "_Named | None":
+        last, generation = None, 0
+        while (key := await self._store.read(markers.intent(generation))) is not None:
+            last = _Named(key.decode(), generation, is_ours=False)
+            generation += 1
+        return last
+
+    async def _commit_last(self, markers: "_Markers", named: "_Named", parts: Sequence[Part]) -> None:
+        """Commit what was named last, or after it was refused what this driver's own tasks have made."""
+        while True:
+            refused = await self._store.read(markers.refused(named.generation))
+            if refused is None:
+                try:
+                    await self._commit_named(named.key, markers.intent(named.generation))
+                    return
+                except RefusedError as error:
+                    refused = (PARTLY if error.is_partial else b"") + str(error).encode()
+                    await self._store.put(markers.refused(named.generation), refused)
+            if refused.startswith(PARTLY):
+                raise RefusedError(
+                    f"{refused.removeprefix(PARTLY).decode()}; other rows of the batch are in the topic: when"
+                    f" you have seen to these, write an object {markers.done}",
+                    is_partial=True,
+                )
+            if named.is_ours or not parts:
+                raise RefusedError(refused.decode(), is_partial=False)
+            logger.warning("%s was refused, and is written anew: %s", named.key, refused.decode())
+            generation = named.generation + 1
+            named = await self._name(markers.intent(generation), generation, parts)
+
+    async def _forget(self, markers: "_Markers") -> None:
+        """Remove what an old batch has left; most have one generation."""
+        old = [markers.intent(0), markers.done]
+        generation = 0
+        while await self._store.read(markers.refused(generation)) is not None:
+            old += [markers.refused(generation), markers.intent(generation + 1)]
+            generation += 1
+        await self._store.delete(old)
 
     async def commit_job(self, parts: Sequence[Part]) -> None:
         """Commit the rows of a batch job, object after object."""
@@ -98,7 +181,7 @@ class SinkCommitter:
         """Remove parts: they are never what is committed."""
         await self._store.delete([part.key for part in parts])
 
-    async def _name(self, intent: str, parts: Sequence[Part]) -> bytes:
+    async def _name(self, intent: str, generation: int, parts: Sequence[Part]) -> "_Named":
         size = sum(part.size_bytes for part in parts)
         if size > OBJECT_BYTES_MAX:
             raise ToolError(
@@ -107,13 +190,13 @@ class SinkCommitter:
             )
         key, _ = await self._join([part.key for part in parts])
         if await self._store.create(intent, key.encode()):
-            return key.encode()
+            return _Named(key, generation, is_ours=True)
         named = await self._store.read(intent)
         if named is None:
             raise ToolError(f"{intent} was there and is gone: another driver is at the same query")
         if named.decode() != key:  # a store that repeats calls by itself may report our own as another's
             await self._store.delete([key])
-        return named
+        return _Named(named.decode(), generation, is_ours=named.decode() == key)
 
     async def _join(self, keys: Sequence[str]) -> tuple[str, bytes]:
         """Parts as one object of the WAL, stored under a new key."""
@@ -170,12 +253,10 @@ class SinkCommitter:
             response = await self._client.ask(request, broker=endpoint, version=COMMIT_VERSION)
             if response.error_code is not ErrorCode.none:
                 raise KafkaError(response.error_code, response.error_message or response.error_code.name)
-            for one in wire.commit_result(response).batches:
-                if one.error is not ErrorCode.none:
-                    raise ToolError(f"{target.topic}: {one.message or one.error.name}")
+            answers = wire.commit_result(response).batches
+            refused = [one for one in answers if one.error is not ErrorCode.none]
+            if refused:
+                reason = f"{target.topic}: {refused[0].message or refused[0].error.name}"
+                raise RefusedError(reason, is_partial=len(refused) < len(answers))
 
         await self._coordinators.asked(target.coordinator_id, ask)
-
-
-def _marker(query_id: str, batch_id: int, kind: str) -> str:
-    return f"{PREFIX}/{query_id}/{batch_id:020d}.{kind}"

@@ -19,8 +19,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 from moldau.client.cluster import Client, connected
 from moldau.client.errors import ToolError
 from moldau.objects.storage import StorageError
+from moldau.pipeline.reading.sink_keys import part_key
 from moldau.pipeline.reading.wal_access import TOPIC_CONFIG, find_config, find_wal_access
-from moldau.pipeline.sink.commit import PREFIX, CommitTarget, Part, SinkCommitter
+from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
 from moldau.pipeline.sink.rows import BatchBuilder, Place, Routing, lay_out_object
 from moldau.pipeline.sink.store import open_sink_store
@@ -166,8 +167,7 @@ class _Tasks:
         by_partition = {partition: some for (_, partition), some in batches.items()}
         now_ms = SystemClock().now_ms()
         content = lay_out_object(UUID(exactly.topic_id), by_partition, created_ms=now_ms, broker_id=-1)
-        # Unlike any other attempt's: a task may run twice.
-        key = f"{PREFIX}/{query_id}/parts/{SystemEntropy().uuid4()}"
+        key = part_key(query_id, SystemEntropy().uuid4())
         await open_sink_store(exactly.storage).put(key, content)
         return [Part(key, len(content))]
 

@@ -1,0 +1,22 @@
+"""Names of the objects that a sink leaves in the store beside the WAL. Pure.
+
+``sink/<query or job>/parts/<random>`` is what a task wrote for its driver, which removes it; what lies beside
+``parts`` says how far a query's batches are.
+"""
+
+from typing import Final
+from uuid import UUID
+
+SINK_PREFIX: Final = "sink"
+PARTS: Final = "parts"
+
+
+def part_key(query_id: str, id: UUID) -> str:
+    """Unlike any other attempt's: a task may run twice."""
+    return f"{SINK_PREFIX}/{query_id}/{PARTS}/{id}"
+
+
+def is_part(key: str) -> bool:
+    """Whether an object is one that its driver would have removed."""
+    names = key.split("/")
+    return len(names) == 4 and names[0] == SINK_PREFIX and names[2] == PARTS

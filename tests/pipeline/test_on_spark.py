@@ -1,5 +1,6 @@
 """The whole way: librdkafka produces, Spark exports and reads."""
 
+import gc
 import json
 import pathlib
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.session import SparkPool
+from moldau.pipeline.tasks import settle
 
 RECORDS = 2_000
 
@@ -134,6 +136,17 @@ def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
     with pytest.raises(ToolError) as failure:
         SparkPool("local[2,2]").units("test")(fail, [OffsetRange(0, 5, 6)])
     assert str(failure.value) == "a task failed: offset 5 is gone"
+
+
+def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSession) -> None:
+    def frozen(_: int) -> int:
+        return gc.get_freeze_count()
+
+    ours = frozen(0)
+    counts = SparkPool("local[2,2]").units("test")(frozen, [1, 2])
+    assert min(counts) > 10_000
+    settle()
+    assert frozen(0) == ours  # this is no task
 
 
 def test_the_example_of_the_documentation_runs(

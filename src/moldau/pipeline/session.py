@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.tasks import settle
 from moldau.runtime.entropy import SystemEntropy
 
 T = TypeVar("T")
@@ -172,6 +173,7 @@ class _Measured:
         self._made = made
 
     def __call__(self, unit: Any) -> Any:
+        settle()
         found = self._function(unit)
         self._made.add(int(getattr(found, "size_bytes", 0)))
         return found

@@ -15,6 +15,7 @@ from moldau.pipeline.reading.decoding import SCHEMA, FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.source.filters import Span
+from moldau.pipeline.tasks import settle
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Columns:
 
     def read(self, source: Source, unit: Sequence[OffsetRange], timestamp_us: Span) -> Iterator[Any]:
         """The unit's records whose timestamps lie in the span, as record batches."""
+        settle()
         wanted = set(self._schema.names)
         bounded = timestamp_us != Span()
         if bounded:

@@ -1,10 +1,13 @@
 """The checker finds what is wrong, and the simulation finds planted flaws through it."""
 
+import asyncio
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from moldau.runtime import Machine
 from moldau.simulation.checker import check
 from moldau.simulation.history import History, Observation, Outcome, Partition, Production
 from moldau.simulation.nodes import tiny
@@ -85,3 +88,36 @@ def test_the_sound_node_passes() -> None:
 @pytest.mark.parametrize("flaw", [flaw for flaw in Flaw if flaw is not Flaw.NONE])
 def test_a_planted_flaw_is_found(flaw: Flaw) -> None:
     assert any(run_seed(tiny(flaw), seed).violations for seed in range(60))
+
+
+async def turns_for_ever(machine: Machine) -> None:
+    while True:
+        machine.clock.now_ms()
+        await asyncio.sleep(0)
+
+
+async def never_returns(machine: Machine) -> None:
+    while True:
+        try:
+            while True:
+                machine.clock.now_ms()
+        except Exception:
+            continue
+
+
+async def waits_for_ever(machine: Machine) -> None:
+    while True:
+        machine.clock.now_ms()
+        await asyncio.sleep(1)
+
+
+def test_a_story_without_an_end_is_a_failure_that_says_where() -> None:
+    scenario = replace(tiny(), step_limit=20_000, time_limit_s=50.0, cpu_limit_s=20.0)
+    (turning,) = run_seed(replace(scenario, program=turns_for_ever), 1).violations
+    assert turning.startswith("LimitError: no end after 20001 steps")
+    (waiting,) = run_seed(replace(scenario, program=waits_for_ever), 1).violations
+    assert waiting.startswith("LimitError: no end after")
+    assert "50.0" in waiting
+    (stuck,) = run_seed(replace(scenario, program=never_returns, cpu_limit_s=0.3), 1).violations
+    assert stuck.startswith("StuckError: no end after 0.3 s of processor time, at ")
+    assert "never_returns:" in stuck

@@ -14,6 +14,7 @@ from moldau.simulation.host import Host, Program
 from moldau.simulation.loop import SimulationError
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.network import NetworkOptions
+from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
 from moldau.simulation.world import World
 
@@ -57,6 +58,10 @@ class Scenario:
     records_per_producer: int = 200
     fault_count: int = 3
     time_limit_s: float = 600.0
+    step_limit: int = 1_000_000
+    """Turns of the loop. The longest stories take some 50,000; one that only turns would seem endless."""
+    cpu_limit_s: float = 120.0
+    """Processor time, of which the longest stories take some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,17 @@ def run_seed(scenario: Scenario, seed: int) -> Result:
     collecting = gc.isenabled()
     gc.disable()  # finalizers at random moments have no place in a history
     try:
-        with World(seed, network=scenario.network, time_limit_s=scenario.time_limit_s) as world:
+        with World(
+            seed,
+            network=scenario.network,
+            time_limit_s=scenario.time_limit_s,
+            step_limit=scenario.step_limit,
+        ) as world:
             story = _Story(world, scenario)
             try:
-                violations = world.run(story.run())
-            except SimulationError as error:
+                with patience(scenario.cpu_limit_s):
+                    violations = world.run(story.run())
+            except (SimulationError, StuckError) as error:
                 violations = [*story.history.violations, f"{type(error).__name__}: {error}"]
             violations += world.errors()
             loop = world.loop

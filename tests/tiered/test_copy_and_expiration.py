@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from remote_house import CONFIG, PARTITION, House
 
-from moldau.tiered.expiry import Retention, is_of_lineage, plan_expiry
+from moldau.tiered.expiry import ExpiryPlan, Retention, is_of_lineage
 from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.lineage import FixedEpoch, LogLineage
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
@@ -252,11 +252,60 @@ THREE = [segment(1, 0, 9, at_ms=100), segment(2, 10, 19, at_ms=200), segment(3, 
 def test_what_is_past_its_retention(
     retention: Retention, log_start: int, local_only: int, new_start: int | None, due: int
 ) -> None:
-    found = plan_expiry(
-        THREE, FixedEpoch(), retention, log_start_offset=log_start, local_only_bytes=local_only, now_ms=650
+    plan = ExpiryPlan(
+        FixedEpoch(), retention, log_start_offset=log_start, local_only_bytes=local_only, now_ms=650
     )
+    for each in THREE:
+        plan.look_at([each])
+    found = plan.decide()
     assert found.log_start_offset == new_start
     assert list(found.segments) == THREE[:due]
+
+
+def test_a_round_over_very_many_segments_leaves_the_loop_to_others(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.log.config = replace(house.log.config, retention_ms=-1)
+        for number in range(1, 2_001):
+            house.metadata.cache.put(segment(number, number * 10, number * 10 + 9))
+        looked_up, most, turns = 0, 0, 0
+        find = house.metadata.remote_log_segment_metadata
+
+        def counted(*arguments: Any) -> RemoteLogSegmentMetadata | None:
+            nonlocal looked_up
+            looked_up += 1
+            return find(*arguments)
+
+        house.metadata.remote_log_segment_metadata = counted  # type: ignore[method-assign]
+        running = asyncio.create_task(house.expiring.run())
+        while not running.done():
+            looked_up = 0
+            await asyncio.sleep(0)
+            most, turns = max(most, looked_up), turns + 1
+        await running
+        assert most <= 200
+        assert turns >= 2 * 2_000 // 200 - 2
+        assert len(house.metadata.cache) == 2_000
+
+    play(story)
+
+
+def test_what_finishes_while_a_round_looks_around_is_no_leftover(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        for number in range(1, 1_001):
+            house.metadata.cache.put(segment(number, number * 10, number * 10 + 9))
+        slow = replace(segment(2_000, 20_000, 20_009), state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+        house.metadata.cache.put(slow)
+        house.around.being_copied.add(slow.id.id)
+        running = asyncio.create_task(house.expiring.run())
+        await asyncio.sleep(0)
+        house.metadata.cache.put(replace(slow, state=FINISHED))
+        house.around.being_copied.discard(slow.id.id)
+        await running
+        found = house.metadata.cache.get(slow.id.id)
+        assert found is not None
+        assert found.state is FINISHED
+
+    play(story)
 
 
 def test_an_old_leaders_segment_keeps_nothing_from_going(play: Callable[[Story], None]) -> None:

@@ -8,7 +8,7 @@ from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.lineage import Lineage
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 
-__all__ = ["Expiry", "Retention", "is_of_lineage", "plan_expiry", "unreferenced"]
+__all__ = ["Expiry", "ExpiryPlan", "Retention", "is_of_lineage", "unreferenced"]
 
 _State = RemoteLogSegmentState
 
@@ -29,42 +29,57 @@ class Expiry:
     segments: Sequence[RemoteLogSegmentMetadata]
 
 
-def plan_expiry(
-    segments: Iterable[RemoteLogSegmentMetadata],
-    lineage: Lineage,
-    retention: Retention,
-    *,
-    log_start_offset: int,
-    local_only_bytes: int,
-    now_ms: int,
-) -> Expiry:
-    """What is due of a partition's segments, by start offset.
+class ExpiryPlan:
+    """What is due of a partition's segments: look at all of them, by start offset, then decide.
 
     A segment that ends before the log's start is read by nobody. Of those behind it, the first ones go for
     as long as they are too old or both tiers together too large (``local_only_bytes`` counts what has not
     been copied). Segments that are not of the log's lineage keep nothing from going, and go when the
     log's start has passed them.
     """
-    finished = [segment for segment in segments if segment.state is _State.COPY_SEGMENT_FINISHED]
-    due = [segment for segment in finished if segment.end_offset < log_start_offset]
-    rest = [
-        segment
-        for segment in finished
-        if segment.end_offset >= log_start_offset and is_of_lineage(segment, lineage, log_start_offset)
-    ]
-    total_bytes = local_only_bytes + sum(segment.segment_size_bytes for segment in rest)
-    excess_bytes = total_bytes - retention.size_bytes if retention.size_bytes >= 0 else 0
-    new_start: int | None = None
-    for segment in rest:
-        is_old = retention.ms >= 0 and segment.max_timestamp_ms < now_ms - retention.ms
-        if not is_old and excess_bytes < segment.segment_size_bytes:
-            break
-        if not is_old and retention.size_bytes < 0:
-            break
-        excess_bytes -= segment.segment_size_bytes
-        due.append(segment)
-        new_start = max(segment.end_offset + 1, new_start or 0)
-    return Expiry(new_start, due)
+
+    def __init__(
+        self,
+        lineage: Lineage,
+        retention: Retention,
+        *,
+        log_start_offset: int,
+        local_only_bytes: int,
+        now_ms: int,
+    ) -> None:
+        self._lineage = lineage
+        self._retention = retention
+        self._log_start_offset = log_start_offset
+        self._now_ms = now_ms
+        self._due: list[RemoteLogSegmentMetadata] = []
+        self._rest: list[RemoteLogSegmentMetadata] = []
+        self._total_bytes = local_only_bytes
+
+    def look_at(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+        """The next ones."""
+        lineage, log_start_offset = self._lineage, self._log_start_offset
+        for segment in segments:
+            if segment.state is not _State.COPY_SEGMENT_FINISHED:
+                continue
+            if segment.end_offset < log_start_offset:
+                self._due.append(segment)
+            elif is_of_lineage(segment, lineage, log_start_offset):
+                self._rest.append(segment)
+                self._total_bytes += segment.segment_size_bytes
+
+    def decide(self) -> Expiry:
+        """Of all that was looked at; what this takes grows with what is due."""
+        retention, due = self._retention, self._due
+        excess_bytes = self._total_bytes - retention.size_bytes if retention.size_bytes >= 0 else 0
+        new_start: int | None = None
+        for segment in self._rest:
+            is_old = retention.ms >= 0 and segment.max_timestamp_ms < self._now_ms - retention.ms
+            if not is_old and (retention.size_bytes < 0 or excess_bytes < segment.segment_size_bytes):
+                break
+            excess_bytes -= segment.segment_size_bytes
+            due.append(segment)
+            new_start = max(segment.end_offset + 1, new_start or 0)
+        return Expiry(new_start, due)
 
 
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:

@@ -11,7 +11,7 @@ What the cache answers depends on the segments and their states only, not on the
 them; of two copies of the same range the one that finished last is read, then the one with the greater id.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
@@ -88,11 +88,17 @@ class _EpochState:
         return bisect_right(self.starts, offset) - 1
 
 
+def _place(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, UUID]:
+    return metadata.start_offset, metadata.end_offset, metadata.id.id
+
+
 class SegmentCache:
     """All segments of a partition that are not DELETE_SEGMENT_FINISHED."""
 
     def __init__(self) -> None:
         self._segments: dict[UUID, RemoteLogSegmentMetadata] = {}
+        self._order: list[tuple[int, int, UUID]] = []
+        """Of all of them: start offset, end offset, id."""
         self._epochs: dict[int, _EpochState] = {}
         self._highest: dict[int, int] = {}
 
@@ -114,6 +120,7 @@ class SegmentCache:
         if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             return
         self._segments[id] = metadata
+        insort(self._order, _place(metadata))
         finished = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
         for epoch, start, end in epoch_ranges(metadata):
             state = self._epochs.get(epoch)
@@ -132,6 +139,7 @@ class SegmentCache:
     def _forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         id = metadata.id.id
         del self._segments[id]
+        del self._order[bisect_left(self._order, _place(metadata))]
         for epoch, start, _ in epoch_ranges(metadata):
             state = self._epochs[epoch]
             state.members.discard(id)
@@ -170,11 +178,10 @@ class SegmentCache:
     def list(self, epoch: int | None = None) -> tuple[RemoteLogSegmentMetadata, ...]:
         """All segments, or those with records of an epoch, by start offset."""
         if epoch is None:
-            found = list(self._segments.values())
-        else:
-            state = self._epochs.get(epoch)
-            found = [] if state is None else [self._segments[id] for id in state.members]
-        return tuple(sorted(found, key=lambda each: (each.start_offset, each.end_offset, each.id.id)))
+            return tuple([self._segments[id] for _, _, id in self._order])
+        state = self._epochs.get(epoch)
+        found = [] if state is None else [self._segments[id] for id in state.members]
+        return tuple(sorted(found, key=_place))
 
     def size_bytes(self, epoch: int) -> int:
         """Bytes of the finished segments with records of an epoch, each with all its bytes."""

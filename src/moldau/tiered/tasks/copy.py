@@ -87,17 +87,21 @@ class CopyTask:
 
     async def _copy(self, log: PartitionLog, closed: ClosedSegment) -> None:
         around = self._around
-        # What the remote tier has must not be lost here: the offsets would be given out again.
-        await log.flush(closed.next_offset)
         if closed.next_offset <= log.log_start_offset:
             return  # deleted meanwhile
         attempt = self._attempt
         if attempt is None or attempt.closed != closed:
             self._give_up()
             attempt = self._attempt = self._new_attempt(log, closed)
-        if not attempt.is_recorded:
-            await around.metadata.add_remote_log_segment_metadata(attempt.metadata)
-            attempt.is_recorded = True
+        # What the remote tier has must not be lost here: the offsets would be given out again. Both at once,
+        # for then a disk syncs them together, and whoever writes to it waits once.
+        for result in await asyncio.gather(
+            log.flush(closed.next_offset), self._record(attempt), return_exceptions=True
+        ):
+            if isinstance(result, BaseException):
+                raise result
+        if closed.next_offset <= log.log_start_offset:
+            return
         if not attempt.is_stored:
             await self._store(log, attempt)
         metadata = attempt.metadata
@@ -135,6 +139,11 @@ class CopyTask:
             txn_index_empty=not len(segment.transaction_index),
         )
         return _Attempt(closed, metadata)
+
+    async def _record(self, attempt: _Attempt) -> None:
+        if not attempt.is_recorded:
+            await self._around.metadata.add_remote_log_segment_metadata(attempt.metadata)
+            attempt.is_recorded = True
 
     async def _store(self, log: PartitionLog, attempt: _Attempt) -> None:
         around, machine = self._around, self._around.machine

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from moldau.storage.log import PartitionLog
 from moldau.tiered.deletion import delete_segment
-from moldau.tiered.expiry import Retention, plan_expiry, unreferenced
+from moldau.tiered.expiry import ExpiryPlan, Retention, unreferenced
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.lineage import LogLineage
 from moldau.tiered.restoring import restore_start
@@ -17,6 +18,9 @@ from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, Surroundings, 
 __all__ = ["ExpirationTask"]
 
 logger = logging.getLogger(__name__)
+
+SEGMENTS_A_TURN: Final = 200
+"""So many are looked at before others have the event loop: half a millisecond."""
 
 
 class ExpirationTask:
@@ -36,18 +40,26 @@ class ExpirationTask:
         if not self._has_start:
             await restore_start(around, partition, log)
             self._has_start = True
-        await self._remove(self._leftovers())
+        await self._remove(await self._leftovers())
         started_s = asyncio.get_running_loop().time()
-        segments = around.metadata.list_remote_log_segments(partition)
-        expiry = plan_expiry(
-            segments,
+        plan = ExpiryPlan(
             LogLineage(log.leader_epochs),
             self._retention(log),
             log_start_offset=log.log_start_offset,
             local_only_bytes=self._local_only_bytes(log),
             now_ms=around.now_ms(),
         )
-        self._measure(segments, (asyncio.get_running_loop().time() - started_s) * 1000)
+        count = size_bytes = 0
+        async for segments in self._some_at_a_time():
+            plan.look_at(segments)
+            count += len(segments)
+            size_bytes += sum(
+                segment.segment_size_bytes
+                for segment in segments
+                if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+            )
+        expiry = plan.decide()
+        self._measure(count, size_bytes, (asyncio.get_running_loop().time() - started_s) * 1000)
         if expiry.log_start_offset is not None:
             log.update_log_start_offset(min(expiry.log_start_offset, self._partition.replica.high_watermark))
         # Where the start could not pass all of them, the others are still read.
@@ -57,22 +69,34 @@ class ExpirationTask:
         """No further round."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
 
-    def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
+    async def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
+        """The partition's segments as they are now; a partition may have very many."""
+        segments = self._around.metadata.list_remote_log_segments(self._partition.partition)
+        for first in range(0, len(segments), SEGMENTS_A_TURN):
+            if first:
+                await asyncio.sleep(0)
+            yield segments[first : first + SEGMENTS_A_TURN]
+
+    async def _leftovers(self) -> list[RemoteLogSegmentMetadata]:
         around, partition = self._around, self._partition.partition
-        segments = around.metadata.list_remote_log_segments(partition)
-        referenced = {
-            found.id.id
-            for segment in segments
-            for epoch, first_offset, _ in epoch_ranges(segment)
-            if (found := around.metadata.remote_log_segment_metadata(partition, epoch, first_offset))
-        }
-        return unreferenced(
-            segments,
-            referenced,
-            around.being_copied,
-            now_ms=around.now_ms(),
-            grace_ms=LATE_WRITE_GRACE_MS,
-        )
+        found: list[RemoteLogSegmentMetadata] = []
+        # As of when the segments are listed: one that is finished meanwhile was begun, and not given up.
+        being_copied = frozenset(around.being_copied)
+        async for segments in self._some_at_a_time():
+            referenced = {
+                read.id.id
+                for segment in segments
+                for epoch, first_offset, _ in epoch_ranges(segment)
+                if (read := around.metadata.remote_log_segment_metadata(partition, epoch, first_offset))
+            }
+            found += unreferenced(
+                segments,
+                referenced,
+                being_copied,
+                now_ms=around.now_ms(),
+                grace_ms=LATE_WRITE_GRACE_MS,
+            )
+        return found
 
     @staticmethod
     def _retention(log: PartitionLog) -> Retention:
@@ -99,12 +123,8 @@ class ExpirationTask:
             gauges.delete_lag_bytes -= segment.segment_size_bytes
             logger.info("deleted a remote segment", extra={"segment": str(segment.id)})
 
-    def _measure(self, segments: Sequence[RemoteLogSegmentMetadata], took_ms: float) -> None:
+    def _measure(self, count: int, size_bytes: int, took_ms: float) -> None:
         gauges = self._gauges
-        gauges.metadata_count = len(segments)
+        gauges.metadata_count = count
         gauges.size_computation_ms = took_ms
-        gauges.size_bytes = sum(
-            segment.segment_size_bytes
-            for segment in segments
-            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
-        )
+        gauges.size_bytes = size_bytes

@@ -306,6 +306,25 @@ def test_lookups_by_time_are_exact_to_the_record() -> None:
     run(story)
 
 
+def test_the_largest_timestamp_is_that_of_a_record_that_is_left() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        await broker.commit((K, [b"a", b"b", b"c"]), timestamps=[100, 900, 200])
+        partition = broker.open(K)
+
+        async def latest() -> tuple[int, int]:
+            found = await partition.find_offset(-3, read_committed=False, current_leader_epoch=-1)
+            return found.offset, found.timestamp_ms
+
+        assert await latest() == (1, 900)
+        await partition.delete_records(2)
+        assert await latest() == (2, 200)
+        for timestamps in ([150], [250, 400], [400], [350]):
+            await broker.commit((K, [b"-"] * len(timestamps)), timestamps=timestamps)
+        assert await latest() == (5, 400)
+
+    run(story)
+
+
 def test_append_time_is_the_coordinators() -> None:
     async def story(broker: ReadingBroker) -> None:
         await broker.commit((K, [b"a", b"b"]), timestamp_type=1)

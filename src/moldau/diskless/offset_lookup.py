@@ -91,9 +91,12 @@ class OffsetLookup:
             # A special offset, or a batch whose records all have its append time, or nothing.
             epoch = LEADER_EPOCH if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
-        found = await self._in_batch(listed.log_start_offset, listed.batch, timestamp_ms)
+        batch = listed.batch
+        found = await self._in_batch(listed.log_start_offset, batch, timestamp_ms)
+        if timestamp_ms == MAX_TIMESTAMP and batch.base_offset < listed.log_start_offset:
+            return await self._latest_behind(cache, batch, found)
         if found.offset < 0:
-            return await self._behind(cache, listed.batch.last_offset + 1, timestamp_ms)
+            return await self._behind(cache, batch.last_offset + 1, timestamp_ms)
         return found
 
     async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
@@ -113,14 +116,7 @@ class OffsetLookup:
     async def _behind(self, cache: PartitionCache, offset: int, timestamp_ms: int) -> FoundOffset:
         """What the batch promised lies below the log start inside it: go on behind it."""
         while timestamp_ms >= 0:
-            call = FindBatchesCall(
-                [PartitionToFind(*cache.partition_id, offset, 1 << 30)],
-                max_bytes=1 << 30,
-                max_batches_per_partition=_FOUND_BATCHES,
-            )
-            (found,) = await self._lister.find_batches(call)
-            if found.error is not ErrorCode.none:
-                raise client_error(found.error, found.message, ErrorCode.leader_not_available)
+            found = await self._batches(cache, offset)
             for coordinate in found.batches:
                 if coordinate.max_timestamp_ms >= timestamp_ms:
                     record = await self._in_batch(found.log_start_offset, coordinate, timestamp_ms)
@@ -130,6 +126,35 @@ class OffsetLookup:
                 break
             offset = found.batches[-1].last_offset + 1
         return FoundOffset()
+
+    async def _latest_behind(
+        self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset
+    ) -> FoundOffset:
+        """``found`` is the latest record that is left of a batch; one behind the batch may be later."""
+        log_start, offset = 0, batch.last_offset + 1
+        latest: BatchCoordinate | None = None
+        while found.timestamp_ms < batch.max_timestamp_ms:
+            some = await self._batches(cache, offset)
+            log_start = max(log_start, some.log_start_offset)
+            for coordinate in some.batches:
+                latest_ms = found.timestamp_ms if latest is None else latest.max_timestamp_ms
+                if coordinate.max_timestamp_ms > latest_ms:
+                    latest = coordinate
+            if not some.batches:
+                break
+            offset = some.batches[-1].last_offset + 1
+        return found if latest is None else await self._in_batch(log_start, latest, MAX_TIMESTAMP)
+
+    async def _batches(self, cache: PartitionCache, offset: int) -> FoundPartition:
+        call = FindBatchesCall(
+            [PartitionToFind(*cache.partition_id, offset, 1 << 30)],
+            max_bytes=1 << 30,
+            max_batches_per_partition=_FOUND_BATCHES,
+        )
+        (found,) = await self._lister.find_batches(call)
+        if found.error is not ErrorCode.none:
+            raise client_error(found.error, found.message, ErrorCode.leader_not_available)
+        return found
 
     async def _in_batch(self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int) -> FoundOffset:
         if coordinate.timestamp_type == LOG_APPEND_TIME:

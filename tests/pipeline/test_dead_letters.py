@@ -155,6 +155,26 @@ def test_a_column_keeps_its_type(
     assert [row["value"] for row in read_table(job)][-1] == {"a": 2, "b": "y"}
 
 
+def test_columns_of_an_iceberg_table_become_wider(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    before = json_format("a INT, b STRUCT<c: FLOAT>, d ARRAY<INT>, e DECIMAL(4, 2)")
+    after = json_format("a BIGINT, b STRUCT<c: DOUBLE>, d ARRAY<BIGINT>, e DECIMAL(9, 2), f INT")
+    jobs = [job_of(node, topic, tmp_path, "iceberg", values) for values in (before, after)]
+    small = {"a": 1, "b": {"c": 1.5}, "d": [2], "e": "12.25"}
+    large = {"a": 2**40, "b": {"c": 1e300}, "d": [2**40], "e": "1234567.25", "f": 3}
+    produce_values(node, topic, [json.dumps(one).encode() for one in (small, large)])
+    assert export_once(jobs[0], run_here).dead_letters == 1
+    produce_values(node, topic, [json.dumps(large).encode()])
+    assert export_once(jobs[1], run_here).dead_letters == 0
+    assert export_once(replace(jobs[1], replay=True), run_here).records == 1
+    found = [{**row["value"], "e": str(row["value"]["e"])} for row in read_table(jobs[1])]
+    assert found == [{**small, "f": None}, large, large]
+    for narrower in ("a INT, b STRUCT<c: DOUBLE>", "a STRING", "e DECIMAL(12, 4)", "a DOUBLE"):
+        with pytest.raises(ToolError, match="INT become BIGINT, FLOAT DOUBLE, DECIMALs longer"):
+            export_once(job_of(node, topic, tmp_path, "iceberg", json_format(narrower)), run_here)
+
+
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_dead_letters_are_replayed(
     node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, table_format: str

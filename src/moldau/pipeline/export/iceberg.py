@@ -70,7 +70,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
     ranges, after = request.next_round(covered, bounds)
     units = request.units(ranges)
     old = None if found is None else _format(found)
-    values = request.format_of(old, units, ".".join(table_name(topic)))
+    values = request.format_of(old, units, ".".join(table_name(topic)), promote=True)
     table = found or _new_table(catalog, topic, values, bounds.topic_id)
     dead_letters = ".".join(dead_letters_name(topic))
     if not ranges:
@@ -100,7 +100,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
     dead = _find_table(catalog, dead_letters_name(topic), topic)
     locations = [] if dead is None else [task.file.file_path for task in dead.scan().plan_files()]
     old = _format(table)
-    values = request.format_of(old, [], ".".join(table_name(topic)))
+    values = request.format_of(old, [], ".".join(table_name(topic)), promote=True)
     if not locations:
         return outcome
     if old != values:
@@ -209,7 +209,7 @@ def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
 
 
 def _add_columns(table: Table, values: ValueFormat) -> None:
-    """A commit of its own: columns without values do no harm, whatever becomes of the round.
+    """A commit of its own: columns without values, or wider ones, do no harm, whatever becomes of the round.
 
     It excludes no driver that adds none, and leaves ``table`` as that one made it: to go on then would put
     this round on top of the other's.

@@ -32,9 +32,14 @@ class Request:
     def units(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         return split(ranges, self.unit_records_max)
 
-    def format_of(self, table: ValueFormat | None, units: Sequence[OffsetRange], where: str) -> ValueFormat:
-        """The table's format after this round. Raises ``ToolError`` when it cannot become that."""
-        wanted = evolved(table, self.values, where)
+    def format_of(
+        self, table: ValueFormat | None, units: Sequence[OffsetRange], where: str, *, promote: bool = False
+    ) -> ValueFormat:
+        """The table's format after this round. Raises ``ToolError`` when it cannot become that.
+
+        ``promote``: the table's readers know columns that were narrower once.
+        """
+        wanted = evolved(table, self.values, where, promote=promote)
         if self.values.kind is ValueKind.JSON and not self.values.columns:
             return inferred(wanted, table, self.run(InferUnits(self.source), units) if units else [])
         return wanted

@@ -1,6 +1,6 @@
-"""How the columns of a table grow: new ones are added, and what is there keeps its type. Pure."""
+"""How the columns of a table grow: new ones are added, what is there keeps its type or gets wider. Pure."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -9,52 +9,70 @@ from moldau.pipeline.values.ddl import render_type
 
 
 def add_columns(
-    old: pa.DataType | None, new: pa.DataType | None, *, keep: bool = False, widen: bool = False
+    old: pa.DataType | None,
+    new: pa.DataType | None,
+    *,
+    keep: bool = False,
+    widen: bool = False,
+    promote: bool = False,
 ) -> pa.DataType | None:
     """``old`` with what ``new`` has beyond it, at any depth, in their order.
 
     Where both have a column of different types, the old one stays with ``keep``, numbers become DOUBLE
-    with ``widen``; else raises :class:`ToolError` that names the column.
+    with ``widen``, and with ``promote`` the new one is taken if Iceberg can read old files by it; else
+    raises :class:`ToolError` that names the column.
     """
-    return _merged(old, new, ("value",), keep, widen)
+    return _Merge(keep, widen, promote).of(old, new, ("value",))
 
 
-def _merged(
-    old: pa.DataType | None, new: pa.DataType | None, path: tuple[str, ...], keep: bool, widen: bool
-) -> Any:
-    if old is None or new is None or old == new or pa.types.is_null(new):
-        return new if old is None else old
-    if pa.types.is_null(old):
-        return new
-    if pa.types.is_struct(old) and pa.types.is_struct(new):
-        return _merged_struct(old, new, path, keep, widen)
-    if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
-        return pa.map_(old.key_type, _merged(old.item_type, new.item_type, (*path, "value"), keep, widen))
-    if pa.types.is_list(old) and pa.types.is_list(new):
-        return pa.list_(_merged(old.value_type, new.value_type, (*path, "element"), keep, widen))
-    numbers = (pa.int64(), pa.float64())
-    if widen and old in numbers and new in numbers:
-        return pa.float64()
-    if keep:
-        return old
-    raise ToolError(
-        f"column {'.'.join(path)} is {render_type(old)} in the table and {render_type(new)} in the schema:"
-        " columns can be added, not changed"
-    )
+def is_promotion(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a column may change so: INT to BIGINT, FLOAT to DOUBLE, a decimal to more digits."""
+    if pa.types.is_decimal(old) and pa.types.is_decimal(new):
+        return bool(old.scale == new.scale and old.precision < new.precision)
+    return (old, new) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
 
 
-def _merged_struct(
-    old: pa.DataType, new: pa.DataType, path: tuple[str, ...], keep: bool, widen: bool
-) -> pa.DataType:
-    names = {field.name: field.type for field in new}
-    fields = [
-        pa.field(field.name, _merged(field.type, names.get(field.name), (*path, field.name), keep, widen))
-        for field in old
-    ]
-    there = {field.name for field in old}
-    return pa.struct(
-        [*fields, *(pa.field(field.name, field.type) for field in new if field.name not in there)]
-    )
+class _Merge(NamedTuple):
+    keep: bool
+    widen: bool
+    promote: bool
+
+    def of(self, old: pa.DataType | None, new: pa.DataType | None, path: tuple[str, ...]) -> Any:
+        if old is None or new is None or old == new or pa.types.is_null(new):
+            return new if old is None else old
+        if pa.types.is_null(old):
+            return new
+        if pa.types.is_struct(old) and pa.types.is_struct(new):
+            return self._of_structs(old, new, path)
+        if pa.types.is_map(old) and pa.types.is_map(new) and old.key_type == new.key_type:
+            return pa.map_(old.key_type, self.of(old.item_type, new.item_type, (*path, "value")))
+        if pa.types.is_list(old) and pa.types.is_list(new):
+            return pa.list_(self.of(old.value_type, new.value_type, (*path, "element")))
+        numbers = (pa.int64(), pa.float64())
+        if self.widen and old in numbers and new in numbers:
+            return pa.float64()
+        if self.promote and is_promotion(old, new):
+            return new
+        if self.keep:
+            return old
+        advice = (
+            "columns can be added, and INT become BIGINT, FLOAT DOUBLE, DECIMALs longer"
+            if self.promote
+            else "columns can be added, not changed"
+        )
+        types = f"{render_type(old)} in the table and {render_type(new)} in the schema"
+        raise ToolError(f"column {'.'.join(path)} is {types}: {advice}")
+
+    def _of_structs(self, old: pa.DataType, new: pa.DataType, path: tuple[str, ...]) -> pa.DataType:
+        names = {field.name: field.type for field in new}
+        fields = [
+            pa.field(field.name, self.of(field.type, names.get(field.name), (*path, field.name)))
+            for field in old
+        ]
+        there = {field.name for field in old}
+        return pa.struct(
+            [*fields, *(pa.field(field.name, field.type) for field in new if field.name not in there)]
+        )
 
 
 def storable(found: pa.DataType | None, levels_max: int | None = None) -> pa.DataType | None:

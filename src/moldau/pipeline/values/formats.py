@@ -101,8 +101,12 @@ def avro_format(schema: str, writers: Mapping[int, str], *, framed: bool) -> Val
     return wanted.with_type(storable(avro_type(schema)))
 
 
-def evolved(table: ValueFormat | None, wanted: ValueFormat, where: str) -> ValueFormat:
+def evolved(
+    table: ValueFormat | None, wanted: ValueFormat, where: str, *, promote: bool = False
+) -> ValueFormat:
     """The wanted format with the columns that the table has, and those that are new.
+
+    With ``promote`` columns become wider, too, as Iceberg allows it.
 
     Raises :class:`ToolError` when the table's values are of another kind, or a column's type would change.
     """
@@ -110,7 +114,7 @@ def evolved(table: ValueFormat | None, wanted: ValueFormat, where: str) -> Value
         return wanted
     if table.kind is not wanted.kind:
         raise ToolError(f"{where} was exported with --value {table.kind}, not {wanted.kind}")
-    return wanted.with_type(add_columns(table.type, wanted.type))
+    return wanted.with_type(add_columns(table.type, wanted.type, promote=promote))
 
 
 class Decoded(NamedTuple):

@@ -23,7 +23,7 @@ _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
 
 @dataclass(frozen=True)
 class Cluster:
-    """``folder`` has the logs, and what each worker keeps of its executors."""
+    """``folder`` has the logs, and what each worker keeps of its executors; workers have two cores."""
 
     master: str
     folder: pathlib.Path
@@ -87,7 +87,7 @@ def standalone_cluster(folder: pathlib.Path) -> Iterator[Cluster]:
         )
         found = eventually(lambda: _ADDRESS.search(log.read_text()), "the master listens")
         for number in range(WORKERS):
-            arguments = ["org.apache.spark.deploy.worker.Worker", *listen, "--cores", "1", "--memory", "512m"]
+            arguments = ["org.apache.spark.deploy.worker.Worker", *listen, "--cores", "2", "--memory", "1g"]
             arguments += ["--work-dir", str(folder / f"worker-{number}"), found[1]]
             stack.enter_context(_process(folder, f"worker-{number}-log", arguments))
         eventually(lambda: log.read_text().count("Registering worker") == WORKERS, "both workers are there")

@@ -1,11 +1,14 @@
-"""A node with the long-lived process of jobs beside it, and that on a real cluster of two workers."""
+"""A node with the long-lived process of jobs beside it, and a job by spark-submit, on two real workers."""
 
+import contextlib
 import json
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,11 +20,12 @@ if reason := missing_spark():
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from exporting import read_dead_letters, read_table
-from spark_cluster import JAVA_OPTIONS, environment, eventually, standalone_cluster
+from spark_cluster import JAVA_OPTIONS, Cluster, environment, eventually, standalone_cluster
 
 from moldau.pipeline.export.job import ExportJob
 
 RECORDS = 4_000
+DOCUMENTATION = pathlib.Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
 
 pytestmark = [pytest.mark.timeout(600)]
 
@@ -33,6 +37,7 @@ metrics_port = 0
 "spark.driver.host" = "127.0.0.1"
 "spark.executor.memory" = "512m"
 "spark.executor.cores" = 1
+"spark.cores.max" = 2
 "spark.executor.extraJavaOptions" = "{java_options}"
 [[job]]
 kind = "export"
@@ -65,6 +70,41 @@ def produce(bootstrap: str) -> None:
     assert producer.flush(60) == 0
 
 
+@contextlib.contextmanager
+def submitted(
+    cluster: Cluster, bootstrap: str, folder: pathlib.Path, log: pathlib.Path
+) -> Iterator[subprocess.Popen[str]]:
+    """An export by the program that the documentation shows, with one core of the cluster."""
+    program = folder.parent / "moldau_job.py"
+    (text,) = re.findall(r"```python\n(# moldau_job\.py.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    program.write_text(text)
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+        "spark.cores.max": "1",
+    }
+    command = [str(pathlib.Path(sys.executable).with_name("spark-submit")), "--master", cluster.master]
+    command += ["--driver-java-options", JAVA_OPTIONS]
+    command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    command += [str(program), "pipeline", "export", "--bootstrap", bootstrap, "--topic", "orders"]
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, "--to", str(folder), "--json"],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment(),
+            cwd=folder.parent,
+            text=True,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def lines(path: pathlib.Path) -> list[dict[str, Any]]:
     """The JSON lines of a log, those that are whole."""
     found = [line for line in path.read_text().split("\n")[:-1] if line.startswith("{")]
@@ -91,6 +131,11 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
             word, _, bootstrap = node.stdout.readline().strip().partition(" ")
             assert word == "ready", log.read_text()
             produce(bootstrap)
+            with submitted(cluster, bootstrap, tmp_path / "files", tmp_path / "submit") as job:
+                output, _ = job.communicate(timeout=240)
+                assert job.returncode == 0, (tmp_path / "submit").read_text()
+                # Spark puts what the program says of its progress into the same stream.
+                assert json.loads(output[output.index("{\n") :])["records"] == RECORDS
             eventually(
                 lambda: sum(line.get("records", 0) for line in lines(log)) == RECORDS - 1, "the whole table"
             )

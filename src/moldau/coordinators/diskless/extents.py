@@ -5,6 +5,7 @@ and flags (8), each as a column, so that bytes are freed and timestamps found ba
 reading objects.
 """
 
+import struct
 from array import array
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -55,7 +56,7 @@ class FileColumns:
         self._offsets = array("I", record.byte_offsets).tobytes()
         self._sizes = array("I", record.sizes_bytes).tobytes()
         self._deltas = array("I", record.offset_deltas).tobytes()
-        self._timestamps = array("q", record.max_timestamps_ms).tobytes()
+        self._timestamps = struct.pack(f"={len(record.flags)}q", *record.max_timestamps_ms)
         self._flags = bytes(record.flags)
 
     def packed(self, start: int, end: int) -> bytes:

@@ -1,9 +1,16 @@
-"""A store that is slower than its producers: they are read more slowly, and nothing is lost."""
+"""A store that is slower than its producers: they are read more slowly, and nothing is lost.
 
+And a batch coordinator that is not ours.
+"""
+
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from memory_batch_coordinator import OWN_KEY, MemoryBatchCoordinator
 
 from moldau.runtime import KafkaError, Machine
 from moldau.server.handlers import produce
@@ -63,3 +70,38 @@ def test_another_batch_coordinator_is_loaded_by_its_name() -> None:
     name = f"{__name__}.refuse"
     with pytest.raises(KafkaError, match=r"diskless\.batch\.coordinator\.class\.name .*wants more"):
         Node(properties={**DISKLESS, "diskless.batch.coordinator.class.name": name}).start()
+
+
+def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path: Path) -> None:
+    properties = {
+        **DISKLESS,
+        "diskless.storage.url": f"file://{tmp_path}/objects",
+        "diskless.batch.coordinator.class.name": "memory_batch_coordinator.MemoryBatchCoordinator",
+        OWN_KEY: "green",
+    }
+    with Node(properties=properties) as node:
+        producer = Producer({"bootstrap.servers": node.bootstrap_servers})
+        for number in range(20):
+            producer.produce("foreign", b"%d" % number)
+        assert producer.flush(30) == 0
+        consumer = Consumer(
+            {"bootstrap.servers": node.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        consumer.subscribe(["foreign"])
+        seen = [int(message.value()) for _ in range(20) if (message := consumer.poll(10)) is not None]
+        consumer.close()
+        assert seen == list(range(20))
+        assert node._node is not None
+        assert node._node._running is not None
+        runtime = node._node._running._diskless.runtime  # type: ignore[union-attr]
+        assert isinstance(runtime._coordinator, MemoryBatchCoordinator)
+        assert runtime._coordinator.colour == "green"
+        stored = set((tmp_path / "objects" / "wal").rglob("*-*"))
+        assert stored
+        # Our own coordinators know none of these: an orphan scan that asked them would delete them all.
+        runtime.orphans.settings = replace(
+            runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
+        )
+        assert node._loop is not None
+        asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(30)
+        assert set((tmp_path / "objects" / "wal").rglob("*-*")) == stored

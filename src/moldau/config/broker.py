@@ -33,6 +33,7 @@ BROKER = ConfigDef(
         *tiers.MOLDAU,
     ),
     passed_on_prefixes=(
+        "diskless.batch.coordinator.",
         "diskless.storage.",
         "rsm.config.",
         "rlmm.config.",

@@ -31,7 +31,8 @@ _INTRODUCTION = """# Configuration
 
 A node reads a file in the syntax of Java's properties, with Kafka's names. `--set KEY=VALUE` overrides a key.
 A key that is unknown or has a bad value stops the start with its name and the reason. Keys that configure a
-plug-in (`rsm.config.…`, `rlmm.config.…`), and `listener.name.…`, `ssl.…` and `sasl.…`, are passed on.
+plug-in (`diskless.storage.…`, `diskless.batch.coordinator.…`, `rsm.config.…`, `rlmm.config.…`), and
+`listener.name.…`, `ssl.…` and `sasl.…`, are passed on.
 
 "Update" says how a running node takes a new value: *read-only* not at all, *cluster-wide* for one broker or
 as the default of all. Keys marked † are accepted so that a file for Kafka works, and change nothing here.

@@ -62,6 +62,9 @@ class DisklessNode:
         self._metadata_partitions = config.integer("diskless.metadata.topic.num.partitions")
         self._loads: set[asyncio.Task[None]] = set()
         self.coordinators = DisklessCoordinator(around.machine, opener=around.machine.open_sqlite)
+        self._has_foreign_coordinator = (
+            config.optional_text("diskless.batch.coordinator.class.name") is not None
+        )
         # One node leads every coordinator; calls to others will go by RPC.
         self.coordinator = self._new_batch_coordinator(around)
         try:
@@ -73,7 +76,7 @@ class DisklessNode:
                 coordinator=self.coordinator,
                 local=self.coordinators,
                 all_coordinators=self.coordinators,
-                coordinator_ids=self._coordinator_ids,
+                coordinator_ids=self._witnesses,
                 topics=lambda: [topic for topic in self._image().topics if topic.is_diskless],
                 policies=self._policies,
                 arrivals=around.arrivals,
@@ -161,7 +164,10 @@ class DisklessNode:
             raise KafkaError(ErrorCode.unknown_topic_id, "there is no such diskless partition")
         return partition.diskless_coordinator
 
-    def _coordinator_ids(self) -> Sequence[int]:
+    def _witnesses(self) -> Sequence[int]:
+        """The coordinators that say which objects are needed: none where another kind gives the offsets."""
+        if self._has_foreign_coordinator:
+            return ()
         topic = self._image().topics.get(DISKLESS_METADATA_TOPIC)
         return range(len(topic.partitions)) if topic is not None else ()
 

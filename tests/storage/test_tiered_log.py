@@ -1,6 +1,7 @@
 """A log whose older part is in the remote tier: what stays local, where it begins, what a restart knows."""
 
 import asyncio
+import random
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -140,6 +141,23 @@ def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> No
     killed.update_log_start_offset(4)
     killed = open_log(box)
     assert (killed.log_start_offset, killed.log_end_offset) == (4, 4)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_start_at_the_end_outlives_crashes_that_no_checkpoint_saw(new_box: Any, seed: int) -> None:
+    box = new_box()
+    log = open_log(box)
+    append_segments(box, log, 3)
+    asyncio.run(log.flush())
+    log.update_log_start_offset(3)
+    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.sync_folder())
+    for life in range(3):
+        box.disk.crash(random.Random(10 * seed + life))
+        log = open_log(box)
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    append_segments(box, log, 1, epoch=1)
+    assert log.epoch_for_offset(3) == 1
 
 
 def test_lost_epochs_begin_where_the_log_does(box: Any) -> None:

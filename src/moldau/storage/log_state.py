@@ -130,6 +130,9 @@ class LogState:
             self.flushed_offset = segments.end_offset
         self._saved_epochs = epochs.entries
         epochs.truncate_from_end(segments.end_offset)
+        if earliest is not None and not len(epochs):
+            # All records were deleted, and the start may be known here alone: it outlives this start, too.
+            epochs.assign(earliest.epoch, segments.end_offset)
         epochs.truncate_from_start(self.log_start_offset)
         if not self._saved_epochs and segments.size_bytes:
             self._epochs_are_lost = True

@@ -29,6 +29,8 @@ UPLOAD_TIMES: Final = re.compile(
     r'^moldau_diskless_Writer_UploadTimeMs_bucket\{le="([\d.]+)"\} ([\d.e+]+)$', re.MULTILINE
 )
 PACED_RECORDS_PER_S: Final = 1000
+LONG_RUN_BYTES: Final = 250_000_000
+"""Of one idempotent producer at S3's latency: some fifty objects."""
 SAMPLE_INTERVAL_S: Final = 0.1
 
 BILLED: Final = "diskless.append.early.close.puts.per.second=8"
@@ -158,7 +160,11 @@ def throughput_row(store: str, partitions: int, what: str, samples: list[Sample]
 
 def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: str) -> None:
     """Five requests in flight and no more, which the latency of the store turns into a bound."""
-    for partitions in (1, 12):
+    for partitions in PARTITION_COUNTS:
+        records = records_of(plan, store)
+        if store == "s3":
+            # A run of a few objects would measure the luck of a few draws, the first requests and the last.
+            records = records // 2 if partitions == 1 else LONG_RUN_BYTES // RECORD_SIZE
         samples = []
         for repeat in range(plan.repeats):
             with topic(broker, f"idempotent-{partitions}-{repeat}", partitions) as name:
@@ -168,7 +174,7 @@ def one_idempotent_producer(report: Report, broker: Broker, plan: Plan, store: s
                     topic=name,
                     partitions=partitions,
                     record_size=RECORD_SIZE,
-                    records=records_of(plan, store) // (2 if store == "s3" else 1),
+                    records=records,
                     settings={"enable.idempotence": "true"},
                 )
                 samples.append(sample)

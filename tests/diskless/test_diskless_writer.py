@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import cast
 
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
 from moldau.config import BrokerConfig
+from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.wal import parse_object
+from moldau.diskless.wal_file import FileShare
 from moldau.diskless.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, Weather
@@ -71,7 +74,7 @@ class Bench:
             content = self.memory._objects[object_key][0]
             header = check_batch(content, one.byte_offset)
             assert header.size_bytes == one.size_bytes
-            found.append(content[one.byte_offset : one.byte_offset + one.size_bytes])
+            found.append(bytes(content[one.byte_offset : one.byte_offset + one.size_bytes]))
         return found
 
     def count(self, name: str, **tags: str) -> float:
@@ -119,10 +122,33 @@ def test_without_early_close_a_buffer_is_open_for_the_interval() -> None:
     run_in_virtual_time(story)
 
 
-def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_nothing_else() -> None:
+class SlowCache:
+    """A broker's own cache whose disk takes its time; in the place of :class:`OwnCommits`."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+        self.finished_count = 0
+
+    def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
+        asyncio.get_running_loop().call_later(self._delay_s, on_over, share)
+
+    def finished(self, shares: Sequence[FileShare]) -> None:
+        self.finished_count += 1
+
+    async def drain(self) -> None:
+        await asyncio.sleep(self._delay_s)
+
+    async def stop(self) -> None: ...
+
+
+@pytest.mark.parametrize("cache_s", [0.0, 0.06])
+def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_nothing_else(
+    cache_s: float,
+) -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(buffer_max_bytes=8_000, puts_per_second=1, retries=QUICK)
         bench = Bench(machine, settings=settings, weather=Weather(put_latency=Latency(100, 100)))
+        bench.writer.own_commits = cast(OwnCommits, SlowCache(cache_s))
         loop = asyncio.get_running_loop()
         for number in range(20):
             begin = loop.time()
@@ -131,6 +157,40 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
             # The first time it had to be seen that no more comes.
             assert took_ms < (130 if number == 0 else 103)
         assert bench.count("FilesClosedPerSec", reason="early") == 20
+        await bench.writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_bytes_count_against_the_bound_until_the_brokers_own_cache_has_them() -> None:
+    async def story(machine: Machine) -> None:
+        settings = WriterSettings(buffer_max_bytes=2_000, max_buffered_bytes=4_000, retries=QUICK)
+        bench = Bench(machine, settings=settings)
+        cache = SlowCache(5.0)
+        bench.writer.own_commits = cast(OwnCommits, cache)
+        answers = [bench.append(key(), b"v" * 900) for _ in range(5)]
+        for answer in answers:
+            assert (await wait(answer)).error is ErrorCode.none
+        assert bench.writer.is_full
+        await until_room(bench.writer)
+        assert cache.finished_count
+        await bench.writer.close()
+        assert bench.writer.buffered_bytes == 0
+
+    run_in_virtual_time(story)
+
+
+def test_under_full_load_workers_make_the_memory_for_the_next_objects() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine, settings=WriterSettings(buffer_max_bytes=2_000, retries=QUICK))
+        pool = bench.writer._pool
+        assert pool.is_low
+        assert (await wait(bench.append(key(), b"small"))).error is ErrorCode.none
+        await asyncio.sleep(1)
+        assert pool.is_low  # a little load holds little memory
+        await asyncio.gather(*(wait(bench.append(key(), b"v" * 900)) for _ in range(8)))
+        await asyncio.sleep(1)
+        assert not pool.is_low
         await bench.writer.close()
 
     run_in_virtual_time(story)

@@ -1,5 +1,7 @@
 """The WAL object format, the buffer that builds it, and the memory that both use."""
 
+import ctypes
+import mmap
 import random
 from collections import defaultdict
 from collections.abc import Sequence
@@ -163,6 +165,12 @@ def test_an_arena_that_is_still_read_is_not_used_again() -> None:
     assert reader == b"bc"
     reader.release()
     assert pool.acquire(10) is arena
+
+
+def test_an_arena_begins_on_a_page_so_that_files_are_written_from_it_directly() -> None:
+    arena = ArenaPool(10_000).acquire(1)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(arena))
+    assert address % mmap.PAGESIZE == 0
 
 
 def test_an_arena_of_another_size_is_not_kept() -> None:

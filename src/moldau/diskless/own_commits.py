@@ -148,7 +148,8 @@ class OwnCommits:
             # Of a log one write at a time.
             together: dict[PartitionKey, OwnRun] = {}
             while rest and rest[0].key not in together:
-                together[rest[0].key] = rest.popleft()
+                run = rest.popleft()
+                together[run.key] = run
             writes: list[tuple[OwnRun, AsideWrite]] = []
             try:
                 for run in together.values():

@@ -16,7 +16,16 @@ Batch: TypeAlias = BufferedBatch[Waiter]
 class FileShare:
     """The batches of a file that one coordinator commits."""
 
-    __slots__ = ("batches", "coordinator_id", "dropped", "file", "is_cached", "is_done", "outcomes")
+    __slots__ = (
+        "batches",
+        "coordinator_id",
+        "dropped",
+        "file",
+        "is_answered",
+        "is_cached",
+        "is_done",
+        "outcomes",
+    )
 
     def __init__(self, file: "WalFile", coordinator_id: int) -> None:
         self.file = file
@@ -24,7 +33,9 @@ class FileShare:
         self.batches: list[Batch] = []
         self.dropped: list[Batch] = []
         """Never to be committed; their producers were told of a time-out."""
+        self.is_answered = False
         self.is_done = False
+        """Answered, and this broker's cache has what it takes of it."""
         self.outcomes: Sequence[CommittedBatch] = ()
         """Of ``batches``, when they are committed."""
         self.is_cached = False

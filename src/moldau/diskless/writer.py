@@ -105,6 +105,8 @@ class DisklessWriter:
         self._to_upload: deque[WalFile] = deque()
         self._uploading = 0
         self._files: dict[WalFile, None] = {}
+        """Not finished: answers are owed, or this broker's own cache still needs the bytes."""
+        self._unanswered: dict[WalFile, None] = {}
         self._queues: dict[int, CommitQueue] = {}
         self._gaps = SequenceGaps()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -112,7 +114,7 @@ class DisklessWriter:
         self._is_making_arenas = False
         self._buffered_bytes = 0
         self._under_way = 0
-        """Batches in files that are not finished."""
+        """Batches in files that are not answered."""
         self._most_under_way = 0.0
         """The same at its highest, of late."""
         self.configure(settings or WriterSettings())
@@ -213,7 +215,7 @@ class DisklessWriter:
         return size_bytes * LARGE_SHARE >= self._settings.buffer_max_bytes
 
     def _is_complete(self, buffer: WalBuffer[Waiter]) -> bool:
-        return not self._files and 0 < self._most_under_way <= len(buffer.batches)
+        return not self._unanswered and 0 < self._most_under_way <= len(buffer.batches)
 
     def _close_buffer(self, reason: CloseReason) -> None:
         buffer, waiters = self._buffer, self._waiters
@@ -237,7 +239,7 @@ class DisklessWriter:
         )
         waited_ms = (now - self._opened_s) * 1000
         self._meters.closed(reason, file.object.size_bytes, len(file.object.batches), waited_ms)
-        self._files[file] = None
+        self._files[file] = self._unanswered[file] = None
         self._under_way += len(file.object.batches)
         self._most_under_way = max(self._most_under_way, self._under_way)
         self._share_out(file)
@@ -350,10 +352,19 @@ class DisklessWriter:
 
     def _share_done(self, share: FileShare) -> None:
         """Its producers have their answers; now the broker's own cache gets the batches."""
+        share.is_answered = True
+        if all(each.is_answered for each in share.file.shares):
+            self._answered(share.file)
         if self.own_commits is None or not share.outcomes:
             self._share_over(share)
         else:
             self.own_commits.committed(share, self._share_over)
+
+    def _answered(self, file: WalFile) -> None:
+        """Its producers may send more."""
+        if self._unanswered.pop(file, self) is None:
+            self._under_way -= len(file.object.batches)
+            self._most_under_way *= FORGETTING
 
     def _share_over(self, share: FileShare) -> None:
         file = share.file
@@ -367,12 +378,11 @@ class DisklessWriter:
         """Every batch of the file has its answer, or its time-out."""
         if self._files.pop(file, self) is self:
             return
+        self._answered(file)
         file.waiters.stop()
         for waiter in file.waiters.all:
             waiter.resolve(TIMED_OUT)
         self._buffered_bytes -= file.payload_bytes
-        self._under_way -= len(file.object.batches)
-        self._most_under_way *= FORGETTING
         self.recent.committed(file.key)
         file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
         is_stored = file.uploaded.done() and file.uploaded.result()

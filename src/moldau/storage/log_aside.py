@@ -85,17 +85,18 @@ class AsideLog(StagingLog):
         """
         segments, segment = self._segments, write.segment
         try:
-            if self._failure is not None or self._truncations != write.truncation_count:
+            if self._failure is not None:
                 return False
             is_at_end = segment is segments.active and segment.size_bytes == write.position
-            if not (is_at_end and write.is_written):
+            if is_at_end and write.is_written and self._truncations == write.truncation_count:
+                segment.size_bytes += len(write.batches)
+                self._account(write.position, write.headers, write.headers[0].base_offset, write.batches)
+                return True
+            if segment in segments.segments:
                 with contextlib.suppress(OSError):
                     segment.file.truncate(segment.size_bytes)
                 if write.error is not None:
                     self.fail("appending to", write.error)
-                return False
-            segment.size_bytes += len(write.batches)
-            self._account(write.position, write.headers, write.headers[0].base_offset, write.batches)
-            return True
+            return False
         finally:
             segments.release_files()

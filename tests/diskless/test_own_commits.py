@@ -1,0 +1,195 @@
+"""A broker's own commits reach its cache in order, one write of a log at a time, whatever fails."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
+from moldau.diskless.own_commits import OwnCommits, OwnRun
+from moldau.diskless.recent_objects import RecentObjects
+from moldau.diskless.wal_file import FileShare
+from moldau.records import Record, build_batch, parse_header
+from moldau.replication.partition import PartitionKey
+from moldau.runtime import ErrorCode
+from moldau.storage.log_aside import AsideWrite
+
+P, Q = (PartitionKey(UUID(int=1), index) for index in range(2))
+
+
+class HeldWorkers:
+    """Each job waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.held: list[asyncio.Event] = []
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        event = asyncio.Event()
+        self.held.append(event)
+        await event.wait()
+        return function(*args)
+
+    def close(self) -> None: ...
+
+
+class Write:
+    def __init__(self, taker: "Taker", run: OwnRun) -> None:
+        self._taker, self._run = taker, run
+
+    def run(self) -> None:
+        self._taker.seen.append(("written", *_name(self._run)))
+
+
+class Taker:
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.refused: set[PartitionKey] = set()
+        self.failing: set[PartitionKey] = set()
+
+    def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
+        return key not in self.refused
+
+    def begin(self, run: OwnRun) -> AsideWrite | None:
+        if run.key in self.failing:
+            raise RuntimeError("a bug")
+        return cast(AsideWrite, Write(self, run))
+
+    def end(self, run: OwnRun, write: AsideWrite) -> None:
+        self.seen.append(("in the log", *_name(run)))
+
+    def over(self, run: OwnRun) -> bool:
+        self.seen.append(("over", *_name(run)))
+        return ("in the log", *_name(run)) in self.seen
+
+
+class Story:
+    def __init__(self) -> None:
+        self.taker, self.workers = Taker(), HeldWorkers()
+        self.recent = RecentObjects(1 << 20)
+        self.commits = OwnCommits(self.recent, self.taker, self.workers)
+        self.over: list[str] = []
+
+    def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:
+        """An object of one batch a row, as it was answered; offsets are those of the rows."""
+        share = FileShare(cast(Any, SimpleNamespace(key=name)), 0)
+        content, outcomes = bytearray(), []
+        for offset, (key, error) in enumerate(rows):
+            batch = build_batch([Record(0, 1, None, b"value", ())])
+            share.batches.append(
+                cast(
+                    Any,
+                    SimpleNamespace(
+                        key=key, byte_offset=len(content), header=parse_header(batch), timestamp_type=0
+                    ),
+                )
+            )
+            outcomes.append(CommittedBatch(error, offset))
+            content += batch
+        share.outcomes = outcomes
+        self.recent.put(name, content, len(content))
+        self.commits.committed(share, lambda _: self.over.append(name))
+        return share
+
+    async def let_go(self) -> None:
+        await turns()
+        self.workers.held.pop(0).set()
+        await turns()
+
+
+def _name(run: OwnRun) -> tuple[int, int]:
+    return run.key.partition, run.batches[0].base_offset
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def run(body: Callable[[Story], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        await body(Story())
+
+    asyncio.run(main())
+
+
+OK, BAD = ErrorCode.none, ErrorCode.out_of_order_sequence_number
+
+
+def test_files_are_cached_one_after_the_other_and_needed_until_then() -> None:
+    async def body(story: Story) -> None:
+        first, second = story.commit("a", (P, OK), (Q, OK)), story.commit("b", (P, OK))
+        await turns()
+        assert len(story.workers.held) == 1
+        assert story.taker.seen == []
+        await story.let_go()
+        assert story.over == ["a"]
+        done = [("written", 0, 0), ("written", 1, 1), ("in the log", 0, 0), ("in the log", 1, 1)]
+        assert story.taker.seen == [*done, ("over", 0, 0), ("over", 1, 1)]
+        await story.let_go()
+        assert story.over == ["a", "b"]
+        assert first.is_cached
+        assert second.is_cached
+        story.commits.finished([first])
+        assert "a" not in story.recent
+        assert "b" in story.recent
+
+    run(body)
+
+
+def test_what_does_not_lie_together_is_written_one_after_the_other() -> None:
+    async def body(story: Story) -> None:
+        story.commit("a", (P, OK), (P, BAD), (P, OK))
+        await story.let_go()
+        assert story.taker.seen == [("written", 0, 0), ("in the log", 0, 0)]
+        assert story.over == []
+        await story.let_go()
+        assert ("in the log", 0, 2) in story.taker.seen
+        assert story.over == ["a"]
+
+    run(body)
+
+
+def test_what_no_cache_takes_is_over_at_once_and_stays_in_memory() -> None:
+    async def body(story: Story) -> None:
+        story.taker.refused.add(P)
+        share = story.commit("a", (P, OK))
+        assert story.over == ["a"]
+        story.commits.finished([share])
+        assert "a" in story.recent
+        half = story.commit("b", (P, OK), (Q, OK))
+        await story.let_go()
+        assert story.over == ["a", "b"]
+        assert not half.is_cached
+
+    run(body)
+
+
+def test_a_bug_keeps_no_promise_and_holds_nothing_up() -> None:
+    async def body(story: Story) -> None:
+        story.taker.failing.add(Q)
+        share = story.commit("a", (P, OK), (Q, OK))
+        story.commit("b", (P, OK))
+        await turns()
+        assert story.over == ["a"]
+        assert not share.is_cached
+        assert [seen for seen in story.taker.seen if seen[0] == "over"] == [("over", 0, 0), ("over", 1, 1)]
+        await story.let_go()
+        assert story.over == ["a", "b"]
+
+    run(body)
+
+
+def test_stopping_waits_for_what_is_being_written_only() -> None:
+    async def body(story: Story) -> None:
+        story.commit("a", (P, OK))
+        story.commit("b", (P, OK))
+        await turns()
+        stopping = asyncio.ensure_future(story.commits.stop())
+        await turns()
+        assert not stopping.done()
+        await story.let_go()
+        await stopping
+        assert story.over == ["a"]
+
+    run(body)

@@ -1,34 +1,59 @@
-"""CPU time of everything that a process has started: Spark is a JVM and its Python workers."""
+"""CPU time and memory of everything that a process has started: Spark is a JVM and its Python workers."""
 
 import os
 import pathlib
+import re
 from collections.abc import Collection
+from typing import Final, NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PEAK: Final = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+
+
+class Process(NamedTuple):
+    """A process that runs."""
+
+    pid: int
+    parent: int
+    name: str
+    cpu_s: float
+    """User and system seconds."""
+    peak_bytes: int
+    """The most that it has had in memory."""
+
+
+def processes(without: Collection[int] = ()) -> list[Process]:
+    """This process and its descendants; not ``without`` and theirs."""
+    children: dict[int, list[Process]] = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                found = _look(entry)
+            except OSError:
+                continue  # it has ended
+            children.setdefault(found.parent, []).append(found)
+    todo = [one for some in children.values() for one in some if one.pid == os.getpid()]
+    done: list[Process] = []
+    while todo:
+        one = todo.pop()
+        if one.pid not in without:
+            done.append(one)
+            todo += children.get(one.pid, [])
+    return done
+
+
+def _look(entry: pathlib.Path) -> Process:
+    stat = (entry / "stat").read_text()
+    peak = _PEAK.search((entry / "status").read_text())
+    fields = stat[stat.rindex(")") + 2 :].split()
+    name = stat[stat.index("(") + 1 : stat.rindex(")")]
+    cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return Process(int(entry.name), int(fields[1]), name, cpu_s, int(peak[1]) * 1024 if peak else 0)
 
 
 def cpu_seconds(without: Collection[int] = ()) -> dict[int, float]:
     """User and system seconds of this process and its descendants, by pid; not of ``without``."""
-    children: dict[int, list[int]] = {}
-    seconds: dict[int, float] = {}
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            stat = (entry / "stat").read_text()
-        except OSError:
-            continue  # it has ended
-        fields = stat[stat.rindex(")") + 2 :].split()
-        children.setdefault(int(fields[1]), []).append(int(entry.name))
-        seconds[int(entry.name)] = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-    found: dict[int, float] = {}
-    todo = [os.getpid()]
-    while todo:
-        pid = todo.pop()
-        if pid not in without:
-            found[pid] = seconds.get(pid, 0.0)
-            todo += children.get(pid, [])
-    return found
+    return {one.pid: one.cpu_s for one in processes(without)}
 
 
 def spent(before: dict[int, float], after: dict[int, float]) -> float:

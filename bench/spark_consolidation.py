@@ -1,98 +1,194 @@
 """Consolidation on Spark: ``python -m bench.spark_consolidation``.
 
-What lies in the WAL as batches of 16 KiB becomes segments, from files to files; once by tasks of a warm
-session, once by the same function in two plain processes. It needs PySpark.
+What lies in the WAL as batches of 16 KiB becomes segments, from files in the page cache to files that are
+synced; by tasks of a warm session, and by the same function in two plain processes. What the machine allows
+at all is beside it: the same processes copy the same objects, and sync each. It needs PySpark.
 """
 
 import argparse
 import multiprocessing
+import os
 import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from bench.brokers import Broker
 from bench.consolidation import BROKER_BATCH_BYTES, SETTINGS, produce
 from bench.diskless import DisklessMoldau
 from bench.plan import FULL, QUICK, Plan, topic
-from bench.process_tree import cpu_seconds, spent
+from bench.process_tree import Process, cpu_seconds, processes, spent
 from bench.report import Report, environment, rounded
 
 CORES: Final = 2
 PARTITIONS: Final = 16
+UNIT_BYTES: Final = 128 * 1024**2
 UNITS: Final = 8
-SIZE_BYTES: Final = 1024**3
-TITLE: Final = f"Spark consolidates: files to files, batches of 16 KiB, {UNITS} units, {CORES} cores"
+TITLE: Final = f"Spark consolidates: files to files, batches of 16 KiB, {CORES} cores"
+SPARK, PLAIN, COPY = "Spark", "two processes", "copied by two processes, synced"
 
 RunUnits = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
 
 
-def bench_spark_consolidation(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """By tasks and by plain processes, in turns."""
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What building and copying all units took."""
+
+    wall_s: float
+    cpu_s: float
+    size_bytes: int
+    jvm_bytes: int
+    """The most that this process has had in memory, until then."""
+    python_bytes: int
+    """That of the tasks' Python processes that has had most."""
+
+
+def bench_spark_consolidation(
+    report: Report, folder: pathlib.Path, plan: Plan, units: Sequence[int] = (UNITS,)
+) -> None:
+    """By tasks and by plain processes, in turns; one session for all numbers of units."""
     from moldau.pipeline.session import SparkPool
 
-    size_bytes = SIZE_BYTES // (4 if plan is QUICK else 1)
     broker = DisklessMoldau(folder / "spark-consolidation", SETTINGS)
-    results: dict[str, list[tuple[float, float]]] = {}
     try:
         with (
             SparkPool(f"local[{CORES},4]") as pool,
             multiprocessing.get_context("spawn").Pool(CORES) as plain,
         ):
+
+            def in_processes(function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
+                return plain.map(function, given, chunksize=1)
+
             engines: dict[str, RunUnits] = {
-                "Spark": pool.units("consolidate"),
-                "two processes": lambda function, units: plain.map(function, units, chunksize=1),
+                SPARK: pool.units("consolidate"),
+                PLAIN: in_processes,
+                COPY: lambda function, given: in_processes(Copy(function.wal.url), object_keys(given)),
             }
-            for repeat in range(plan.repeats + 1):
-                for engine, run in engines.items():
-                    name = f"c-{repeat}-{engine.replace(' ', '-')}"
-                    results.setdefault(engine, []).append(_consolidate(broker, name, size_bytes, run))
+            for count in units:
+                _measure(report, broker, engines, plan.repeats, count)
     finally:
         broker.stop()
-    for engine, rounds in results.items():
-        wall_s, cpu_s = (statistics.median(column) for column in zip(*rounds[1:], strict=True))
+
+
+def _measure(report: Report, broker: Broker, engines: dict[str, RunUnits], repeats: int, units: int) -> None:
+    results: dict[str, list[Round]] = {}
+    for repeat in range(repeats + 1):
+        # The first round is not counted: processes import, and the JVM compiles.
+        for engine, run in engines.items():
+            name = f"c-{units}-{repeat}-{'-'.join(engine.replace(',', '').split())}"
+            results.setdefault(engine, []).append(_consolidate(broker, name, units, run, engine == COPY))
+    for engine, (_, *rounds) in results.items():
+        wall_s = statistics.median(one.wall_s / one.size_bytes for one in rounds)
+        cpu_s = statistics.median(one.cpu_s / one.size_bytes for one in rounds)
         row = {
             "engine": engine,
-            "MB/s": rounded(size_bytes / wall_s / 1e6),
-            "goal": "1000" if engine == "Spark" else "",
-            "MB per CPU-s": rounded(size_bytes / cpu_s / 1e6),
+            "units of 128 MiB": units,
+            "MB/s": rounded(1 / wall_s / 1e6),
+            "goal": "1000" if engine == SPARK else "",
+            "MB per CPU-s": rounded(1 / cpu_s / 1e6),
+            "peak of the JVM, MiB": rounded(rounds[-1].jvm_bytes / 2**20) if engine == SPARK else "",
+            "peak of a Python task, MiB": rounded(rounds[-1].python_bytes / 2**20) if engine == SPARK else "",
         }
         report.add(TITLE, row)
 
 
-def _consolidate(broker: Broker, name: str, size_bytes: int, run: RunUnits) -> tuple[float, float]:
-    """Seconds, and CPU seconds, that building and copying all units took."""
+def _consolidate(broker: Broker, name: str, units: int, run: RunUnits, is_copy: bool) -> Round:
     from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 
-    times: list[tuple[float, float]] = []
+    rounds: list[Round] = []
 
-    def timed(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+    def timed(function: Callable[[Any], Any], given: Sequence[Any]) -> list[Any]:
+        for key in object_keys(given):
+            pathlib.Path(folder_of(function.wal.url), key).read_bytes()
         before = cpu_seconds([broker.pid])
         start = time.perf_counter()
-        done = run(function, units)
+        done = run(function, given)
         wall_s = time.perf_counter() - start
-        times.append((wall_s, spent(before, cpu_seconds([broker.pid]))))
+        cpu_s = spent(before, cpu_seconds([broker.pid]))
+        size_bytes = sum(done) if is_copy else sum(unit.size_bytes for unit in given)
+        rounds.append(Round(wall_s, cpu_s, size_bytes, *_peaks(processes([broker.pid]))))
+        if is_copy:
+            raise _Copied
         return done
 
     with topic(broker, name, PARTITIONS):
-        produce(broker, name, PARTITIONS, size_bytes // BROKER_BATCH_BYTES)
-        job = ConsolidateJob(broker.bootstrap, (name,), unit_bytes=size_bytes // UNITS)
-        done = consolidate_once(job, timed)
-    if done["failures"] or done["bytes"] < 0.9 * size_bytes:  # batches are a little smaller
+        produce(broker, name, PARTITIONS, units * UNIT_BYTES // BROKER_BATCH_BYTES)
+        job = ConsolidateJob(broker.bootstrap, (name,), unit_bytes=UNIT_BYTES)
+        try:
+            done = consolidate_once(job, timed)
+        except _Copied:
+            return rounds[0]
+    if done["failures"] or done["bytes"] < 0.9 * units * UNIT_BYTES:  # batches are a little smaller
         raise RuntimeError(f"{name}: {done}")
-    return sum(wall_s for wall_s, _ in times), sum(cpu_s for _, cpu_s in times)
+    wall_s, cpu_s = sum(one.wall_s for one in rounds), sum(one.cpu_s for one in rounds)
+    return Round(wall_s, cpu_s, done["bytes"], rounds[-1].jvm_bytes, rounds[-1].python_bytes)
+
+
+def _peaks(found: Sequence[Process]) -> tuple[int, int]:
+    """Of the JVM, and of the largest of its children."""
+    jvms = {one.pid: one.peak_bytes for one in found if one.name == "java"}
+    daemons = {one.pid for one in found if one.parent in jvms}
+    tasks = [one.peak_bytes for one in found if one.parent in daemons]
+    return max(jvms.values(), default=0), max(tasks, default=0)
+
+
+class _Copied(Exception):
+    """The rest of a consolidation is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copies an object as the system does it best, and syncs the copy; its size."""
+
+    url: str
+
+    def __call__(self, key: str) -> int:
+        source = pathlib.Path(folder_of(self.url), key)
+        target = pathlib.Path(folder_of(self.url), "copies", source.name)
+        target.parent.mkdir(exist_ok=True)
+        with source.open("rb") as reader, target.open("xb") as writer:
+            size_bytes = os.fstat(reader.fileno()).st_size
+            done = 0
+            while done < size_bytes:
+                done += os.copy_file_range(reader.fileno(), writer.fileno(), size_bytes - done)
+            os.fdatasync(writer.fileno())
+            os.posix_fadvise(writer.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        target.unlink()
+        return size_bytes
+
+
+def object_keys(units: Sequence[Any]) -> list[str]:
+    """Of the WAL objects that units are built from."""
+
+    def each() -> Iterator[str]:
+        for unit in units:
+            for segment in unit.segments:
+                for run in segment.runs:
+                    yield run.object_key
+
+    return list(dict.fromkeys(each()))
+
+
+def folder_of(url: str) -> str:
+    """Of a store of files."""
+    return unquote(urlsplit(url).path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.spark_consolidation", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one short run")
+    parser.add_argument("--quick", action="store_true", help="one run")
+    parser.add_argument(
+        "--units", type=int, nargs="*", default=[UNITS], help="of 128 MiB: one measurement for each number"
+    )
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
     report = Report("spark-consolidation-quick" if options.quick else "spark-consolidation", environment({}))
     with tempfile.TemporaryDirectory(prefix="moldau-bench-") as made:
-        bench_spark_consolidation(report, pathlib.Path(made), plan)
+        bench_spark_consolidation(report, pathlib.Path(made), plan, options.units)
     report.print()
     report.write()
 

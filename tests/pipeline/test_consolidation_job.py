@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -116,6 +117,30 @@ def test_all_of_a_topic_leaves_the_wal(node: moldau.testing.Node, topic: str) ->
     # The prefix is the leader's, which says with its plan where its storage is.
     objects = pathlib.Path(node.data) / "objects"
     assert len(list(objects.glob(f"elsewhere/{topic}-*/*/*.log"))) == report["segments"]
+    check(node, topic)
+
+
+def test_a_unit_has_partitions_of_several_coordinators(node: moldau.testing.Node, topic: str) -> None:
+    """Every second unit brings nothing for one of them: the other's segments are published without."""
+    options = parse_options({"kafka.bootstrap.servers": node.bootstrap_servers, "subscribe": topic})
+    (found,) = ask(node.bootstrap_servers, lambda client: pin(client, options))
+    assert found.source.wal is not None
+    assert len(set(found.source.wal.coordinators.values())) == PARTITIONS
+    spans: list[set[int]] = []
+
+    def watched(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        built: list[CopiedUnit] = in_place(function, units)
+        for number, (unit, one) in enumerate(zip(units, built, strict=True)):
+            spans.append({segment.partition.partition for segment in unit.segments})
+            if len(spans) % 2:
+                kept = {segment.segment_id for segment in unit.segments if segment.partition.partition}
+                built[number] = replace(
+                    one, segments=tuple(copy for copy in one.segments if copy.segment_id in kept)
+                )
+        return built
+
+    assert consolidate_once(job_of(node, topic), watched)["segments"] > 0
+    assert set(range(PARTITIONS)) in spans
     check(node, topic)
 
 

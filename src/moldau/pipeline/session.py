@@ -31,6 +31,9 @@ SETTINGS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.driver.memory": "1g",
 }
+QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
+"""Of jobs, whose tasks are Python and pass coordinates: the second compiler would take more CPU time from
+them than all the rest of it, for minutes, and give nothing back."""
 POLL_S: Final = 0.5
 _LOGGING: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -81,8 +84,10 @@ class SparkPool:
         """Raises :class:`ToolError` when Spark does not start."""
         with self._starting:
             if self._session is None:
+                options = f"{java_options(_LOGGING)} {QUICK_COMPILER}"
+                settings = {"spark.driver.extraJavaOptions": options, **self._settings}
                 try:
-                    self._session = open_session(self._master, **self._settings)
+                    self._session = open_session(self._master, **settings)
                 except Exception as error:
                     raise ToolError(f"Spark does not start: {task_error(error)}") from error
             return self._session

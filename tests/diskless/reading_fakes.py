@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
+    CommittedBatch,
     DeletedRecords,
     FindBatchesCall,
     FoundPartition,
@@ -20,12 +23,13 @@ from moldau.diskless.cacher import Cacher, CacherSettings
 from moldau.diskless.cold_reads import ColdReads, ColdReadSettings
 from moldau.diskless.object_reads import ObjectReads
 from moldau.diskless.offset_lookup import OffsetLookup
-from moldau.diskless.own_commits import OwnRun
+from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.traffic import TopicTraffic
+from moldau.diskless.wal_file import FileShare
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.records import Record, build_batch, iter_records, parse_header
@@ -218,6 +222,7 @@ class ReadingBroker:
             self.meters,
             self.settings,
         )
+        self.own_commits = OwnCommits(self.recent, self.cacher, self.machine.workers)
         self.cold_meters = ColdReadMeters(self.meters)
         reads = ObjectReads(
             self.storage, self.recent, ByteBudget(self.cold_settings.budget_bytes), self.cold_meters
@@ -270,12 +275,13 @@ class ReadingBroker:
     ) -> str:
         """Another broker (or, with ``own``, this one) writes an object of one batch for each row.
 
-        With ``at_once`` this broker's cacher is given what it wrote.
+        With ``at_once`` this broker's cacher is given what it wrote, and this returns when it has it.
         """
         self.objects += 1
         now_ms = self.machine.clock.now_ms()
         object_key = f"wal/{self.objects:06d}"
         content = bytearray()
+        share, outcomes = FileShare(cast(Any, SimpleNamespace(key=object_key)), 0), []
         for key, values in sorted(rows, key=lambda row: row[0]):
             known = self.coordinator.create(key)
             times = timestamps or [1_000 + known.next + number for number in range(len(values))]
@@ -290,34 +296,30 @@ class ReadingBroker:
                     *(now_ms, now_ms if timestamp_type else header.max_timestamp, timestamp_type),
                 )
             )
+            committed = SimpleNamespace(
+                key=key, byte_offset=len(content), header=header, timestamp_type=timestamp_type
+            )
+            share.batches.append(cast(Any, committed))
+            outcomes.append(CommittedBatch(ErrorCode.none, known.next, now_ms if timestamp_type else -1))
             known.next = end
             known.values += values
             content += batch
+        share.outcomes = outcomes
         await self.memory.upload(object_key, content, len(content))
         if own or at_once:
             self.recent.put(object_key, content, len(content))
-        promised = (
-            self._promised(object_key, memoryview(content), {row[0] for row in rows}) if at_once else []
-        )
+        cached = asyncio.Event()
+        if at_once:
+            self.own_commits.committed(share, lambda _: cached.set())
         self.coordinator.committed()
-        for run in promised:
-            write = self.cacher.begin(run)
-            if write is not None:
-                await asyncio.sleep(0)
-                write.run()
-                await asyncio.sleep(0)
-                self.cacher.end(run, write)
-            self.cacher.over(run)
+        if at_once:
+            await cached.wait()
         return object_key
 
-    def _promised(self, object_key: str, content: memoryview, keys: set[PartitionKey]) -> list[OwnRun]:
-        runs: list[OwnRun] = []
-        for key in keys:
-            found = [one for one in self.coordinator.create(key).batches if one.object_key == object_key]
-            end = found[-1].byte_offset + found[-1].size_bytes
-            if self.cacher.promise(key, found):
-                runs.append(OwnRun(key, found, content[found[0].byte_offset : end]))
-        return runs
+    def rounds(self) -> int:
+        """Rounds of the cacher that found something to read."""
+        scope = self.meters.scoped("moldau.diskless", "Read")
+        return int(sum(scope.value("RoundsPerSec", path=path) or 0 for path in ("tail", "catch-up")))
 
     def gets(self) -> int:
         """Requests to the store so far, of all kinds of readers."""

@@ -100,6 +100,7 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
             await broker.commit((K, [b"%d" % number]), at_once=True, timestamp_type=stamped)
             assert (await read(partition, number + 1)).high_watermark == number + 1
             assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
+        assert broker.rounds() == 0
         # Answers that were asked for before change nothing, and others' batches come as ever.
         directory = partition.cache.log.directory
         await broker.commit((K, [b"others"]))

@@ -95,6 +95,12 @@ def test_what_runs_is_cancelled_at_the_end() -> None:
     assert told == []
 
 
+def test_a_history_that_cannot_be_written_is_told_at_the_start(tmp_path: pathlib.Path) -> None:
+    job = Job("good", "export", 1.0, lambda run: {})
+    with pytest.raises(ToolError, match=r"the history .*nowhere.* cannot be written: No such file"):
+        JobRunner([job], Pool(), SystemClock(), print, history_path=str(tmp_path / "nowhere" / "lines"))
+
+
 def test_metrics_are_served() -> None:
     runner = JobRunner([Job("good", "export", 1.0, lambda run: {})], Pool(), SystemClock(), lambda done: None)
     with MetricsServer("127.0.0.1", 0, runner.meters) as server:

@@ -19,7 +19,7 @@ from exporting import create_topic, produce_values, run_here
 import moldau.testing
 from moldau.cli import pipeline_export, pipeline_jobs
 from moldau.cli.main import main
-from moldau.cli.progress_display import BarDisplay, LineDisplay
+from moldau.cli.progress_display import BarDisplay, LineDisplay, display
 from moldau.pipeline import session
 
 
@@ -162,3 +162,20 @@ def test_progress_is_bars_on_a_terminal() -> None:
     assert (bar.description, bar.completed, bar.total, bar.fields["size"]) == ("export", 3, 8, "2.0 MB")
     shown.end("export")
     assert progress.tasks == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_results_that_go_to_a_file_are_not_shown_on_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, results = Terminal(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("sys.stdout", results)
+    with display() as shown:
+        shown.show("export", 1, 8, 1000)
+        print('{"job":"export"}')
+        shown.end("export")
+    assert results.getvalue() == '{"job":"export"}\n'
+    assert "job" not in terminal.getvalue()

@@ -74,5 +74,9 @@ def display() -> Iterator[LineDisplay | BarDisplay]:
         TextColumn("{task.fields[size]}"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    # Results that go to a file are not the terminal's; those that go there too must not tear the bars.
+    on_terminal = sys.stdout.isatty()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, redirect_stdout=on_terminal
+    ) as progress:
         yield BarDisplay(progress)

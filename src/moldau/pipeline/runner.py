@@ -82,7 +82,15 @@ class JobRunner:
         meters: Meters | None = None,
         history_path: str | None = None,
     ) -> None:
-        """``tell`` is called after each round, from the job's thread, one at a time."""
+        """``tell`` is called after each round, from the job's thread, one at a time.
+
+        Raises :class:`ToolError` where the history cannot be written; later failures are passed over.
+        """
+        if history_path is not None:
+            try:
+                _append(history_path, "")
+            except OSError as error:
+                raise ToolError(f"the history {history_path} cannot be written: {error.strerror}") from error
         self._jobs = jobs
         self._pool = pool
         self._clock = clock
@@ -143,7 +151,7 @@ class JobRunner:
             self._meters[done.job].note(done)
             if self._history_path is not None:
                 with contextlib.suppress(OSError):
-                    _append(self._history_path, json.dumps(done.to_json(), default=str))
+                    _append(self._history_path, json.dumps(done.to_json(), default=str) + "\n")
             self._tell(done)
 
     def _last(self, name: str, key: str) -> float:
@@ -154,10 +162,10 @@ class JobRunner:
         return 0.0
 
 
-def _append(path: str, line: str) -> None:
+def _append(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(descriptor, (line + "\n").encode())
+        os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
 

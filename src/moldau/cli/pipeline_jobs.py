@@ -33,7 +33,7 @@ StorageOption = Annotated[
     typer.Option(
         "--storage",
         metavar="KEY=VALUE",
-        help="diskless.storage.* as far as the brokers do not tell it; may be repeated.",
+        help="diskless.storage.* or rsm.config.* as far as the brokers do not tell it; may be repeated.",
     ),
 ]
 

@@ -117,6 +117,32 @@ def test_what_this_broker_committed_is_cached_before_anybody_finds_it() -> None:
     run(story)
 
 
+def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        await asyncio.sleep(1)
+        for number in range(20):
+            committing = asyncio.ensure_future(broker.commit((K, [b"%d" % number]), at_once=True))
+            for _ in range(100):
+                if not partition.cache.is_promised:
+                    await asyncio.sleep(0)
+            assert partition.cache.is_promised
+            assert partition.cache.local_end_offset == number
+            assert values_of(await read(partition, number), number) == [(number, b"%d" % number)]
+            await committing
+        assert broker.rounds() == 0
+        assert broker.gets() == 0
+        # A reader is not left waiting when the partition goes.
+        partition.cache.promised_offset = 21
+        reading = asyncio.ensure_future(read(partition, 20))
+        await asyncio.sleep(0.01)
+        partition.cache.close()
+        assert (await reading).error is ErrorCode.not_leader_or_follower
+
+    run(story)
+
+
 def test_one_request_for_each_object_of_a_round() -> None:
     async def story(broker: ReadingBroker) -> None:
         keys = [key(1, index) for index in range(10)]

@@ -272,6 +272,7 @@ class Cacher:
         if cache.promised_offset == end or not is_cached:
             cache.promised_offset = UNKNOWN
             self._lane(self._tails, cache.coordinator_id).look_again()
+        cache.note_kept()
         return is_cached
 
     def _take(self, cache: PartitionCache, size_bytes: int, append: Callable[[], None]) -> bool:

@@ -42,6 +42,9 @@ _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _KNOWN_TIMEOUT_S: Final = 5.0
 
+_KEPT_TIMEOUT_S: Final = 1.0
+"""Writing what this broker has committed into its cache takes milliseconds."""
+
 
 class BatchWriter(Protocol):
     """The part of the WAL writer that a partition needs."""
@@ -233,6 +236,8 @@ class DisklessPartition:
         local_end = cache.local_end_offset
         if cache.is_usable and cache.local_start_offset <= offset < local_end:
             return self._read_local(request, local_end)
+        if local_end <= offset < cache.promised_offset:
+            return asyncio.ensure_future(self._read_when_kept(request))
         if offset < cache.wal_start_offset and self.remote is not None:
             return asyncio.ensure_future(self._read_remote(request, self.remote))
         if offset == cache.high_watermark or (offset == local_end and cache.is_usable and not cache.is_stuck):
@@ -291,6 +296,13 @@ class DisklessPartition:
             return ReadOutcome(
                 error=ErrorCode.not_leader_or_follower if closed else ErrorCode.kafka_storage_error
             )
+        answer = self.read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
+
+    async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
+        """Its producer may have been answered: what is on its way into the cache can be read."""
+        if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
+            return self._known(readable_end=self.cache.local_end_offset)
         answer = self.read(request)
         return answer if isinstance(answer, ReadOutcome) else await answer
 

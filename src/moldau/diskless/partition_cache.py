@@ -55,6 +55,7 @@ class PartitionCache:
         """Up to here this broker's own batches are on their way from the local end on, so that nobody else
         appends; unknown when none are. See :mod:`moldau.diskless.own_commits`."""
         self._on_known: list[Callable[[], None]] = []
+        self._on_kept: list[asyncio.Future[None]] = []
 
     @property
     def partition_id(self) -> PartitionId:
@@ -129,6 +130,23 @@ class PartitionCache:
         """Whether batches are on their way that only this broker's own commits may append."""
         return self.promised_offset >= 0
 
+    async def until_kept(self, offset: int, timeout_s: float) -> bool:
+        """Wait for a batch that was promised; false when it did not come, or not in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.local_end_offset <= offset < self.promised_offset and loop.time() < deadline:
+            kept: asyncio.Future[None] = loop.create_future()
+            self._on_kept.append(kept)
+            await asyncio.wait([kept], timeout=deadline - loop.time())
+        return self.local_end_offset > offset
+
+    def note_kept(self) -> None:
+        """What was promised has come, or will not come this way."""
+        waiting, self._on_kept = self._on_kept, []
+        for kept in waiting:
+            if not kept.done():
+                kept.set_result(None)
+
     def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
         """Begin to append batches that this broker checked when it took them, and holds in ``content`` one
         behind the other; they are finished there. Raises as :meth:`append`.
@@ -202,6 +220,8 @@ class PartitionCache:
     def close(self) -> None:
         """The partition has left this broker: nobody waits for it any more."""
         self.is_closed = True
+        self.promised_offset = UNKNOWN
+        self.note_kept()
         waiting, self._on_known = self._on_known, []
         for callback in waiting:
             callback()

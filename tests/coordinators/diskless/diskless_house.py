@@ -39,19 +39,21 @@ class House:
         settings: DisklessSettings | None = None,
         opener: SqliteOpener = open_sqlite,
         workers: Workers | None = None,
+        topic_id: UUID | None = None,
     ) -> None:
         self.clock = SetClock()
         self.folder = str(folder / "__diskless_metadata-0")
         self.database_path = str(folder / "state.sqlite")
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
         self.epoch = -1
+        self._topic_id = topic_id
         self._settings = settings
         self._opener = opener
 
     async def start(self) -> DisklessCoordinator:
         self.epoch += 1
         self.snapshot_log = SnapshotLog.open(
-            self.machine, self.folder, TopicPartition("__diskless_metadata", 0)
+            self.machine, self.folder, TopicPartition("__diskless_metadata", 0), topic_id=self._topic_id
         )
         self.log = LocalMetadataLog(self.snapshot_log, self.epoch)
         await self.log.until_committed()

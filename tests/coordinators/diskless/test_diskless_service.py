@@ -1,8 +1,10 @@
 """The service on real files: commits, reads, deletions, files freed, snapshots, restarts."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import apsw
 import pytest
@@ -78,6 +80,26 @@ def test_restart(tmp_path: Path, lost: str) -> None:
         found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 0)]))
         assert [b.object_key for b in found[0].batches] == [f"f{number}" for number in range(5)]
         await house.stop()
+
+    run(scene())
+
+
+def test_the_database_of_another_log_is_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """Two logs may have the same length and epoch: that alone must not join one's offsets to the other."""
+
+    async def scene() -> None:
+        houses = [House(tmp_path / str(number), topic_id=UUID(int=100 + number)) for number in range(2)]
+        for number, house in enumerate(houses):
+            service = await house.start()
+            await service.create_partitions(0, [topic()])
+            await service.commit_file(0, file(f"f{number}", batch(0, 1 + number)))
+            await house.stop()
+        shutil.copy(houses[0].database_path, houses[1].database_path)
+        service = await houses[1].start()
+        found = await service.find_batches(0, FindBatchesCall([PartitionToFind(TOPIC, 0, 0)]))
+        assert [b.object_key for b in found[0].batches] == ["f1"]
+        assert found[0].high_watermark == 2
+        await houses[1].stop()
 
     run(scene())
 

@@ -31,6 +31,11 @@ class SnapshottedLog(Protocol):
     """What the store needs of the coordinator's log: facts to be checked against, and snapshots."""
 
     @property
+    def identity(self) -> str:
+        """What no other log has, of this cluster or another."""
+        ...
+
+    @property
     def start_offset(self) -> int: ...
 
     @property

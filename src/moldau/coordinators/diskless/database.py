@@ -78,23 +78,27 @@ def remove_database(disk: Disk, path: str) -> None:
 class Database:
     """One open database."""
 
-    def __init__(self, connection: apsw.Connection, *, new: bool) -> None:
+    def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
+        """``new_for``: the log whose state is to be put into new tables."""
         self.connection = connection
         self.concurrent_readers = prepare(connection)
-        if new:
+        if new_for is not None:
             connection.execute(TABLES)
-            connection.execute("insert into meta values (1, ?, 0, -1, 0)", (VERSION,))
+            connection.execute("insert into meta values (1, ?, 0, -1, 0, ?)", (VERSION, new_for))
 
     @classmethod
-    def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str) -> "Database | None":
-        """The database that is there, if it was closed cleanly in our version; it is dirty from now on."""
+    def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database | None":
+        """The database that is there, if it was closed cleanly in our version for this log.
+
+        It is dirty from now on. That offset and epoch fit a log does not tell it from another.
+        """
         if not disk.exists(path):
             return None
         connection = opener(path)
         try:
-            database = cls(connection, new=False)
-            row = database.one("select version, clean from meta")
-            if row == (VERSION, 1):
+            database = cls(connection, new_for=None)
+            row = database.one("select version, clean, log from meta")
+            if row == (VERSION, 1, log):
                 database._mark(clean=False)
                 return database
         except apsw.Error:
@@ -103,10 +107,10 @@ class Database:
         return None
 
     @classmethod
-    def create(cls, opener: SqliteOpener, disk: Disk, path: str) -> "Database":
+    def create(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database":
         """A new, empty one in place of what was there."""
         remove_database(disk, path)
-        return cls(opener(path), new=True)
+        return cls(opener(path), new_for=log)
 
     def _mark(self, *, clean: bool) -> None:
         self.connection.pragma("synchronous", "full")

@@ -85,6 +85,11 @@ class LocalMetadataLog:
     # -- what the store asks ---------------------------------------------------------------------
 
     @property
+    def identity(self) -> str:
+        log = self._log.log
+        return f"{log.topic_partition} {log.topic_id}"
+
+    @property
     def start_offset(self) -> int:
         return self._log.start_offset
 

@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 import apsw
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class SqliteOpener(Protocol):
@@ -20,7 +20,7 @@ def open_sqlite(path: str) -> apsw.Connection:
 
 TABLES: Final = """
 create table meta (one integer primary key check (one = 1), version integer not null,
-    applied_offset integer not null, epoch integer not null, clean integer not null);
+    applied_offset integer not null, epoch integer not null, clean integer not null, log text not null);
 create table partitions (number integer primary key, topic_id blob not null, partition_index integer not null,
     name text not null, log_start integer not null, wal_start integer not null, next integer not null,
     prune_epoch integer not null, pruned_from integer not null, pruned_to integer not null,

@@ -87,13 +87,13 @@ class DisklessStore:
         assert isinstance(shard, DisklessShard)
         self._drop_database()
         disk = self.machine.disk
-        database = Database.open_clean(self.opener, disk, self.path)
+        database = Database.open_clean(self.opener, disk, self.path, self.log.identity)
         if database is not None and not self._matches(database.applied()):
             logger.warning("%s does not match the log and is rebuilt.", self.path)
             database.close(clean=False)
             database = None
         if database is None:
-            database = Database.create(self.opener, disk, self.path)
+            database = Database.create(self.opener, disk, self.path, self.log.identity)
             try:
                 await load_checkpoint(self.log, database)
             except BaseException:

@@ -2,6 +2,7 @@ import asyncio
 import logging
 import random
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -343,6 +344,23 @@ def test_large_answer_is_given_to_the_transport_piece_by_piece():
             wire.transport.paused_protocol = False
             wire.connection.resume_writing()
         assert wire.responses == [(1, body + b"tail")]
+
+    run(scenario)
+
+
+def test_large_answer_leaves_room_for_others_in_each_turn_of_the_loop():
+    async def scenario():
+        body = bytes(range(256)) * 4096 * 3
+        wire = Wire(make_server(lambda context, request: [memoryview(body)]))
+        wire.feed(request_frame(1))
+        steps = [len(wire.transport.written)]
+        for _ in range(8):
+            await asyncio.sleep(0)
+            steps.append(len(wire.transport.written))
+        assert steps[0] < len(body) <= steps[-1]
+        assert all(later - earlier <= 1024 * 1024 for earlier, later in pairwise([0, *steps]))
+        await wire.settle()
+        assert wire.responses == [(1, body)]
 
     run(scenario)
 

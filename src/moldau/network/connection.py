@@ -29,6 +29,9 @@ log = logging.getLogger("moldau.network")
 
 _FLUSH_BYTES = 256 * 1024
 
+_QUEUED_BYTES_MAX = 32 * 1024 * 1024
+"""What waits for its turn to be sent; beyond it no more requests are read."""
+
 _REQUESTS_A_TURN = 64
 """One receive may hold thousands of small requests; after so many the other connections get their turn."""
 
@@ -87,6 +90,7 @@ class ServerConnection(FrameReceiver):
         self._owed: deque[_Owed] = deque()
         self._owed_bytes = 0
         self._flush_scheduled = False
+        self._flush_goes_on = False
         self._requests_this_turn = 0
         self._draining = False
         self._muted: asyncio.TimerHandle | None = None
@@ -327,7 +331,7 @@ class ServerConnection(FrameReceiver):
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
             # One receive may hold thousands of requests: let the transport say stop among them.
-            self._counters.bytes_out += writes.flush()
+            self._counters.bytes_out += writes.flush(in_turns=True)
 
     def _schedule_flush(self) -> None:
         # Answers that become ready in the same turn of the loop leave in one write.
@@ -351,9 +355,22 @@ class ServerConnection(FrameReceiver):
         self._resume_if_possible()
 
     def _flush(self) -> None:
-        self._counters.bytes_out += self._writes.flush()
+        writes = self._writes
+        self._counters.bytes_out += writes.flush(in_turns=True)
+        if not writes.is_empty and not writes.paused and not self._flush_goes_on:
+            self._flush_goes_on = True
+            if writes.queued_bytes > _QUEUED_BYTES_MAX:
+                self._stall()
+            self._loop.call_soon(self._go_on_flushing)
         if self._draining and self.owes_nothing:
             self.close()
+
+    def _go_on_flushing(self) -> None:
+        self._flush_goes_on = False
+        if self._lost or self._linger is not None:
+            return
+        self._flush()
+        self._resume_if_possible()
 
     # Back-pressure.
 
@@ -384,6 +401,7 @@ class ServerConnection(FrameReceiver):
         return (
             self._muted is None
             and not self._writes.paused
+            and self._writes.queued_bytes <= _QUEUED_BYTES_MAX
             and len(self._owed) < self._limits.max_in_flight_requests_per_connection
             and self._owed_bytes < self._limits.max_in_flight_bytes_per_connection
         )

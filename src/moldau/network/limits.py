@@ -37,7 +37,7 @@ class NetworkLimits:
     backlog: int = 50  # socket.listen.backlog.size
     send_buffer_bytes: int = -1  # socket.send.buffer.bytes, -1 for the system's own
     receive_buffer_bytes: int = -1  # socket.receive.buffer.bytes, -1 for the system's own
-    write_high_water_bytes: int = 2 * 1024 * 1024
+    write_high_water_bytes: int = 1024 * 1024
     linger_ms: int = 5_000  # how long a closing connection may take to send what is written
 
 

@@ -13,8 +13,9 @@ _JOIN_BYTES = 64 * 1024
 _TINY_BYTES = 1024
 """Parts that are smaller than this on average are joined however many there are."""
 
-_RUN_BYTES = 1024 * 1024
-"""How much is given to the transport at a time, so that its high-water mark can speak up."""
+_RUN_BYTES = 512 * 1024
+"""How much of large answers is given to the transport at a time, so that its high-water mark can speak up;
+and in a turn of the loop, so that other connections get theirs: a fraction of a millisecond."""
 
 
 def transport_sends_vectors(loop: asyncio.AbstractEventLoop) -> bool:
@@ -47,8 +48,11 @@ class WriteQueue:
         self._parts = []
         self.queued_bytes = 0
 
-    def flush(self) -> int:
-        """Give the transport what it takes; return the bytes given. Paused: nothing."""
+    def flush(self, *, in_turns: bool = False) -> int:
+        """Give the transport what it takes; return the bytes given. Paused: nothing.
+
+        With ``in_turns``, of large answers no more than others can wait for: call again in the next turn.
+        """
         parts = self._parts
         if not parts or self.paused:
             return 0
@@ -57,11 +61,11 @@ class WriteQueue:
             self._parts = []
             self._transport.write(b"".join(parts) if len(parts) > 1 else parts[0])
         else:
-            size = self._flush_large(parts)
+            size = self._flush_large(parts, in_turns=in_turns)
         self.queued_bytes -= size
         return size
 
-    def _flush_large(self, parts: list[Buffer]) -> int:
+    def _flush_large(self, parts: list[Buffer], *, in_turns: bool) -> int:
         self._parts = []
         queue = deque(parts)
         sent = 0
@@ -73,6 +77,8 @@ class WriteQueue:
             else:
                 for piece in _join_small(run):
                     self._transport.write(piece)
+            if in_turns:
+                break
         if queue:
             self._parts = [*queue, *self._parts]
         return sent

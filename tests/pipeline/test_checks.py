@@ -247,6 +247,43 @@ def test_parts_of_killed_tasks_are_orphans_after_a_day(node: moldau.testing.Node
     assert find_orphans(told, run_here, FixedClock(now_ms + DAY_MS // 2))["deleted"] == 1
 
 
+def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tasks run twice, and the second answer is lost; one more object is of a segment that is not known."""
+
+    def twice(function: Any, units: Any) -> list[Any]:
+        late = run_here(function, units)
+        assert all(one.failure is None for one in late)
+        return run_here(function, units)
+
+    job = ConsolidateJob(node.bootstrap_servers, ("orders",), timeout_s=60.0)
+    segments = consolidate_once(job, twice)["segments"]
+    store = pathlib.Path(node.data) / "objects"
+    one = next(store.glob("tiered/orders-*/*/*.log"))
+    stray = one.with_name(f"{0:020d}-{UUID(int=5)}.log")
+    stray.write_bytes(b"left behind")
+    one.with_name("notes.txt").write_bytes(b"somebody's")
+
+    young = find_orphans(OrphansJob(node.bootstrap_servers), run_here)
+    assert (young["tier_objects"], young["tier_old"], young["tier_orphans"]) == (4 * segments + 2, 0, 0)
+    later = FixedClock(SystemClock().now_ms() + DAY_MS)
+    found = find_orphans(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
+    assert (found["orphans"], found["tier_orphans"]) == (0, 2 * segments + 1)
+    orphans = {store / key for key in found["tier_examples"]}
+    assert stray in orphans
+    assert found["tier_orphan_bytes"] == sum(path.stat().st_size for path in orphans)  # none is removed
+    for path in orphans:
+        path.unlink()
+    assert verify(node)["damages"] == 0
+    assert find_orphans(OrphansJob(node.bootstrap_servers), run_here, later)["tier_orphans"] == 0
+
+    monkeypatch.setattr(pipeline_checks, "check_spark", lambda: None)
+    monkeypatch.setattr(pipeline_checks, "run_job_once", lambda name, work, master: work(run_here))
+    assert main(["pipeline", "orphans", "--bootstrap", node.bootstrap_servers]) == 0
+    assert f"{2 * segments + 1} objects in the tier, 0 old enough: 0 orphans" in capsys.readouterr().out
+
+
 def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,3 +124,11 @@ def orphans(
         f" {report['orphan_bytes']} bytes{done if report['orphans'] else ''}"
         + (f", {report['unanswered']} could not be judged" if report["unanswered"] else "")
     )
+    if report["tier_objects"]:
+        for key in report["tier_examples"]:
+            print(key)
+        print(
+            f"{report['tier_objects']} objects in the tier, {report['tier_old']} old enough:"
+            f" {report['tier_orphans']} orphans of {report['tier_orphan_bytes']} bytes"
+            + (", which the leaders remove" if report["tier_orphans"] else "")
+        )

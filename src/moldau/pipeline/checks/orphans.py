@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from moldau.client.cluster import Client, connected, parse_bootstrap
 from moldau.coordinators.diskless.files import DisklessSettings
@@ -17,8 +18,10 @@ from moldau.diskless.object_keys import wal_folders
 from moldau.diskless.orphans import OrphanReport, OrphanScan, OrphanSettings
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
+from moldau.pipeline.checks.tier_orphans import ScanTier, TierFolder, TierReport
 from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
 from moldau.pipeline.reading.sink_keys import SINK_PREFIX, is_part
+from moldau.pipeline.reading.tier_segments import TIER_ENABLED, Tier, find_tier
 from moldau.pipeline.reading.wal_access import broker_config, find_storage
 from moldau.pipeline.running import RunUnits
 from moldau.runtime.clock import Clock, SystemClock
@@ -28,6 +31,8 @@ GRACE: Final = "diskless.coordinator.orphan.scan.grace.period.ms"
 OBJECTS_MAX: Final = 2**62
 PARTS_FOLDER: Final = f"{SINK_PREFIX}/"
 EXAMPLES_MAX: Final = 100
+TIER_AGE_MS: Final = 3_600_000
+"""Longer than any lease: what is younger in the tier may be at work."""
 PARTS_GRACE_MS: Final = 24 * 60 * 60 * 1000
 """Unless told: longer than a batch or a job takes whose driver still wants its parts. Should one take longer,
 it fails, and nothing is written twice or lost."""
@@ -121,6 +126,7 @@ def find_orphans(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> 
             if not isinstance(found, bool):
                 setattr(total, one.name, getattr(total, one.name) + found)
         total.is_complete = total.is_complete and report.is_complete
+    in_tier = _scan_tier(job, scan, run)
     return {
         "objects": total.listed,
         "old": total.old,
@@ -132,7 +138,35 @@ def find_orphans(job: OrphansJob, run: RunUnits, clock: Clock | None = None) -> 
         "deleted": total.deleted,
         "older_than_ms": scan.settings.min_age_ms,
         "examples": sorted(total.examples)[:EXAMPLES_MAX],
+        "tier_objects": sum(one.listed for one in in_tier),
+        "tier_old": sum(one.old for one in in_tier),
+        "tier_orphans": sum(len(one.orphans) for one in in_tier),
+        "tier_orphan_bytes": sum(one.orphan_bytes for one in in_tier),
+        "tier_examples": sorted(key for one in in_tier for key in one.orphans)[:EXAMPLES_MAX],
     }
+
+
+def _scan_tier(job: OrphansJob, scan: ScanFolders, run: RunUnits) -> Sequence[TierReport]:
+    """Nothing where segments are kept by another storage manager than the built-in one."""
+    tier, folders = asyncio.run(_tier_of(job, scan))
+    if tier is None or not folders:
+        return ()
+    before_ms = scan.now_ms - max(scan.settings.min_age_ms, TIER_AGE_MS)
+    found: list[TierReport] = run(ScanTier(job.bootstrap, tier, before_ms, job.timeout_s), folders)
+    return found
+
+
+async def _tier_of(job: OrphansJob, scan: ScanFolders) -> tuple[Tier | None, list[TierFolder]]:
+    async with connected(job.bootstrap, job.timeout_s) as client:
+        if await broker_config(client, TIER_ENABLED) != "true":
+            return None, []
+        tier = await find_tier(client, job.storage, scan.storage)
+        partitions: dict[tuple[str, UUID], list[int]] = {}
+        for coordinator_id in scan.coordinator_ids:
+            for topic in await CoordinatorCalls(client).describe_topics(coordinator_id):
+                mine = partitions.setdefault((topic.name, topic.topic_id), [])
+                mine += [one.partition_index for one in topic.partitions]
+    return tier, [TierFolder(name, id, tuple(sorted(some))) for (name, id), some in partitions.items()]
 
 
 async def _prepare(job: OrphansJob, clock: Clock) -> ScanFolders:

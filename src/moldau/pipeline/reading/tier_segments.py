@@ -89,16 +89,21 @@ async def find_tier_access(
 
 async def list_segments(client: Client, topic: Topic, partition: int, tier: Tier) -> list[SegmentObject]:
     """The copied segments of a partition, by start offset."""
-    found: list[SegmentObject] = []
-    skip = 0
+    known = await list_known_segments(client, topic, partition)
+    copied = [one for one in known if one.state == RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
+    return sorted(
+        (_located(one, topic, partition, tier) for one in copied), key=lambda segment: segment.start_offset
+    )
+
+
+async def list_known_segments(client: Client, topic: Topic, partition: int) -> list[TieredSegment]:
+    """All segments of a partition that the metadata know, in whatever state."""
+    found: list[TieredSegment] = []
     while True:
-        page = await _page(client, topic, partition, skip)
-        for one in page:
-            if one.state == RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
-                found.append(_located(one, topic, partition, tier))
+        page = await _page(client, topic, partition, len(found))
+        found += page
         if len(page) < SEGMENTS_A_PAGE:
-            return sorted(found, key=lambda segment: segment.start_offset)
-        skip += len(page)
+            return found
 
 
 def _located(one: TieredSegment, topic: Topic, partition: int, tier: Tier) -> SegmentObject:

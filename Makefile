@@ -52,7 +52,7 @@ bench-peers: $(STAMP) ## Run the same load against Moldau and Apache Kafka (fetc
 simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
 	@for node in node node-power node-disk \
 		diskless diskless-power diskless-disk diskless-store \
-		tiered tiered-power consolidation consolidation-power; do \
+		tiered tiered-power tiered-disk consolidation consolidation-power; do \
 		echo "$$node:"; $(BIN)/python -m moldau.simulation --node $$node --seeds $(SEEDS) $(ARGS) || exit 1; \
 	done
 

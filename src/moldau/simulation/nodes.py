@@ -15,7 +15,7 @@ from moldau.simulation.diskless_stories import (
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
-from moldau.simulation.tiered_stories import tiered, tiered_power
+from moldau.simulation.tiered_stories import tiered, tiered_disk, tiered_power
 from moldau.simulation.tiny_node import PARTITION as TINY_PARTITION
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 from moldau.simulation.tiny_node import Flaw, TinyNode
@@ -99,4 +99,5 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "consolidation-power": consolidation_power,
     "tiered": tiered,
     "tiered-power": tiered_power,
+    "tiered-disk": tiered_disk,
 }

@@ -48,6 +48,11 @@ def tiered_power() -> Scenario:
     return _story((*_ALWAYS, *_STORE, *(Fault.POWER_LOSS,) * 4), _SYNCED)
 
 
+def tiered_disk() -> Scenario:
+    """A disk that fails and fills up under the logs, the remote tier's caches and its metadata topic."""
+    return _story((*_ALWAYS, *_STORE, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3), _SYNCED)
+
+
 def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = None) -> Scenario:
     # Imported here: the tiny node runs without the server.
     from moldau.server.node import Node

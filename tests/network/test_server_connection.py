@@ -365,6 +365,18 @@ def test_large_answer_leaves_room_for_others_in_each_turn_of_the_loop():
     run(scenario)
 
 
+def test_peer_that_sends_no_more_still_gets_the_large_answer_that_was_on_its_way():
+    async def scenario():
+        body = bytes(range(256)) * 4096 * 3
+        wire = Wire(make_server(lambda context, request: [memoryview(body)]))
+        wire.feed(request_frame(1))
+        assert len(wire.transport.written) < len(body)
+        wire.connection.eof_received()
+        assert wire.responses == [(1, body)]
+
+    run(scenario)
+
+
 def test_muted_connection_waits_and_then_goes_on():
     async def scenario():
         seen = []

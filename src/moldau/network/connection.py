@@ -126,6 +126,9 @@ class ServerConnection(FrameReceiver):
         self.context.mark_closed()
 
     def eof_received(self) -> bool:
+        if self._admitted:
+            # The transport closes now, and sends only what it has.
+            self._counters.bytes_out += self._writes.flush()
         return False
 
     @property

@@ -233,7 +233,7 @@ class DisklessStore:
             logger.exception("%s could not be written; it will be tried again.", self.path)
             self._plan_writing()
             return
-        if len(self._unwritten) >= FLUSH_RECORDS or (materialiser.to_trim and not self._unwritten):
+        if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:
             self._plan_writing()  # what is left may wait for more: a transaction costs by the page

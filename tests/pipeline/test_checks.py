@@ -1,5 +1,6 @@
 """Verification finds what was damaged on purpose; the orphan job removes what may go, and nothing else."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -24,10 +25,12 @@ from moldau.cli import pipeline_checks
 from moldau.cli.main import main
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.pipeline.checks import verify as verifying
 from moldau.pipeline.checks.damage import find_gaps, judge_batch, uncovered
 from moldau.pipeline.checks.orphans import FixedClock, OrphansJob, find_orphans
 from moldau.pipeline.checks.verify import VerifyJob, verify_once
 from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
+from moldau.pipeline.reading.tier_segments import SegmentObject, list_segments
 from moldau.pipeline.reading.wal_access import Coordinators
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -178,6 +181,53 @@ def test_damage_in_the_tier_is_found(node: moldau.testing.Node) -> None:
     found = verify(node)
     by_object = {pathlib.Path(one["object_key"]).name: one["kind"] for one in found["examples"]}
     assert by_object == {flipped.name: "corrupt", cut.name: "corrupt", removed.name: "missing"}
+
+
+def test_offsets_that_no_segment_has_are_found(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata that forgot one in the middle, and the one before the WAL's first batch."""
+    assert consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)["segments"] >= 6
+    produce(node)
+    whole = verify(node)
+    forgotten: list[tuple[int, int, int]] = []
+
+    async def list_less(client: Any, topic: Any, partition: int, tier: Any) -> list[SegmentObject]:
+        found = await list_segments(client, topic, partition, tier)
+        if topic.name == "other":
+            return found
+        # Segments are cut in three, so that one may be left out between others.
+        first = found[0]
+        third = (found[-1].end_offset + 1) // 3
+        hidden = (third, 2 * third - 1) if partition == 0 else (third, found[-1].end_offset)
+        forgotten.append((partition, *hidden))
+        kept = [first._replace(end_offset=hidden[0] - 1)]
+        if hidden[1] < found[-1].end_offset:
+            kept.append(first._replace(start_offset=hidden[1] + 1, end_offset=found[-1].end_offset))
+        return kept
+
+    monkeypatch.setattr(verifying, "list_segments", list_less)
+    plan = asyncio.run(verifying._plan(VerifyJob(node.bootstrap_servers)))
+    gaps = [(one.partition, one.first_offset, one.last_offset) for one in plan.gaps]
+    assert {one.kind for one in plan.gaps} == {"gap"}
+    assert sorted(gaps) == sorted(forgotten)
+    assert len(gaps) == 3
+    assert verify_once(VerifyJob(node.bootstrap_servers), run_here)["damages"] > whole["damages"] == 0
+
+
+def test_segments_of_another_storage_manager_are_read_through_their_leaders(
+    node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert consolidate_once(ConsolidateJob(node.bootstrap_servers, timeout_s=60.0), run_here)["segments"] >= 6
+    produce(node)
+    by_objects = verify(node)
+
+    async def unknown(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(verifying, "find_tier", unknown)
+    by_leaders = verify(node)
+    assert (by_leaders["damages"], by_leaders["records"]) == (0, by_objects["records"])
 
 
 def test_segments_cover_what_they_hold_together() -> None:

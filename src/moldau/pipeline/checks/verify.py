@@ -110,7 +110,8 @@ async def _in_tier(
     """Units for offsets that are in the tier, and those that no segment has."""
     if tier is None:
         cut = split([wanted], unit_records_max)
-        return _InTier([VerifyUnit(name, topic_id, (one,), None) for one in cut], [])
+        begins = {wanted.partition: wanted.start}
+        return _InTier([VerifyUnit(name, topic_id, (one,), None, begins) for one in cut], [])
     topic = await client.topic(name)
     found = await list_segments(client, topic, wanted.partition, tier)
     segments = [one for one in found if one.end_offset >= wanted.start and one.start_offset < wanted.end]

@@ -32,7 +32,7 @@ TIER = {
 }
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     # Spark's own code and its sockets; not ours to mend.
     pytest.mark.filterwarnings("ignore"),
 ]
@@ -96,7 +96,7 @@ def test_filters_are_pushed_and_change_nothing(spark: SparkSession, node: moldau
 
 
 def run_once(query: Any) -> None:
-    query.awaitTermination(120)
+    query.awaitTermination(240)
     if query.exception() is not None:
         raise query.exception()
     assert not query.isActive

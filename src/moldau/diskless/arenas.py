@@ -10,7 +10,7 @@ Arena: TypeAlias = mmap.mmap | bytearray
 
 _FLAGS: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)  # that is Linux's
 
-_SPARE: Final = 3
+_SPARE: Final = 2
 """So many free arenas keep the event loop from making any while others are being made for it."""
 
 

@@ -16,6 +16,7 @@ from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDelete
 from moldau.tiered.lineage import FixedEpoch, LogLineage
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.segment_cache import SegmentCache
 from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from moldau.tiered.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
@@ -413,6 +414,42 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
         if not asyncio.run(told(House(tmp_path / str(fail_at)), fail_at)):
             break
     assert fail_at == 6, "three events and two segments"
+
+
+def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
+    play: Callable[[Story], None],
+) -> None:
+    """By the time the remover looks again, the segment is not one that is being copied any more."""
+
+    async def story(house: House) -> None:
+        house.fill(1)
+        await house.copying.run()
+        (copied,) = house.metadata.cache.list()
+        begun = replace(copied, state=RemoteLogSegmentState.COPY_SEGMENT_STARTED)
+        house.metadata.cache = SegmentCache()
+        house.metadata.cache.put(begun)
+        house.clock.time_ms += LATE_WRITE_GRACE_MS
+        late = await house.storage.keys()
+        delete = house.storage.delete_log_segment_data
+        deleted = 0
+
+        async def delete_before_the_copy_ends(metadata: RemoteLogSegmentMetadata) -> None:
+            nonlocal deleted
+            await delete(metadata)
+            deleted += 1
+            if deleted == 1:
+                for key in late:
+                    await house.storage.objects.upload(key, b"late", 4)
+                house.metadata.cache.put(copied)
+
+        house.storage.delete_log_segment_data = delete_before_the_copy_ends  # type: ignore[method-assign]
+        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), list)
+        remover.delete_partition(PARTITION)
+        await _idle(remover)
+        assert late
+        assert not await house.storage.keys()
+
+    play(story)
 
 
 def test_a_deletion_whose_end_was_not_heard_is_over(play: Callable[[Story], None]) -> None:

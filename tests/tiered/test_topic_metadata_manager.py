@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from remote_house import House
 from segment_fakes import (
     DELETED,
     DELETING,
@@ -20,6 +21,7 @@ from segment_fakes import (
 
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
 from moldau.tiered.lifecycle import IllegalTransitionError, RemotePartitionDeleteState
+from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.metadata_manager import (
     MetadataPosition,
     RemoteMetadataNotReadyError,
@@ -27,6 +29,7 @@ from moldau.tiered.metadata_manager import (
 )
 from moldau.tiered.metadata_topic import metadata_partition_of
 from moldau.tiered.records import encode_event
+from moldau.tiered.remover import RemotePartitionRemover
 from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
 from moldau.tiered.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
 from moldau.tiered.topic_metadata_manager import (
@@ -320,6 +323,75 @@ def test_deletions_are_resumed_and_their_segments_stay_listed(tmp_path: Path) ->
     asyncio.run(begin())
     asyncio.run(resume())
     asyncio.run(afterwards())
+
+
+def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_read(tmp_path: Path) -> None:
+    """A loss of power may take the cache along: then the first look comes before the events."""
+    topic = TopicInMemory()
+    house = House(tmp_path)
+
+    async def begin() -> None:
+        async with managing(topic, tmp_path, ORDERS) as manager:
+            await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
+            await manager.put_remote_partition_delete_metadata(deletion(MARKED))
+
+    async def resume() -> None:
+        async with managing(topic, tmp_path) as manager:
+            around = replace(house.around, metadata=manager)
+            remover = RemotePartitionRemover(RemoteLogManager(around, RemoteLogManagerSettings()), list)
+            first_look_is_over = asyncio.Event()
+            look = remover.look_for_strays
+
+            async def looks() -> None:
+                await look()
+                first_look_is_over.set()
+
+            remover.look_for_strays = looks  # type: ignore[method-assign]
+            manager.on_caught_up = remover.look_soon
+            topic.read_failure = OSError(5, "not yet")
+            manager.on_metadata_partition_leadership(HOME, leads=True)
+            remover.start()
+            try:
+                async with asyncio.timeout(60):
+                    await topic.failed.wait()
+                    await first_look_is_over.wait()
+                    assert not remover.jobs
+                    topic.read_failure = None
+                    while len(topic.logs[HOME]) < 4 or manager.remote_partition_deletions():
+                        await topic.wait_beyond(HOME, len(topic.logs[HOME]))
+                        await asyncio.gather(*remover.jobs)
+            finally:
+                await remover.close()
+
+    asyncio.run(begin())
+    (tmp_path / "metadata" / STORE_FILE).unlink()
+    asyncio.run(resume())
+
+
+def test_all_events_are_told_to_be_in_once_for_each_loss_of_the_cache(tmp_path: Path) -> None:
+    async def main() -> None:
+        topic = TopicInMemory()
+        async with managing(topic, tmp_path, ready=False) as manager:
+            told = asyncio.Queue[int]()
+            manager.on_caught_up = lambda: told.put_nowait(len(manager.list_remote_log_segments(ORDERS)))
+            manager.on_partition_leadership_changes([ORDERS], ())
+            async with asyncio.timeout(60):
+                assert await told.get() == 0
+                await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
+                topic.read_failure = OSError(5, "for a moment")
+                topic.append_now(HOME, encode_event(segment(2, 10, 19)))
+                await topic.failed.wait()
+                topic.read_failure = None
+                await manager.wait_applied(MetadataPosition(HOME, 1))
+                assert told.empty()
+                store = manager._store._store
+                assert store is not None
+                store._connection.execute("update segments set content = x'00'")
+                await manager.update_remote_log_segment_metadata(event(segment(1, 0, 9), FINISHED))
+                assert await told.get() == 2
+            assert told.empty()
+
+    asyncio.run(main())
 
 
 def test_a_topic_that_comes_late_is_waited_for(tmp_path: Path) -> None:

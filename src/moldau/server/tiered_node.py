@@ -92,6 +92,8 @@ class TieredNode:
             tiered_settings.log_manager_settings(config),
         )
         self.remover = RemotePartitionRemover(self.manager, self._strays)
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            self.metadata.on_caught_up = self.remover.look_soon
 
     def kind(self, classic: ClassicKind) -> TieredKind:
         """The kind of classic topics where there is a remote tier."""

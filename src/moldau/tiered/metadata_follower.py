@@ -82,8 +82,18 @@ class FollowedPartition:
 class MetadataFollower:
     """One metadata partition; ``start`` it on the loop."""
 
-    def __init__(self, partition: int, topic: MetadataTopic, store: StoreCalls, entropy: Entropy) -> None:
+    def __init__(
+        self,
+        partition: int,
+        topic: MetadataTopic,
+        store: StoreCalls,
+        entropy: Entropy,
+        on_caught_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_caught_up``: called when all events are in, after each start and loss of the store."""
         self.partition = partition
+        self._on_caught_up = on_caught_up
+        self._is_behind = True
         self._topic = topic
         self._store = store
         self._entropy = entropy
@@ -227,6 +237,7 @@ class MetadataFollower:
         self.deletions = {each.partition: each for each in deletions}
         again.update(dict.fromkeys(self.deletions))
         behind = position < self.position
+        self._is_behind |= behind
         self.position = position
         for partition in again:
             await self._load(partition, keep_ready=not behind)
@@ -251,6 +262,9 @@ class MetadataFollower:
         if has_news:
             await self._apply(found.records, found.next_offset)
         self._works()
+        if not has_news and self._is_behind:
+            self._is_behind = False
+            self._on_caught_up()
         if not has_news and not self._wanted:
             await _first(self._topic.wait_beyond(self.partition, self.position), self._wake.wait())
 

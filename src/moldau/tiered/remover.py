@@ -6,8 +6,9 @@ event is found by comparing what has remote data with what there is: the cluster
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from moldau.runtime import KafkaError
@@ -18,7 +19,7 @@ from moldau.tiered.lifecycle import (
     RemotePartitionDeleteState,
 )
 from moldau.tiered.log_manager import RemoteLogManager
-from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.segments import RemoteLogSegmentMetadata, RemotePartitionDeleteMetadata, TopicIdPartition
 from moldau.tiered.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _State = RemotePartitionDeleteState
 RECONCILE_INTERVAL_S: Final = 300.0
+NEWS_PAUSE_S: Final = 1.0
+"""Metadata partitions catch up one soon after another: one look is for all of them."""
 
 
 class RemotePartitionRemover:
@@ -48,6 +51,7 @@ class RemotePartitionRemover:
         """Told when :meth:`empty_partition` has done its work: the topic may be tiered again by then."""
         self._jobs: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._reconciling: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
 
     def start(self) -> None:
         """Begin to look for what others have left."""
@@ -130,11 +134,12 @@ class RemotePartitionRemover:
         if state in (None, _State.DELETE_PARTITION_MARKED):
             await self._tell(partition, _State.DELETE_PARTITION_STARTED)
         await metadata.wait_ready(partition)
-        for segment in metadata.list_remote_log_segments(partition):
+        segments = metadata.list_remote_log_segments(partition)  # nothing new begins after MARKED
+        for segment in segments:
             self._around.meters.delete_request(None)
             await self._around.storage.delete_log_segment_data(segment)
             self._around.on_segment_deleted(segment.id.id)
-        await self._outwait_late_writes(partition)
+        await self._outwait_late_writes(segments)
         await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
         metadata.on_stop_partitions([partition])
         logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
@@ -151,14 +156,13 @@ class RemotePartitionRemover:
             RemotePartitionDeleteMetadata(partition, state, around.now_ms(), around.broker_id)
         )
 
-    async def _outwait_late_writes(self, partition: TopicIdPartition) -> None:
-        """A copy that had begun may still bring its bytes: they are removed once more when it cannot."""
+    async def _outwait_late_writes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
+        """A copy that had begun may still bring its bytes: they are removed once more when it cannot.
+
+        ``segments``: as they were before their objects were deleted, for a copy may have finished since.
+        """
         around = self._around
-        begun = [
-            segment
-            for segment in around.metadata.list_remote_log_segments(partition)
-            if segment.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-        ]
+        begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
         if not begun:
             return
         youngest_ms = max(segment.event_timestamp_ms for segment in begun)
@@ -174,7 +178,7 @@ class RemotePartitionRemover:
         metadata = self._around.metadata
         metadata.on_partition_leadership_changes([partition], [])
         await metadata.wait_ready(partition)
-        await self._outwait_late_writes(partition)
+        await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
         for segment in metadata.list_remote_log_segments(partition):
             await delete_segment(self._around, segment)
         metadata.on_stop_partitions([partition])
@@ -190,7 +194,15 @@ class RemotePartitionRemover:
                 logger.warning("cannot look for remote data of deleted topics: %s", error)
             except Exception:
                 logger.exception("looking for remote data of deleted topics failed")
-            await asyncio.sleep(RECONCILE_INTERVAL_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECONCILE_INTERVAL_S):
+                    await self._news.wait()
+                    await asyncio.sleep(NEWS_PAUSE_S)
+            self._news.clear()
+
+    def look_soon(self) -> None:
+        """More is known than at the last look: a local cache that is lost knows of no deletion at first."""
+        self._news.set()
 
     async def look_for_strays(self) -> None:
         """Go on with deletions that were begun; begin those that nobody has."""

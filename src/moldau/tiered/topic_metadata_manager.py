@@ -78,6 +78,9 @@ class TopicBasedRemoteLogMetadataManager:
         self._led: set[int] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.on_caught_up: Callable[[], None] = lambda: None
+        """Told when all events of a metadata partition are in, after each start and loss of the local cache:
+        until then, what is asked of all partitions leaves out some."""
 
     @property
     def problems(self) -> dict[int, str]:
@@ -123,7 +126,9 @@ class TopicBasedRemoteLogMetadataManager:
     def _follower(self, index: int) -> MetadataFollower:
         found = self._followers.get(index)
         if found is None:
-            found = self._followers[index] = MetadataFollower(index, self._topic, self._store, self._entropy)
+            found = self._followers[index] = MetadataFollower(
+                index, self._topic, self._store, self._entropy, lambda: self.on_caught_up()
+            )
             found.start()
         return found
 

@@ -14,9 +14,16 @@ from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_layout import parse_segment_key
 from moldau.tiered.segments import TopicIdPartition
 
+REMOVER_QUIET_S = 100.0
+
 
 class ConsolidationAfterlife(DisklessAfterlife):
     """As of a diskless story, and the remote tier's side of it."""
+
+    async def quiet(self, world: World, node: Host, history: History) -> None:
+        """A round of the remover, and the grace period of what it finds there, too."""
+        await super().quiet(world, node, history)
+        await asyncio.sleep(REMOVER_QUIET_S)
 
     async def judge(self, world: World, node: Host, history: History) -> None:
         await super().judge(world, node, history)
@@ -44,6 +51,8 @@ class _Judging:
                 moved += partition.wal_start_offset > partition.log_start_offset
         if not moved:
             self._history.violate("nothing has left the WAL")
+        for deletion in self._tiered.metadata.remote_partition_deletions():
+            self._history.violate(f"the deletion of {deletion.partition} is still {deletion.state.name}")
         found: set[tuple[str, bool]] = set()
         for key in sorted(self._objects):
             parsed = parse_segment_key(key)

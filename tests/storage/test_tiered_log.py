@@ -181,3 +181,34 @@ def test_a_closed_segment_becomes_durable_without_the_active_one(box: Any) -> No
     assert asyncio.run(log.flush(2)) == 2
     assert log.flushed_offset == 2
     assert asyncio.run(log.flush()) == 3
+
+
+def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: Any) -> None:
+    """With one of several, there would be a gap behind it, and all after the gap would be cut off."""
+
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/data"])
+        await manager.start(lambda _: LogConfig())
+        log = manager.get_or_create(NAME, TIERED, TOPIC_ID)
+        append_segments(box, log, 5)
+        await log.flush()
+        await log.sync_folder()
+        log.highest_copied_offset = 4
+        rename = box.disk.rename
+        removed: list[str] = []
+
+        def rename_and_look(source: str, target: str) -> None:
+            rename(source, target)
+            if source.endswith(".log"):
+                removed.append(source)
+                back = [name for name in box.disk.durable if name in removed]
+                assert back == [source]
+
+        box.disk.rename = rename_and_look
+        await manager.clean_up()
+        assert len(removed) == 4
+        assert log.local_log_start_offset == 4
+        box.disk.rename = rename
+        await manager.stop()
+
+    asyncio.run(scenario())

@@ -20,6 +20,7 @@ from moldau.coordinators.diskless.calls import (
     RetentionPolicy,
     TimestampToList,
 )
+from moldau.coordinators.diskless.database import Database
 from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.upkeep import Upkeep, UpkeepSettings
 from moldau.coordinators.diskless.wire import answer, commit_request, commit_result
@@ -369,3 +370,18 @@ def test_the_largest_file_fits_the_log(tmp_path: Path) -> None:
         await house.stop()
 
     run(scene())
+
+
+def test_a_full_disk_does_not_end_the_stop_of_whoever_closes_a_database() -> None:
+    class Full:
+        def close(self, _force: bool) -> None:
+            raise apsw.FullError("database or disk is full")
+
+        def pragma(self, *_: Any) -> None:
+            raise apsw.FullError("database or disk is full")
+
+    for clean in (True, False):
+        database = Database(apsw.Connection(":memory:"), new_for="log")
+        database.connection.close()
+        database.connection = Full()  # type: ignore[assignment]
+        database.close(clean=clean)

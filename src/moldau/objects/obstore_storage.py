@@ -14,6 +14,7 @@ import obstore
 from obstore.store import ObjectStore, from_url
 
 from moldau.objects.obstore_errors import OBSTORE_ERRORS, translated
+from moldau.objects.obstore_exit import leave_python_before_exit
 from moldau.objects.storage import (
     DELETE_CHUNK_KEYS,
     LIST_PAGE_KEYS,
@@ -138,6 +139,7 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
     which puts the bucket into the path as most S3-compatible servers want it. Raises
     :class:`StorageError` naming what is wrong.
     """
+    leave_python_before_exit()
     config, client_options = _split(options)
     _check_addresses({**config, **client_options})
     if urlsplit(url).scheme in _S3_SCHEMES:

@@ -1,0 +1,44 @@
+"""Has a process end only when obstore's threads have left Python.
+
+Such a thread hands a result to the event loop, which may wake up, take it and end the program before the
+thread has come back from waking it. CPython before 3.14 ends a thread that comes back to an interpreter which
+is shutting down, from inside of it, and Rust aborts the process for that: all is done, and the exit code
+is that of SIGABRT.
+"""
+
+import atexit
+import functools
+import sys
+import time
+from types import FrameType
+from typing import Final
+
+__all__ = ["leave_python_before_exit"]
+
+_HANDING_OVER: Final = "call_soon_threadsafe"
+_LOOK_EVERY_S: Final = 0.002
+_QUIET_LOOKS: Final = 3
+"""In a row: a request that was cancelled looks into Python once more."""
+_LOOKS_MAX: Final = 500
+
+
+@functools.cache
+def leave_python_before_exit() -> None:
+    """Wait for obstore's threads at the exit of this process, for a second at most."""
+    atexit.register(_wait)
+
+
+def _wait() -> None:
+    quiet = 0
+    for _ in range(_LOOKS_MAX):
+        time.sleep(_LOOK_EVERY_S)  # in which the threads have the interpreter
+        quiet = 0 if any(map(_hands_over, sys._current_frames().values())) else quiet + 1
+        if quiet == _QUIET_LOOKS:
+            return
+
+
+def _hands_over(frame: FrameType) -> bool:
+    """Whether Rust has called this thread's Python: ours have another beginning."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_name == _HANDING_OVER

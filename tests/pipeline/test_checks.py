@@ -354,6 +354,33 @@ def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
     assert len(json.dumps(found)) > 0
 
 
+def test_no_orphans_are_sought_where_another_cluster_stores_its_records(
+    node: moldau.testing.Node, tmp_path: pathlib.Path
+) -> None:
+    later = FixedClock(SystemClock().now_ms() + DAY_MS)
+    job = OrphansJob(node.bootstrap_servers, delete=True)
+    stray = objects(node)[0].with_name(f"{0:012x}-0-{'5' * 20}")
+    stray.write_bytes(b"perhaps the other's")
+    claim = pathlib.Path(node.data, "objects/.moldau/clusters/the-other")
+    claim.write_bytes(b"the-other")
+    for refused in (job, OrphansJob(node.bootstrap_servers)):
+        with pytest.raises(ToolError, match="belongs to cluster the-other, and this is cluster"):
+            find_orphans(refused, run_here, later)
+    claim.unlink()
+
+    elsewhere = tmp_path / "elsewhere"
+    others = elsewhere / stray.relative_to(node.data + "/objects")
+    others.parent.mkdir(parents=True)
+    others.write_bytes(b"nobody asked about it")
+    wrong = OrphansJob(
+        node.bootstrap_servers, delete=True, storage={"diskless.storage.url": elsewhere.as_uri()}
+    )
+    with pytest.raises(ToolError, match=r"is not where cluster .* stores its objects"):
+        find_orphans(wrong, run_here, later)
+    assert (stray.exists(), others.exists()) == (True, True)
+    assert find_orphans(job, run_here, later)["deleted"] == 1
+
+
 def test_orphans_need_diskless_topics() -> None:
     with moldau.testing.Node() as classic, pytest.raises(ToolError, match="no diskless topics"):
         find_orphans(OrphansJob(classic.bootstrap_servers), run_here)

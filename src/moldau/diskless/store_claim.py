@@ -41,6 +41,19 @@ class StoreClaim:
                 await self._storage.delete([own])
             raise
 
+    async def check(self) -> None:
+        """Return when the store is this cluster's alone, as one of its brokers has made sure; writes nothing.
+
+        Raises what :meth:`ensure` raises, and a permanent ``StorageError`` where there is no claim.
+        """
+        own = f"{CLAIMS_FOLDER}{self._cluster_id}"
+        if own not in await self._claims(own):
+            raise StorageError(
+                f"{self._name} is not where cluster {self._cluster_id} stores its objects: no broker of it"
+                f" has left {own} there",
+                transient=False,
+            )
+
     async def _claims(self, own: str) -> set[str]:
         keys = {info.key async for page in self._storage.list(CLAIMS_FOLDER) for info in page}
         others = sorted(keys - {own})

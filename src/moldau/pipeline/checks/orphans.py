@@ -2,7 +2,8 @@
 
 A task lists one shard of the store and asks every coordinator about what is old enough, as the brokers' own
 scan does; the rules by which an object is judged are that scan's. Parts that the killed tasks of a sink have
-left are known to nobody: they are judged by their age alone. Nothing is removed unless told.
+left are known to nobody: they are judged by their age alone. Nothing is removed unless told, and nothing is
+judged in a place that the cluster's brokers have not claimed: it would all be orphans.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from moldau.client.cluster import Client, connected, parse_bootstrap
+from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.files import DisklessSettings
 from moldau.diskless.object_keys import wal_folders
 from moldau.diskless.orphans import OrphanReport, OrphanScan, OrphanSettings
+from moldau.diskless.store_claim import StoreClaim
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
+from moldau.objects.storage import StorageError
 from moldau.pipeline.checks.tier_orphans import ScanTier, TierFolder, TierReport
 from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
 from moldau.pipeline.reading.sink_keys import SINK_PREFIX, is_part
@@ -179,9 +183,11 @@ async def _prepare(job: OrphansJob, clock: Clock) -> ScanFolders:
         settings = OrphanSettings(
             rules.max_commit_age_ms, rules.clock_skew_ms, grace_ms, max_objects=OBJECTS_MAX
         )
+        storage = await find_storage(client, job.storage)
+        await _check_claim(storage, str((await client.metadata([])).cluster_id))
         return ScanFolders(
             job.bootstrap,
-            await find_storage(client, job.storage),
+            storage,
             coordinator_ids,
             settings,
             clock.now_ms(),
@@ -189,3 +195,13 @@ async def _prepare(job: OrphansJob, clock: Clock) -> ScanFolders:
             job.timeout_s,
             PARTS_GRACE_MS if job.older_than_ms is None else settings.min_age_ms,
         )
+
+
+async def _check_claim(settings: StorageSettings, cluster_id: str) -> None:
+    storage = open_storage(settings, Machine.real(), Meters())
+    try:
+        await StoreClaim(storage, cluster_id, settings.url).check()
+    except StorageError as error:
+        raise ToolError(str(error)) from error
+    finally:
+        await storage.close()

@@ -23,6 +23,7 @@ CHECKS = [
     "features",
     "log-dirs",
     "producers",
+    "transactions-refused",
     "config-resources",
     "quorum",
     "group",

@@ -37,6 +37,7 @@ public class JavaClients {
         checks.put("features", JavaClients::features);
         checks.put("log-dirs", JavaClients::logDirs);
         checks.put("producers", JavaClients::producers);
+        checks.put("transactions-refused", JavaClients::transactionsRefused);
         checks.put("config-resources", JavaClients::configResources);
         checks.put("quorum", JavaClients::quorum);
         checks.put("group", JavaClients::group);
@@ -256,6 +257,17 @@ public class JavaClients {
             admin.describeProducers(List.of(partition)).partitionResult(partition).get().activeProducers();
         same(1, states.size());
         same(4, states.get(0).lastSequence());
+    }
+
+    static void transactionsRefused(String topic) throws Exception {
+        try (KafkaProducer<String, String> producer = producer(Map.of("transactional.id", topic))) {
+            producer.initTransactions();
+            throw new AssertionError("accepted");
+        } catch (KafkaException refused) {
+            Throwable reason = refused;
+            while (reason.getCause() != null) reason = reason.getCause();
+            same(true, reason.getMessage().endsWith("transactions are not supported yet"));
+        }
     }
 
     static void configResources(String topic) throws Exception {

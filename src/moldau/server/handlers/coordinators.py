@@ -20,6 +20,9 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 
 _BATCHED_VERSION: Final = 4
+_LIBRDKAFKA_VERSION: Final = 2
+"""Which librdkafka asks with. For the coordinator of transactions it asks again and again after any error but
+one of authorization, and of those it shows the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,11 @@ class CoordinatorHandlers:
     async def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
         kind = self._kinds.get(key_type)
         if kind is None:
-            what = "transactions are" if key_type == TRANSACTION else f"coordinator type {key_type} is"
-            raise KafkaError(ErrorCode.invalid_request, f"{what} not supported by this broker")
+            if key_type == TRANSACTION:
+                raise KafkaError(_no_transactions(context.api_version), "transactions are not supported yet")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"coordinator type {key_type} is not supported by this broker"
+            )
         kind.check(context)
         await self._creator.ensure(kind.topic)
         leader = self._view.leader_of(kind.topic.name, kind.partition_of(key))
@@ -83,3 +89,11 @@ class CoordinatorHandlers:
         return Coordinator(
             key=key, node_id=broker.node_id, host=broker.host, port=broker.port, error_message=None
         )
+
+
+def _no_transactions(api_version: int) -> ErrorCode:
+    """The error with which a transactional producer fails at once. Java's shows the message with it; aiokafka
+    and kafka-python never show one, and UNSUPPORTED_VERSION comes nearest to what is the matter."""
+    if api_version == _LIBRDKAFKA_VERSION:
+        return ErrorCode.cluster_authorization_failed
+    return ErrorCode.unsupported_version

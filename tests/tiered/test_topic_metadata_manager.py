@@ -133,6 +133,30 @@ def test_the_writer_whose_event_came_second_is_told(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(tmp_path: Path) -> None:
+    """A segment that nobody has recorded would be copied, and its objects stay for ever."""
+
+    async def main() -> None:
+        topic = TopicInMemory()
+        async with managing(topic, tmp_path, ORDERS) as manager:
+            append = topic.append
+
+            async def append_and_be_overtaken(partition: int, value: bytes) -> int:
+                offset = await append(partition, value)
+                with contextlib.suppress(IllegalTransitionError):
+                    await manager.wait_applied(MetadataPosition(partition, offset))
+                return offset
+
+            topic.append = append_and_be_overtaken  # type: ignore[method-assign]
+            await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
+            topic.append_now(HOME, encode_event(deletion(MARKED)))
+            with pytest.raises(IllegalTransitionError, match="of a partition that is deleted"):
+                await manager.add_remote_log_segment_metadata(segment(2, 10, 19))
+            await manager.put_remote_partition_delete_metadata(deletion(BEGUN))
+
+    asyncio.run(main())
+
+
 def test_a_restart_goes_on_where_the_cache_ends(tmp_path: Path) -> None:
     topic = TopicInMemory()
 

@@ -7,6 +7,7 @@ memory stays as it was until then, which is old but consistent.
 """
 
 import asyncio
+import contextlib
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
@@ -108,6 +109,8 @@ class MetadataFollower:
         self._unready: list[FollowedPartition] = []
         self._wanted: dict[TopicIdPartition, None] = {}
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._writers = 0
+        self._dropped: dict[int, Exception] = {}
         self._order = count()
         self._generation = store.generation
         self._wake = asyncio.Event()
@@ -182,12 +185,28 @@ class MetadataFollower:
         return None
 
     async def until_applied(self, offset: int) -> None:
-        """Return when the event at ``offset`` is in; raises what dropped it."""
+        """Return when the event at ``offset`` is in; raises what dropped it (see :meth:`writing`)."""
         if self.position > offset:
+            if offset in self._dropped:
+                raise self._dropped[offset]
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (offset, next(self._order), future))
         await future
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around a write and the wait for it: the event may be here before its writer knows its offset.
+
+        Within it, what was dropped is known to whoever begins to wait later, too.
+        """
+        self._writers += 1
+        try:
+            yield
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._dropped.clear()
 
     # The loop -------------------------------------------------------------------------------------
 
@@ -335,6 +354,8 @@ class MetadataFollower:
 
     def _answer(self, outcomes: Collection[Outcome]) -> None:
         failures = {outcome.offset: outcome.error for outcome in outcomes if outcome.error is not None}
+        if self._writers:
+            self._dropped.update(failures)
         while self._waiters and self._waiters[0][0] < self.position:
             offset, _, future = heapq.heappop(self._waiters)
             if future.done():

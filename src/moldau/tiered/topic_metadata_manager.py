@@ -248,8 +248,9 @@ class TopicBasedRemoteLogMetadataManager:
         await self._until_open()
         index = self._metadata_partition(event.topic_id_partition)
         follower = self._follower(index)
-        offset = await self._topic.append(index, encode_event(event))
-        await self._wait(follower, offset)
+        with follower.writing():
+            offset = await self._topic.append(index, encode_event(event))
+            await self._wait(follower, offset)
         return MetadataPosition(index, offset)
 
     # Reads ----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from moldau.runtime import Clock, Entropy, KafkaError
 from moldau.tiered.builder import LEADER_EPOCH
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.standing import SegmentKeeper
-from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.object_layout import ParsedKey, parse_segment_key
 from moldau.tiered.object_storage_manager import ObjectStorageManager
 from moldau.tiered.segments import (
@@ -81,7 +81,8 @@ class SegmentOrphanScan:
                 continue
             try:
                 deleted += await self._judge(led, keys)
-            except (KafkaError, RemoteStorageError, StorageError, OSError) as error:
+            except (KafkaError, RemoteStorageError, IllegalTransitionError, StorageError, OSError) as error:
+                # Its topic may have been deleted just now.
                 logger.info("objects of %s cannot be judged now: %s", partition, error)
         return deleted
 

@@ -34,6 +34,9 @@ class MemorySnapshot:
     def append_control(self, key: bytes, value: bytes) -> None:
         pass
 
+    async def settle(self) -> None:
+        pass
+
     async def freeze(self) -> None:
         self._log.snapshots[self.snapshot_id] = self
 

@@ -9,7 +9,9 @@ from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.file_names import PART_SUFFIX
 from moldau.storage.replicated_log import Divergence, OffsetAndEpoch
+from moldau.storage.snapshot import SETTLE_BYTES, snapshot_file
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -87,6 +89,25 @@ def test_a_snapshot_is_a_row_of_batches_between_header_and_footer(box: Any) -> N
     ]
     values = [record.value for batch in list(reader.batches())[1:-1] for record in iter_records(batch)]
     assert values == [b"a", b"b", b"c"]
+
+
+def test_a_large_snapshot_reaches_the_disk_while_it_is_written(box: Any) -> None:
+    log = open_log(box)
+    append(log, 4, 3)
+    log.update_high_watermark(log.end_offset)
+    writer = log.create_snapshot(OffsetAndEpoch(3, 4), 1)
+    assert writer is not None
+
+    def durable_bytes() -> int:
+        path = f"{FOLDER}/{snapshot_file(OffsetAndEpoch(3, 4))}{PART_SUFFIX}"
+        return len(box.disk.names[path].on_disk())
+
+    asyncio.run(writer.settle())
+    assert durable_bytes() == 0
+    writer.append([b"x" * SETTLE_BYTES])
+    asyncio.run(writer.settle())
+    assert durable_bytes() > SETTLE_BYTES
+    asyncio.run(writer.freeze())
 
 
 def test_a_fetched_snapshot_restarts_a_follower(box: Any, new_box: Any) -> None:

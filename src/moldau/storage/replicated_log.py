@@ -107,6 +107,13 @@ class SnapshotWriter(Protocol):
         """Append one control record (kraft version, voters) as a control batch of its own."""
         ...
 
+    async def settle(self) -> None:
+        """To be called now and then: makes what is written so far durable once it is much.
+
+        ``freeze`` then has little left to wait for, and so have others whose files are synced meanwhile.
+        """
+        ...
+
     async def freeze(self) -> None:
         """Write the footer, make it durable and visible."""
         ...

@@ -276,6 +276,11 @@ class _Announcing:
         with self._log.log.guarded("writing a snapshot to"):
             self._writer.append_control(key, value)
 
+    async def settle(self) -> None:
+        assert isinstance(self._writer, FileSnapshotWriter)
+        with self._log.log.guarded("writing a snapshot to"):
+            await self._writer.settle()
+
     async def freeze(self) -> None:
         with self._log.log.guarded("writing a snapshot to"):
             await self._writer.freeze()

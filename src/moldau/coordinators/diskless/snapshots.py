@@ -62,6 +62,7 @@ class Snapshotter:
             try:
                 while (value := source.next_value()) is not None:
                     writer.append([value])
+                    await writer.settle()
                     await asyncio.sleep(0)
                 await writer.freeze()
             except BaseException:

@@ -10,6 +10,7 @@ import pytest
 
 from moldau.cluster.partition import Partition
 from moldau.cluster.topics_image import Topic
+from moldau.coordinators.diskless import reading
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -246,7 +247,11 @@ def test_a_file_whose_owner_never_learnt_of_it_is_adopted_and_deleted(tmp_path: 
     asyncio.run(story())
 
 
-def test_retention_by_time_goes_on_until_nothing_is_too_old(tmp_path: Path) -> None:
+def test_retention_by_time_goes_on_until_nothing_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "RETENTION_EXTENTS", 1)
+
     async def story() -> None:
         async with cluster(tmp_path) as here:
             for _ in range(5):
@@ -256,6 +261,9 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(tmp_path: Path) -> N
             def policies(coordinator_id: int) -> Sequence[RetentionPolicy]:
                 return [RetentionPolicy(TOPIC, 0, 2_500, -1)] if coordinator_id == 0 else []
 
+            await here.service.apply_retention(0, policies(0))
+            (described,) = await here.service.describe_topics(0)
+            assert described.log_start_offset == 10  # a pass is bounded
             upkeep = CoordinatorUpkeep(here.service, policies, Meters(), snapshot_records=1)
             await upkeep.apply_retention()
             (described,) = await here.service.describe_topics(0)

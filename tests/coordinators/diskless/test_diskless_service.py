@@ -166,6 +166,29 @@ def test_a_file_goes_with_its_last_batch(tmp_path: Path) -> None:
     run(scene())
 
 
+def test_deletions_at_the_same_time_free_what_they_delete_together(tmp_path: Path) -> None:
+    """Each takes one of the file's last batches: neither may leave the file to the other."""
+
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic(), topic(1, OTHER, "o")])
+        await service.commit_file(0, file("f1", batch(0, 5), batch(1, 5), batch(0, 5, topic=OTHER)))
+        await service.commit_file(0, file("f2", batch(0, 5), batch(0, 5, topic=OTHER)))
+        await asyncio.gather(
+            service.delete_records(0, [OffsetToDelete(TOPIC, 0, -1)]),
+            service.delete_records(0, [OffsetToDelete(TOPIC, 1, -1)]),
+            service.delete_topics(0, [OTHER]),
+        )
+        house.store.write_all()
+        while house.store.materialiser.to_trim:
+            house.store.materialiser.trim_some(house.clock.now_ms())
+        assert sorted(free.object_key for free in service.free_files(0, 1 << 60)) == ["f1", "f2"]
+        await house.stop()
+
+    run(scene())
+
+
 def test_offsets_retention_and_prune(tmp_path: Path) -> None:
     async def scene() -> None:
         house = House(tmp_path)

@@ -1,0 +1,78 @@
+"""Coordinators learn, too, of deletions of which nobody tells them."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+from writer_fakes import run_in_virtual_time
+
+from moldau.cluster.topics_image import Partition, Topic
+from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
+from moldau.diskless.image_sync import ImageSync
+from moldau.runtime import Machine
+
+
+class OneCoordinator:
+    """Coordinator 0, which is told what there is; it has outlived the broker that led it."""
+
+    def __init__(self, *topic_ids: UUID) -> None:
+        self.coordinator_ids = [0]
+        self.topics = set(topic_ids)
+        self.created: list[UUID] = []
+
+    def is_active(self, coordinator_id: int) -> bool:
+        return True
+
+    async def create_partitions(
+        self, coordinator_id: int, topics: Sequence[PartitionsToCreate]
+    ) -> Sequence[TopicResult]:
+        self.created += [topic.topic_id for topic in topics]
+        self.topics.update(topic.topic_id for topic in topics)
+        return []
+
+    async def delete_topics(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> Sequence[TopicResult]:
+        self.topics.difference_update(topic_ids)
+        return []
+
+    async def describe_topics(
+        self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
+    ) -> Sequence[DescribedPartition]:
+        return [DescribedPartition(topic_id, 0, "", *[0] * 7) for topic_id in sorted(self.topics)]
+
+
+def topic(number: int) -> Topic:
+    partition = Partition(
+        replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=0
+    )
+    return Topic(f"topic-{number}", UUID(int=number), (partition,))
+
+
+def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -> None:
+    async def story(machine: Machine) -> None:
+        kept, deleted = topic(1), topic(2)
+        coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
+        sync = ImageSync(coordinator, lambda: [kept], lambda: None)
+        await sync.run_once()
+        # This broker's metadata may be behind: a topic that it does not know yet is left alone at first.
+        assert coordinator.topics == {kept.topic_id, deleted.topic_id}
+        await asyncio.sleep(60)
+        await sync.run_once()
+        assert coordinator.topics == {kept.topic_id}
+        assert set(coordinator.created) == {kept.topic_id}
+
+    run_in_virtual_time(story)
+
+
+def test_a_topic_that_the_metadata_learns_of_later_is_kept() -> None:
+    async def story(machine: Machine) -> None:
+        topics = [topic(1)]
+        coordinator = OneCoordinator(topic(1).topic_id, topic(2).topic_id)
+        sync = ImageSync(coordinator, lambda: topics, lambda: None)
+        await sync.run_once()
+        topics.append(topic(2))
+        for _ in range(3):
+            await asyncio.sleep(60)
+            await sync.run_once()
+        assert coordinator.topics == {topic(1).topic_id, topic(2).topic_id}
+
+    run_in_virtual_time(story)

@@ -70,3 +70,9 @@ def test_a_bad_store_ends_the_start_with_one_sentence(tmp_path: Path) -> None:
         Node(properties=diskless(f"file://{tmp_path}/blocked/objects")).start()
     with pytest.raises(KafkaError, match=r"diskless.storage.url|not one of"):
         Node(properties=diskless("ftp://nowhere")).start()
+
+
+def test_a_grace_in_which_readers_may_still_come_ends_the_start(tmp_path: Path) -> None:
+    key = "diskless.coordinator.orphan.scan.grace.period.ms"
+    with pytest.raises(KafkaError, match=f"{key}: a grace of 30000 ms is not longer than"):
+        Node(properties={**diskless(f"file://{tmp_path}/objects"), key: "30000"}).start()

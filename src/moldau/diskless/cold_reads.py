@@ -276,7 +276,7 @@ def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_m
     """
     if coordinate_lifetime_ms + timeout_ms >= grace_period_ms:
         raise ValueError(
-            "diskless file-delete grace of"
+            "diskless.coordinator.orphan.scan.grace.period.ms: a grace of"
             f" {grace_period_ms} ms is not longer than coordinates live ({coordinate_lifetime_ms} ms)"
             f" and a read may take ({timeout_ms} ms)"
         )

@@ -350,21 +350,26 @@ def test_what_happens_is_measured_under_kafkas_names(node: Node, play: Callable[
 
         prefix = "kafka_server_BrokerTopicMetrics_"
 
-        async def is_counted() -> bool:
-            return f'{prefix}RemoteLogMetadataCount{{topic="{topic}"}} 2' in await scrape()
+        pool = "org_apache_kafka_storage_internals_log_RemoteStorageThreadPool_"
+        at_rest = [
+            f'{prefix}RemoteLogMetadataCount{{topic="{topic}"}} 2',
+            f"{pool}RemoteLogReaderTaskQueueSize 0",
+        ]
+        for name in ("RemoteCopyLagBytes", "RemoteCopyLagSegments", "RemoteDeleteLagSegments"):
+            at_rest.append(f'{prefix}{name}{{topic="{topic}"}} 0')
 
-        await eventually(is_counted, "the clean-up has come round")
+        async def is_at_rest() -> bool:
+            page = await scrape()
+            return all(line in page for line in at_rest)
+
+        await eventually(is_at_rest, f"the rounds of copying and of cleaning up tell of {at_rest}")
         text = await scrape()
         for name in ("RemoteCopyBytesPerSec", "RemoteCopyRequestsPerSec", "RemoteFetchBytesPerSec"):
             found = re.search(rf'{prefix}{name}_total{{topic="{topic}"}} (\d+)', text)
             assert found, name
             assert int(found[1]) >= 2
             assert re.search(rf"{prefix}{name}_total \d+", text), "and of all topics"
-        for name in ("RemoteCopyLagBytes", "RemoteCopyLagSegments", "RemoteDeleteLagSegments"):
-            assert f'{prefix}{name}{{topic="{topic}"}} 0' in text
         assert "kafka_log_remote_RemoteLogManager_RemoteLogManagerTasksAvgIdlePercent" in text
-        pool = "org_apache_kafka_storage_internals_log_RemoteStorageThreadPool_"
-        assert f"{pool}RemoteLogReaderTaskQueueSize 0" in text
         assert f"{pool}RemoteLogReaderAvgIdlePercent" in text
         await client.delete(topic)
         await eventually(lambda: _count(node, topic, 0), "no object is left")

@@ -19,14 +19,17 @@ from moldau.objects import (
     open_storage,
 )
 
-ONCE = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
+IMPATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=200, deadline_ms=200)
+PATIENT = RetryPolicy(first_backoff_ms=1, max_backoff_ms=1, attempt_timeout_ms=30_000, deadline_ms=30_000)
+"""Waits for an answer however busy this machine is; the budget of retries ends it."""
 
 
 @asynccontextmanager
 async def server(
-    status: int | None, code: str, *, policy: RetryPolicy = ONCE
+    status: int | None, code: str, *, policy: RetryPolicy | None = None
 ) -> AsyncIterator[RetryingStorage]:
     """A store whose every answer has this status and S3 error code; None: it reads and says nothing."""
+    policy = policy or (IMPATIENT if status is None else PATIENT)
     body = f"<Error><Code>{code}</Code><Message>Because\nso.</Message></Error>".encode() if code else b""
     writers: list[asyncio.StreamWriter] = []
 

@@ -123,7 +123,7 @@ def test_kafka_finds_nothing_wrong_with_a_compacted_partition(tmp_path: Path) ->
         log.roll()
         cleaning = asyncio.create_task(manager.cleaner.clean_dirtiest())
         appended = 1
-        # Bounded: on a busy machine the cleaner may take so long that the files' names no longer fit a command line.
+        # Bounded: on a busy machine the cleaner takes so long that the names no longer fit a command line.
         while not cleaning.done() and appended < 2_000:
             batch = build_batch([Record(0, now, b"key %d" % (appended % 50), b"v", ())])
             log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 3)

@@ -21,7 +21,7 @@ from moldau.objects.storage import (
     check_key,
     check_length,
 )
-from moldau.runtime import Disk, DiskError, Machine
+from moldau.runtime import Disk, DiskError, DurableFolders, Machine
 
 __all__ = ["FileStorage"]
 
@@ -40,7 +40,7 @@ class FileStorage:
         self._clock = machine.clock
         self._root = posixpath.normpath(root)
         self._attempts = count()
-        self._durable_folders: set[str] = set()
+        self._folders = DurableFolders(machine.disk, self._root)
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
@@ -85,7 +85,7 @@ class FileStorage:
 
     async def check(self) -> None:
         try:
-            await self._workers.run(self._make_durable_folder, self._root)
+            await self._workers.run(self._folders.make, self._root)
         except OSError as error:
             raise StorageError(
                 f"cannot use object storage file://{self._root}: {error.strerror}", transient=False
@@ -103,14 +103,14 @@ class FileStorage:
 
     def _write(self, path: str, temporary: str, view: memoryview) -> None:
         folder = posixpath.dirname(path)
-        self._make_durable_folder(folder)
+        self._folders.make(folder)
         try:
             try:
                 file = self._disk.open(temporary, create=True)
             except FileNotFoundError:
                 # Somebody removed the folder since we made it.
-                self._durable_folders.clear()
-                self._make_durable_folder(folder)
+                self._folders.forget()
+                self._folders.make(folder)
                 file = self._disk.open(temporary, create=True)
             try:
                 file.fill(view)
@@ -125,22 +125,6 @@ class FileStorage:
     def _remove_quietly(self, path: str) -> None:
         with contextlib.suppress(OSError):  # else the next check removes it
             self._disk.remove(path)
-
-    def _make_durable_folder(self, folder: str) -> None:
-        """Make a folder so that it is still there after a crash: each new name is synced in its parent."""
-        if folder in self._durable_folders:
-            return
-        unsure = [folder]
-        while len(unsure[-1]) > len(self._root):
-            unsure.append(posixpath.dirname(unsure[-1]))
-        # Above the store's own folder only what we make needs a sync; we may not even read the rest.
-        while (parent := posixpath.dirname(unsure[-1])) != unsure[-1] and not self._disk.exists(parent):
-            unsure.append(parent)
-        self._disk.make_dirs(folder)
-        for name in reversed(unsure):
-            if name not in self._durable_folders:
-                self._disk.sync_dir(posixpath.dirname(name))
-                self._durable_folders.add(name)
 
     def _read(self, path: str, offset: int, size: int) -> bytes:
         file = self._disk.open(path, read_only=True)

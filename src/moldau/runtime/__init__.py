@@ -8,6 +8,7 @@ from moldau.runtime.clock import Clock, SystemClock
 from moldau.runtime.disk import Disk, DiskError, DiskSpace, File, LocalDisk, Lock
 from moldau.runtime.entropy import Entropy, SeededEntropy, SystemEntropy
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.folders import DurableFolders
 from moldau.runtime.machine import Machine
 from moldau.runtime.workers import InlineWorkers, ThreadWorkers, Workers
 
@@ -16,6 +17,7 @@ __all__ = [
     "Disk",
     "DiskError",
     "DiskSpace",
+    "DurableFolders",
     "Entropy",
     "ErrorCode",
     "File",

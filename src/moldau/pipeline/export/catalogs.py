@@ -6,9 +6,12 @@ from typing import Any, Final
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.utils.config import Config
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.export.durable_io import DurableFileIO
+from moldau.pipeline.export.targets import make_folder
 
 CATALOG_FILE: Final = "catalog.db"
 _MARKS_OF_URIS: Final = "#?%"
@@ -44,7 +47,10 @@ def _open_folder(folder: str) -> SqlCatalog:
     path = os.path.abspath(folder)
     if any(mark in path for mark in _MARKS_OF_URIS):
         raise ToolError(f"{path}: Iceberg names files by URIs, so a folder's path has none of # ? %")
-    os.makedirs(path, exist_ok=True)
-    return SqlCatalog(
-        "moldau", uri=f"sqlite:///{os.path.join(path, CATALOG_FILE)}", warehouse=f"file://{path}"
-    )
+    make_folder(path)
+    properties = {
+        "uri": f"sqlite:///{os.path.join(path, CATALOG_FILE)}",
+        "warehouse": f"file://{path}",
+        PY_IO_IMPL: f"{DurableFileIO.__module__}.{DurableFileIO.__qualname__}",
+    }
+    return SqlCatalog("moldau", **properties)

@@ -23,7 +23,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.export.progress import Covered, Span
 from moldau.pipeline.export.replaying import ReplayNames
 from moldau.pipeline.export.rounds import Outcome, Request
-from moldau.pipeline.export.targets import publish, sync_folder
+from moldau.pipeline.export.targets import make_folder, publish
 from moldau.pipeline.export.units import ParquetUnits, Written, file_name
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.values.formats import RAW, ValueFormat
@@ -85,8 +85,7 @@ class ParquetFolder:
 
     def create(self, plan: Plan) -> bool:
         """Make this the last plan; ``False`` when another driver was first."""
-        os.makedirs(self._plans, exist_ok=True)
-        sync_folder(self.path)
+        make_folder(self._plans)
         draft = os.path.join(self._plans, f"draft-{SystemEntropy().uuid4()}")
         with open(draft, "x", encoding="utf-8") as file:
             json.dump(_json_of_plan(plan), file)
@@ -175,7 +174,7 @@ def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
 
 
 def _finish(plan: Plan, request: Request, folder: ParquetFolder) -> list[Written]:
-    os.makedirs(folder.generation(plan.generation), exist_ok=True)
+    make_folder(folder.generation(plan.generation))
     written: list[Written] = []
     missing = folder.missing(plan)
     if missing:

@@ -10,6 +10,8 @@ import pyarrow as pa
 from pyiceberg.io import load_file_io
 
 from moldau.client.errors import ToolError
+from moldau.runtime.disk import LocalDisk
+from moldau.runtime.folders import DurableFolders
 
 _LOCAL: Final = "file://"
 
@@ -30,7 +32,7 @@ class TableFolder:
     def create(self, name: str) -> Iterator[Any]:
         """A new file to be written, durable when the block has ended."""
         if self.path is not None:
-            os.makedirs(self.path, exist_ok=True)
+            make_folder(self.path)
             with create_file(os.path.join(self.path, name)) as file:
                 yield file
             sync_folder(self.path)
@@ -78,8 +80,9 @@ def publish(attempt: str, final: str) -> bool:
 
 
 def sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    LocalDisk().sync_dir(folder)
+
+
+def make_folder(folder: str) -> None:
+    """Make a local folder (absolute) with its parents, durably."""
+    DurableFolders(LocalDisk(), folder).make(folder)

@@ -15,7 +15,9 @@ from moldau.objects.factory import StorageSettings
 from moldau.objects.obstore_errors import OBSTORE_ERRORS, translated
 from moldau.objects.obstore_storage import open_obstore
 from moldau.objects.storage import Buffer, ObjectNotFoundError, StorageError
+from moldau.runtime.disk import LocalDisk
 from moldau.runtime.entropy import SystemEntropy
+from moldau.runtime.folders import DurableFolders
 
 T = TypeVar("T")
 
@@ -57,7 +59,9 @@ class FileSinkStore:
     """Files of a folder that all tasks see. A name appears with all its content, or not."""
 
     def __init__(self, root: str) -> None:
-        self._root = root
+        self._root = os.path.normpath(root)
+        self._disk = LocalDisk()
+        self._folders = DurableFolders(self._disk, self._root)
 
     async def put(self, key: str, content: Buffer) -> None:
         temporary = self._write(key, content)
@@ -93,7 +97,7 @@ class FileSinkStore:
     def _write(self, key: str, content: Buffer) -> str:
         temporary = f"{self._path(key)}.{SystemEntropy().uuid4().hex}.uploading"
         try:
-            os.makedirs(os.path.dirname(temporary), exist_ok=True)
+            self._folders.make(os.path.dirname(temporary))
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
@@ -105,11 +109,7 @@ class FileSinkStore:
         return temporary
 
     def _sync_folder(self, key: str) -> None:
-        descriptor = os.open(os.path.dirname(self._path(key)), os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self._disk.sync_dir(os.path.dirname(self._path(key)))
 
 
 class ObstoreSinkStore:

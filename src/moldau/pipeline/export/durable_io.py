@@ -1,0 +1,46 @@
+"""Metadata of tables in local folders that survives a crash of the machine.
+
+A catalog in SQLite is durable when it has committed, but pyiceberg leaves the files that it then names to
+the page cache: a power cut soon after would take the table. So the catalog of a local folder gets this for
+its property ``py-io-impl``.
+"""
+
+import io
+import os
+from typing import Any
+
+from pyiceberg.io.pyarrow import PyArrowFileIO, PyArrowLocalFileSystem
+
+from moldau.pipeline.export.targets import make_folder, sync_folder
+
+
+class _SyncedFile(io.BufferedWriter):
+    """Durable when it is closed, its name too."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(io.FileIO(path, "wb"))
+        self._folder = os.path.dirname(path)
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self.flush()
+                os.fsync(self.fileno())
+            finally:
+                super().close()
+            sync_folder(self._folder)
+
+
+class _SyncedFileSystem(PyArrowLocalFileSystem):
+    """What is written survives a crash of the machine, which Arrow's own file system leaves to chance."""
+
+    def open_output_stream(self, path: str, *_: Any, **__: Any) -> _SyncedFile:
+        make_folder(os.path.dirname(path))
+        return _SyncedFile(path)
+
+
+class DurableFileIO(PyArrowFileIO):
+    """pyiceberg's files, those of local folders durable when they are closed."""
+
+    def _initialize_local_fs(self) -> Any:
+        return _SyncedFileSystem()

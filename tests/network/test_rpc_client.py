@@ -103,6 +103,7 @@ def test_time_out_leaves_the_connection_usable():
         answers = iter([lambda context: late, lambda context: reply(context, 7)])
         async with Node(lambda context, request: next(answers)(context)) as node:
             client = make_client()
+            await client.version_of("127.0.0.1", node.port, 16)  # connects, which counts as waiting too
             with pytest.raises(KafkaError) as caught:
                 await ask(client, node, timeout_ms=10)
             assert caught.value.code is ErrorCode.request_timed_out
@@ -138,13 +139,14 @@ def test_unreachable_node_is_named_and_left_alone_for_a_while():
         async with Node() as node:
             pass
         client = make_client()
+        begin = asyncio.get_running_loop().time()
         for _ in range(3):
             with pytest.raises(KafkaError, match=f"127.0.0.1:{node.port}") as caught:
                 await ask(client, node)
             assert caught.value.code is ErrorCode.network_exception
         peer = client._peers["127.0.0.1", node.port]
         assert peer.failures == 3
-        assert peer.retry_at > asyncio.get_running_loop().time() - 1
+        assert peer.retry_at > begin
 
     asyncio.run(scenario())
 

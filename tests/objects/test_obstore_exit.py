@@ -77,7 +77,7 @@ def test_a_process_ends_with_its_own_exit_code_right_after_a_request(
         [sys.executable, "-c", LATE + program, url, s3_endpoint, "wal/0/absent"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert (ended.returncode, ended.stdout) == (code, output.format(url=url)), ended.stderr
     assert ended.stderr.startswith(complaint.format(url=url))

@@ -133,7 +133,7 @@ def test_an_upload_holds_our_memory_until_the_store_lets_go_of_it() -> None:
             upload.cancel()
             await asyncio.gather(upload, return_exceptions=True)
             del upload
-            for _ in range(500):
+            for _ in range(6_000):
                 try:
                     arena.pop()
                     return

@@ -6,6 +6,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from deadlines import TIMEOUT_S, eventually
 
+from moldau.server.handlers.produce import CONGESTED_PAUSE_S
 from moldau.testing import Node
 
 PROPERTIES = {
@@ -39,14 +40,24 @@ def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone() -> None:
         assert node._node._running is not None
         diskless = node._node._running._diskless
         assert diskless is not None
-        assert not diskless.is_congested
-        sender = Producer({"bootstrap.servers": node.bootstrap_servers})
+        assert diskless.congestion is None
+        told_s: list[float] = []
+        sender = Producer(
+            {
+                "bootstrap.servers": node.bootstrap_servers,
+                "throttle_cb": lambda event: told_s.append(event.throttle_time),
+            }
+        )
         sender.produce("t", b"v" * 3_000)
         assert sender.flush(TIMEOUT_S) == 0
         eventually(lambda: meters(node)["Bytes"] > 3_000, "the batch is measured")
         assert meters(node)["Batches"] == 1
         eventually(lambda: meters(node)["AgeMs"] > 0, "it ages")
-        eventually(lambda: diskless.is_congested, "producers are slowed down")
+        eventually(lambda: diskless.congestion == 1, "producers are slowed down")
+        assert not told_s
+        sender.produce("t", b"v" * 3_000)
+        assert sender.flush(TIMEOUT_S) == 0
+        assert told_s == [CONGESTED_PAUSE_S]
         entry = ConfigEntry(
             "diskless.consolidation.enable", "true", incremental_operation=AlterConfigOpType.SET
         )
@@ -54,5 +65,5 @@ def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone() -> None:
         resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
         for changed in admin.incremental_alter_configs([resource]).values():
             changed.result(TIMEOUT_S)
-        eventually(lambda: not diskless.is_congested, "they are not, when it has left the WAL")
+        eventually(lambda: diskless.congestion is None, "they are not, when it has left the WAL")
         assert meters(node) == {"Bytes": 0, "Batches": 0, "AgeMs": 0}

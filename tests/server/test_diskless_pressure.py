@@ -6,12 +6,16 @@ And a batch coordinator that is not ours.
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from memory_batch_coordinator import OWN_KEY, MemoryBatchCoordinator
 
+from moldau.coordinators.diskless.calls import Backlog
+from moldau.diskless.backlog import WalBacklog
+from moldau.metrics import Meters
 from moldau.runtime import KafkaError, Machine
 from moldau.server.handlers import produce
 from moldau.testing import Node
@@ -28,10 +32,10 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
     pauses: list[bool] = []
     original = produce.ProduceHandlers._slow_down
 
-    def watched(self: produce.ProduceHandlers, context: object) -> None:
-        assert self._is_congested is not None
-        pauses.append(self._is_congested())
-        original(self, context)  # type: ignore[arg-type]
+    def watched(self: produce.ProduceHandlers, context: object) -> int:
+        throttle_ms = original(self, context)  # type: ignore[arg-type]
+        pauses.append(throttle_ms > 0)
+        return throttle_ms
 
     monkeypatch.setattr(produce.ProduceHandlers, "_slow_down", watched)
     with Node(properties=DISKLESS) as node:
@@ -50,12 +54,12 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
         for number in range(200):
             producer.produce("pressed", b"%600d" % number)
             producer.poll(0)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         consumer = Consumer(
             {"bootstrap.servers": node.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
         )
         consumer.subscribe(["pressed"])
-        seen = [int(message.value()) for _ in range(200) if (message := consumer.poll(10)) is not None]
+        seen = [int(message.value()) for _ in range(200) if (message := consumer.poll(60)) is not None]
         consumer.close()
     assert seen == list(range(200))
     assert any(pauses)
@@ -83,12 +87,12 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         producer = Producer({"bootstrap.servers": node.bootstrap_servers})
         for number in range(20):
             producer.produce("foreign", b"%d" % number)
-        assert producer.flush(30) == 0
+        assert producer.flush(60) == 0
         consumer = Consumer(
             {"bootstrap.servers": node.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
         )
         consumer.subscribe(["foreign"])
-        seen = [int(message.value()) for _ in range(20) if (message := consumer.poll(10)) is not None]
+        seen = [int(message.value()) for _ in range(20) if (message := consumer.poll(60)) is not None]
         consumer.close()
         assert seen == list(range(20))
         assert node._node is not None
@@ -103,5 +107,39 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
             runtime.orphans.settings, max_commit_age_ms=0, clock_skew_ms=-1_000_000, grace_ms=-1_000_000
         )
         assert node._loop is not None
-        asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(30)
+        asyncio.run_coroutine_threadsafe(runtime._scan_for_orphans(), node._loop).result(60)
         assert set((tmp_path / "objects" / "wal").rglob("*-*")) == stored
+
+
+def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> None:
+    mebibyte = 1024 * 1024
+    pauses = [produce.pause_of(excess, mebibyte) for excess in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] == produce.CONGESTED_PAUSE_S
+    assert pauses[-1] == produce.CONGESTED_PAUSE_MAX_S
+    assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
+    # Who sends little is not held up as if it were much, and nobody until its requests time out.
+    assert produce.pause_of(1.0, 1_000) == produce.CONGESTED_PAUSE_S
+    assert produce.pause_of(1.0, 50 * mebibyte) == produce.CONGESTED_PAUSE_MAX_S
+
+
+def test_a_backlog_presses_from_its_bound_on_and_most_at_twice_the_bound() -> None:
+    class Coordinators:
+        size_bytes = 0
+
+        def backlog(self) -> Backlog:
+            return Backlog(size_bytes=self.size_bytes)
+
+    coordinators = Coordinators()
+    backlog = WalBacklog(coordinators, Machine.real().clock, Meters())
+
+    def excess(size_bytes: int, max_bytes: int) -> float | None:
+        coordinators.size_bytes, backlog.max_bytes = size_bytes, max_bytes
+        backlog.refresh()
+        return backlog.excess
+
+    assert excess(10**15, -1) is None
+    assert excess(100, 100) is None
+    assert excess(125, 100) == 0.25
+    assert excess(200, 100) == excess(10**15, 100) == excess(1, 0) == 1
+    assert excess(0, 0) is None

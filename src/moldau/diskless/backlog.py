@@ -38,9 +38,15 @@ class WalBacklog:
         return self._known
 
     @property
-    def is_over(self) -> bool:
-        """Whether there is more than the bound allows."""
-        return 0 <= self.max_bytes < self._known.size_bytes
+    def excess(self) -> float | None:
+        """How far it is over the bound, as a part of the bound: 0 to 1, and 1 when it is farther.
+
+        None when there is no more than the bound allows.
+        """
+        over_bytes = self._known.size_bytes - self.max_bytes
+        if self.max_bytes < 0 or over_bytes <= 0:
+            return None
+        return min(1.0, over_bytes / max(1, self.max_bytes))
 
     def _age_ms(self) -> int:
         """How long ago the oldest object with a batch in use was begun."""

@@ -177,9 +177,9 @@ class BrokerApi:
             )
         return kinds
 
-    def _congestion(self) -> Callable[[], bool] | None:
+    def _congestion(self) -> Callable[[], float | None] | None:
         diskless = self._parts.diskless
-        return None if diskless is None else lambda: diskless.is_congested
+        return None if diskless is None else lambda: diskless.congestion
 
     def _diskless_handlers(self) -> HandlerTable:
         parts = self._parts

@@ -111,9 +111,13 @@ class DisklessNode:
         return RoutingBatchCoordinator(self._owner_of, lambda _: self.coordinators)
 
     @property
-    def is_congested(self) -> bool:
-        """Whether producers should be read more slowly: too much waits for its upload, or lies in the WAL."""
-        return self.runtime.writer.is_full or self.backlog.is_over
+    def congestion(self) -> float | None:
+        """Whether producers should be read more slowly, and how much: from 0, a little, to 1.
+
+        Too much waits for its upload (0: past twice that it is refused), or lies in the WAL.
+        """
+        excess = self.backlog.excess
+        return 0.0 if excess is None and self.runtime.writer.is_full else excess
 
     def reconfigure(self) -> None:
         """The broker's dynamic configuration has changed."""

@@ -33,7 +33,7 @@ def lone_produce(
     turn: AppendTurn,
     may_write: MayWrite,
     row_of: RowOf,
-    slow_down: Callable[[RequestContext], None],
+    slow_down: Callable[[RequestContext], int],
 ) -> DirectHandler | None:
     """The direct handler of a version of Produce; ``None`` for those that have none."""
     if version < FIRST_LONE_VERSION:
@@ -43,12 +43,12 @@ def lone_produce(
     encode = response_encoder(ApiKey.PRODUCE, version)
     append, appended = turn.append, ErrorCode.none
 
-    def answer(topic: bytes, index: int, outcome: AppendOutcome) -> Buffers:
-        if outcome[0] is appended:
+    def answer(topic: bytes, index: int, outcome: AppendOutcome, throttle_ms: int = 0) -> Buffers:
+        if outcome[0] is appended and not throttle_ms:
             return [pack(topic, index, outcome[1], outcome[2], outcome[3])]
         named = {"topic_id": UUID(bytes=topic)} if by_id else {"name": topic.decode()}
-        refused = TopicProduceResponse(**named, partition_responses=[row_of(index, outcome)])
-        return encode(ProduceResponse(responses=[refused]))
+        row = TopicProduceResponse(**named, partition_responses=[row_of(index, outcome)])
+        return encode(ProduceResponse(responses=[row], throttle_time_ms=throttle_ms))
 
     def produce(context: RequestContext, body: memoryview) -> Answer:
         request = read(body)
@@ -62,8 +62,7 @@ def lone_produce(
         if type(outcome) is AppendOutcome:
             return answer(topic, index, outcome)
         assert isinstance(outcome, asyncio.Future)
-        slow_down(context)
-        return _later(outcome, partial(answer, topic, index))
+        return _later(outcome, partial(answer, topic, index, throttle_ms=slow_down(context)))
 
     return produce
 

@@ -31,7 +31,11 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client id that Kafka lets write to internal topics."""
 
 CONGESTED_PAUSE_S: Final = 0.05
-"""How long a producer is not read when too much of what was read waits; then one request, and so on."""
+"""How long a producer is not read when a little too much of what was read waits; then one request goes."""
+CONGESTED_PAUSE_MAX_S: Final = 4.0
+"""The same when it is far too much: five requests in flight are still answered within 30 s."""
+PAUSED_BYTES: Final = 1024 * 1024
+"""What a request has for which these pauses are meant; others pause for as long as their size says."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 ZSTD_VERSION: Final = 7
@@ -46,16 +50,17 @@ class ProduceHandlers:
         partitions: PartitionRegistry,
         authorizer: Authorizer,
         turn: AppendTurn,
-        is_congested: Callable[[], bool] | None,
+        congestion: Callable[[], float | None] | None,
     ) -> None:
         """``turn``: who calls :meth:`direct` keeps its contract.
 
-        ``is_congested``: whether what was taken from producers waits in too large a heap.
+        ``congestion``: how much too large the heap is in which waits what was taken from producers, from 0 to
+        1; None while it is not.
         """
         self._turn = turn
         self._partitions = partitions
         self._authorizer = authorizer
-        self._is_congested = is_congested
+        self._congestion = congestion
 
     def table(self) -> dict[int, Handler]:
         return {ApiKey.PRODUCE: self.produce}
@@ -78,8 +83,7 @@ class ProduceHandlers:
                 rows.append((data.index, answer))
             answers.append((topic.name, topic.topic_id, rows))
         if waiting:
-            self._slow_down(context)
-            return self._answer_later(context, request.acks, answers)
+            return self._answer_later(context, request.acks, answers, self._slow_down(context))
         return self._answer(context, request.acks, answers)
 
     def _may_write(self, context: RequestContext, partition: Partition) -> bool:
@@ -124,29 +128,38 @@ class ProduceHandlers:
             )
         return partition.append(view, required_acks=request.acks, timeout_ms=request.timeout_ms)
 
-    def _slow_down(self, context: RequestContext) -> None:
-        """Back-pressure: while too much waits for its upload, read this producer in small sips."""
+    def _slow_down(self, context: RequestContext) -> int:
+        """Back-pressure: while too much of what was taken waits, read this producer in small sips.
+
+        For how many milliseconds it is not read, which its answer says as that of a quota does.
+        """
         control = context.connection.control
-        if self._is_congested is not None and control is not None and self._is_congested():
-            control.mute(CONGESTED_PAUSE_S)
+        congestion = None if self._congestion is None or control is None else self._congestion()
+        if congestion is None or control is None:
+            return 0
+        pause_s = pause_of(congestion, context.size_bytes)
+        control.mute(pause_s)
+        return round(pause_s * 1000)
 
     async def _answer_later(
         self,
         context: RequestContext,
         acks: int,
         answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
+        throttle_ms: int,
     ) -> ProduceResponse | None:
         for _, _, rows in answers:
             for position, (index, answer) in enumerate(rows):
                 if isinstance(answer, asyncio.Future):
                     rows[position] = (index, await answer)
-        return self._answer(context, acks, answers)
+        return self._answer(context, acks, answers, throttle_ms)
 
     def _answer(
         self,
         context: RequestContext,
         acks: int,
         answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
+        throttle_ms: int = 0,
     ) -> ProduceResponse | None:
         if acks == 0:
             self._close_if_refused(context, answers)
@@ -163,7 +176,8 @@ class ProduceHandlers:
                     ],
                 )
                 for name, topic_id, rows in answers
-            ]
+            ],
+            throttle_time_ms=throttle_ms,
         )
 
     @staticmethod
@@ -194,6 +208,15 @@ class ProduceHandlers:
                 for topic in request.topic_data
             ]
         )
+
+
+def pause_of(congestion: float, size_bytes: int) -> float:
+    """For how many seconds the sender of a request is not read; the more of the heap is too much, the longer.
+
+    At some excess as much comes as leaves: the heap grows no further then, whoever the producers are.
+    """
+    whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion
+    return min(CONGESTED_PAUSE_MAX_S, max(CONGESTED_PAUSE_S, whole_s * size_bytes / PAUSED_BYTES))
 
 
 def row_of(index: int, outcome: AppendOutcome) -> PartitionProduceResponse:

@@ -20,7 +20,7 @@ def test_each_reads_what_the_other_wrote(run, node):
     keys = [f"key-{number}" for number in range(50)]
     for key in keys:
         producer.produce("shared", key=key, value="theirs", headers=[("h", b"1")])
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     ours = "".join(f"{key}:ours\n" for key in keys).encode()
     assert run("produce", "shared", "-K", ":", "-z", "snappy", stdin=ours).code == 0
     rows = [json.loads(line) for line in run("consume", "shared", "--json").out.splitlines()]
@@ -68,7 +68,7 @@ def test_a_group_of_both(run, node):
         while not codes:
             assert run("produce", "both", "-p", ours, stdin=b"x\n").code == 0
             consumer.poll(0.2)
-        reader.join(30)
+        reader.join(60)
         assert codes == [0]
     finally:
         consumer.close()

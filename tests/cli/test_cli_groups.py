@@ -88,7 +88,7 @@ def test_a_group_with_members_is_shown_and_left_alone(run, group, node):
         assert "has 1 members" in refused.err
     finally:
         run("produce", group, stdin=b"last\n")
-        reader.join(30)
+        reader.join(60)
     assert codes == [0]
 
 

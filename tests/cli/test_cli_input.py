@@ -20,7 +20,7 @@ class Held:
     def read(self, size, /):
         if self._given:
             return self._given.pop()
-        assert self.let_go.wait(10)
+        assert self.let_go.wait(60)
         if not self._rest:
             return b""
         following = self._rest.pop(0)
@@ -45,7 +45,7 @@ def test_a_line_after_the_end_of_the_loop_bothers_nobody(rest):
     assert asyncio.run(read_one()) == [b"first"]
     (thread,) = set(reading_threads()) - before
     reader.let_go.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     gc.collect()  # what was never awaited would complain now, which fails the test
 

@@ -45,7 +45,7 @@ def test_a_node_shows_its_bill() -> None:
         producer = Producer({"bootstrap.servers": node.bootstrap_servers})
         for _ in range(COUNT):
             producer.produce("orders", bytes(1000))
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         consumer = Consumer(
             {"bootstrap.servers": node.bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
         )

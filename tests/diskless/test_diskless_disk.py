@@ -32,7 +32,7 @@ def produce(bootstrap: str) -> set[int]:
     for number in range(COUNT):
         producer.produce("orders", MARK + b" %d" % number, on_delivery=delivered)
         producer.poll(0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return acknowledged
 
 
@@ -88,7 +88,7 @@ def test_offsets_are_metadata_and_outlive_the_objects(tmp_path: Path) -> None:
     with Node(data=str(data), properties=config) as node:
         consumer = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "g"})
         low, high = zip(
-            *(consumer.get_watermark_offsets(TopicPartition("orders", index), 10) for index in range(4)),
+            *(consumer.get_watermark_offsets(TopicPartition("orders", index), 60) for index in range(4)),
             strict=True,
         )
         consumer.close()

@@ -32,7 +32,7 @@ def produce(bootstrap: str, first: int) -> None:
 
     for number in range(first, first + COUNT):
         producer.produce("orders", key=b"%d" % (number % 7), value=b"%d" % number, on_delivery=delivered)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert errors == []
 
 

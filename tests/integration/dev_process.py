@@ -41,7 +41,7 @@ class DevProcess:
         self._process.kill()
         self._process.communicate()
 
-    def terminate(self, timeout_s: float = 10.0) -> tuple[int, str]:
+    def terminate(self, timeout_s: float = 40.0) -> tuple[int, str]:
         """SIGTERM; the exit code and stderr. Fails when the node does not end in time."""
         os.kill(self._process.pid, signal.SIGTERM)
         _, shown = self._process.communicate(timeout=timeout_s)

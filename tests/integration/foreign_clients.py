@@ -9,7 +9,8 @@ HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".tools"
 JARS = TOOLS / "jars"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
-TIMEOUT_S = 60
+TIMEOUT_S = 240
+"""One call of Java makes many checks; this is much more than they need on a busy machine."""
 
 
 def run(command: list[str], *, stdin: str | None = None, environment: dict[str, str] | None = None) -> str:

@@ -50,6 +50,7 @@ def test_two_members_share_a_topic_and_one_takes_over(bootstrap: str, topic: str
             "group_id": group,
             "auto_offset_reset": "earliest",
             "heartbeat_interval_ms": 200,
+            "session_timeout_ms": 45_000,
             "enable_auto_commit": False,
         }
         first, second = (AIOKafkaConsumer(topic, **options) for _ in range(2))

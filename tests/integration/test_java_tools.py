@@ -56,7 +56,7 @@ def test_console_producer_and_consumer(java: Java, bootstrap: str, topic: str) -
     keyed = ["--reader-property", "parse.key=true", "--reader-property", "key.separator=:"]
     java.tool(f"{TOOLS}.ConsoleProducer", *server, *keyed, stdin="a:1\nb:2\n")
     printing = ["--formatter-property", "print.key=true", "--formatter-property", "print.offset=true"]
-    reading = ["--from-beginning", "--max-messages", "2", "--timeout-ms", "20000"]
+    reading = ["--from-beginning", "--max-messages", "2", "--timeout-ms", "120000"]
     shown = java.tool(f"{TOOLS}.consumer.ConsoleConsumer", *server, *printing, *reading)
     assert shown.splitlines() == ["Offset:0\ta\t1", "Offset:1\tb\t2"]
 
@@ -65,7 +65,7 @@ def test_topic_config_and_group_commands(java: Java, bootstrap: str, topic: str,
     server = ["--bootstrap-server", bootstrap]
     topics = [f"{TOOLS}.TopicCommand", *server]
     configs = ["kafka.admin.ConfigCommand", *server, "--entity-type", "topics", "--entity-name", topic]
-    groups = [GROUPS, *server]
+    groups = [GROUPS, *server, "--timeout", "60000"]
     offsets = [f"{TOOLS}.GetOffsetShell", *server, "--topic", topic]
     answers = java.tools(
         [*topics, "--create", "--topic", topic, "--partitions", "2", "--config", "retention.ms=5000"],

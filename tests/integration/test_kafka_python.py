@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from deadlines import eventually
+from deadlines import TIMEOUT_S, eventually
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
-
-TIMEOUT_MS = 20_000
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def test_every_codec_and_acks_level_round_trips(
     values = [b"value %d " % number * 20 for number in range(200)]
     for value in values:
         producer.send(topic, value, key=b"k", headers=[("h", b"v")], timestamp_ms=1_600_000_000_000)
-    producer.flush(20)
+    producer.flush(TIMEOUT_S)
     producer.close()
     consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     records = take(consumer, 200)
@@ -63,9 +61,9 @@ def test_a_message_over_the_topics_limit_is_refused(
 ) -> None:
     admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"max.message.bytes": "2000"})])
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all")
-    assert producer.send(topic, b"x" * 100).get(20).offset == 0
+    assert producer.send(topic, b"x" * 100).get(TIMEOUT_S).offset == 0
     with pytest.raises(MessageSizeTooLargeError):
-        producer.send(topic, b"x" * 3000).get(20)
+        producer.send(topic, b"x" * 3000).get(TIMEOUT_S)
     producer.close()
 
 
@@ -77,7 +75,7 @@ def test_a_group_commits_resumes_and_seeks(
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     for number in range(10):
         producer.send(topic, b"%d" % number, timestamp_ms=1_000 * (number + 1))
-    producer.flush(20)
+    producer.flush(TIMEOUT_S)
     producer.close()
     options = {
         "bootstrap_servers": bootstrap,

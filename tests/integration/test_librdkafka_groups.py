@@ -19,7 +19,6 @@ class Members:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 200,
         }
         self.consumers: list[Consumer] = []

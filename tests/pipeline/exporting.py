@@ -38,7 +38,7 @@ def dying_after(count: int) -> RunUnits:
 
 def create_topic(node: moldau.testing.Node, name: str, partitions: int = 2) -> str:
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(10)
+    admin.create_topics([NewTopic(name, num_partitions=partitions)])[name].result(60)
     return name
 
 
@@ -48,7 +48,7 @@ def produce_values(
     producer = Producer({"bootstrap.servers": node.bootstrap_servers})
     for value in values:
         producer.produce(topic, key=b"k", value=value, partition=partition)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def read_table(job: ExportJob) -> list[dict[str, Any]]:

@@ -84,7 +84,7 @@ def node(tmp_path: pathlib.Path) -> Iterator[moldau.testing.Node]:
     with moldau.testing.Node(data=str(tmp_path), properties=properties, diskless=True) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         for name in ("orders", "other"):
-            admin.create_topics([NewTopic(name, num_partitions=3)])[name].result(10)
+            admin.create_topics([NewTopic(name, num_partitions=3)])[name].result(60)
         for _ in range(3):
             produce(running)
         yield running
@@ -95,7 +95,7 @@ def produce(node: moldau.testing.Node) -> None:
     for number in range(RECORDS // 3):
         for topic in ("orders", "other"):
             producer.produce(topic, value=b"%d" % number * 20, partition=number % 3)
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
 
 
 def objects(node: moldau.testing.Node) -> list[pathlib.Path]:

@@ -42,7 +42,7 @@ def node() -> Iterator[moldau.testing.Node]:
 def topic(node: moldau.testing.Node, request: pytest.FixtureRequest) -> str:
     name = f"t{abs(hash(request.node.name))}"
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    admin.create_topics([NewTopic(name, num_partitions=2)])[name].result(10)
+    admin.create_topics([NewTopic(name, num_partitions=2)])[name].result(60)
     return name
 
 
@@ -50,7 +50,7 @@ def produce(node: moldau.testing.Node, topic: str, count: int, start: int = 0, *
     producer = Producer({"bootstrap.servers": node.bootstrap_servers, "compression.type": "zstd", **config})
     for number in range(start, start + count):
         producer.produce(topic, key=b"k%d" % number, value=b"%d" % number, partition=number % 2)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def job_of(node: moldau.testing.Node, topic: str, folder: pathlib.Path, table_format: str) -> ExportJob:
@@ -211,7 +211,7 @@ def test_a_round_without_a_record_moves_on(
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
         places = [TopicPartition(topic, partition, offset) for partition in range(2)]
         for done in admin.delete_records(places).values():
-            done.result(10)
+            done.result(60)
 
     def deleting(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
         delete(15)
@@ -236,7 +236,7 @@ def test_a_folder_belongs_to_one_topic(node: moldau.testing.Node, topic: str, tm
     produce(node, topic, 4)
     export_once(job_of(node, topic, tmp_path, "parquet"), run_here)
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    admin.create_topics([NewTopic(f"{topic}-other", num_partitions=1)])[f"{topic}-other"].result(10)
+    admin.create_topics([NewTopic(f"{topic}-other", num_partitions=1)])[f"{topic}-other"].result(60)
     with pytest.raises(ToolError, match="holds an export of topic"):
         export_once(job_of(node, f"{topic}-other", tmp_path, "parquet"), run_here)
 
@@ -249,8 +249,8 @@ def test_a_topic_that_was_created_again_is_another(
     for job in jobs:
         export_once(job, run_here)
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result(10)
-    admin.create_topics([NewTopic(topic, num_partitions=2)])[topic].result(10)
+    admin.delete_topics([topic])[topic].result(60)
+    admin.create_topics([NewTopic(topic, num_partitions=2)])[topic].result(60)
     for job in jobs:
         with pytest.raises(ToolError, match="created again"):
             export_once(job, run_here)

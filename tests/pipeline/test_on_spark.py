@@ -39,7 +39,7 @@ pytestmark = [
 def node() -> Iterator[moldau.testing.Node]:
     with moldau.testing.Node() as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
-        admin.create_topics([NewTopic("orders", num_partitions=3)])["orders"].result(10)
+        admin.create_topics([NewTopic("orders", num_partitions=3)])["orders"].result(60)
         produce(running, 0, RECORDS)
         yield running
 
@@ -50,7 +50,7 @@ def produce(node: moldau.testing.Node, start: int, count: int) -> None:
         headers: list[tuple[str, Any]] = [("source", b"web"), ("empty", None)] if number % 2 else []
         value = json.dumps({"total": number}).encode()
         producer.produce("orders", key=f"k{number}", value=value, headers=headers, partition=number % 3)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
 
 
 def reader(spark: SparkSession, node: moldau.testing.Node, **options: Any) -> Any:

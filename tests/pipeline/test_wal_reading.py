@@ -53,7 +53,7 @@ def create(node: moldau.testing.Node, name: str, partitions: int = PARTITIONS, *
     # Records have times long ago.
     given = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
     new = NewTopic(name, num_partitions=partitions, config=given)
-    admin.create_topics([new])[name].result(30)
+    admin.create_topics([new])[name].result(60)
 
 
 def produce(node: moldau.testing.Node, topic: str, count: int, codec: str = "none", **record: Any) -> None:
@@ -68,7 +68,7 @@ def produce(node: moldau.testing.Node, topic: str, count: int, codec: str = "non
 def delete_before(node: moldau.testing.Node, topic: str, partition: int, offset: int) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     (done,) = admin.delete_records([TopicPartition(topic, partition, offset)]).values()
-    done.result(30)
+    done.result(60)
 
 
 def pinned(node: moldau.testing.Node, **options: str) -> list[TopicRanges]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from moldau.network.client import RpcClient
+from moldau.network.client import ClientLimits, RpcClient
 from moldau.protocol.messages import create_partitions as growth
 from moldau.protocol.messages import create_topics as creation
 from moldau.protocol.messages import delete_records as deletion
@@ -22,6 +22,8 @@ from moldau.records.record import read_records
 from moldau.runtime import ErrorCode, SystemEntropy
 
 NAMED_FETCH_VERSION, NAMED_PRODUCE_VERSION = 12, 12
+PATIENT = ClientLimits(connect_timeout_ms=60_000, request_timeout_ms=100_000)
+"""How long an answer takes is a matter of the machine."""
 
 
 def records(*values: bytes, timestamp: int = 1_000, step_ms: int = 0) -> list[Record]:
@@ -48,7 +50,7 @@ class Requests:
         if self._idle:
             client = self._idle.pop()
         else:
-            client = RpcClient(SystemEntropy(), client_id="test")
+            client = RpcClient(SystemEntropy(), client_id="test", limits=PATIENT)
             self._clients.append(client)
         try:
             return await client.request(self._host, self._port, type(message).API_KEY, version, message)
@@ -66,19 +68,19 @@ class Requests:
         topic = creation.CreatableTopic(
             name=name, num_partitions=partitions, replication_factor=1, configs=rows
         )
-        answer = await self.ask(creation.CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+        answer = await self.ask(creation.CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
         assert answer.topics[0].error_code is ErrorCode.none, answer
         found: UUID = answer.topics[0].topic_id
         return found
 
     async def delete(self, name: str) -> None:
         topic = removal.DeleteTopicState(name=name)
-        answer = await self.ask(removal.DeleteTopicsRequest(topics=[topic], timeout_ms=5000))
+        answer = await self.ask(removal.DeleteTopicsRequest(topics=[topic], timeout_ms=60_000))
         assert answer.responses[0].error_code is ErrorCode.none, answer
 
     async def add_partitions(self, name: str, count: int) -> None:
         topic = growth.CreatePartitionsTopic(name=name, count=count, assignments=None)
-        answer = await self.ask(growth.CreatePartitionsRequest(topics=[topic], timeout_ms=5000))
+        answer = await self.ask(growth.CreatePartitionsRequest(topics=[topic], timeout_ms=60_000))
         assert answer.results[0].error_code is ErrorCode.none, answer
 
     async def describe(self, name: str) -> Any:
@@ -100,7 +102,7 @@ class Requests:
     # -- producing ----------------------------------------------------------------------------
 
     async def produce_all(
-        self, batches: dict[tuple[str, int], bytes], *, acks: int = -1, timeout_ms: int = 5000
+        self, batches: dict[tuple[str, int], bytes], *, acks: int = -1, timeout_ms: int = 60_000
     ) -> dict[tuple[str, int], Any]:
         """One request for several partitions; the answer for each."""
         topics: dict[str, list[producing.PartitionProduceData]] = {}
@@ -161,7 +163,7 @@ class Requests:
         """The next ``count`` records; fails after some time without one."""
         found: list[Record] = []
         while len(found) < count:
-            answer = await self.fetch(topic, offset, partition, max_wait_ms=5_000)
+            answer = await self.fetch(topic, offset, partition, max_wait_ms=30_000)
             assert answer.error_code is ErrorCode.none, answer
             fresh = [record for record in unpack(answer.records) if record.offset >= offset]
             assert fresh, f"{len(found)} of {count} records"
@@ -173,13 +175,13 @@ class Requests:
         """The row of ListOffsets for a timestamp, special or not."""
         row = listing.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
         topics = [listing.ListOffsetsTopic(name=topic, partitions=[row])]
-        answer = await self.ask(listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=5000))
+        answer = await self.ask(listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=60_000))
         return answer.topics[0].partitions[0]
 
     async def delete_records(self, topic: str, before_offset: int, partition: int = 0) -> Any:
         row = deletion.DeleteRecordsPartition(partition_index=partition, offset=before_offset)
         topics = [deletion.DeleteRecordsTopic(name=topic, partitions=[row])]
-        answer = await self.ask(deletion.DeleteRecordsRequest(topics=topics, timeout_ms=5000))
+        answer = await self.ask(deletion.DeleteRecordsRequest(topics=topics, timeout_ms=60_000))
         return answer.topics[0].partitions[0]
 
 
@@ -192,7 +194,7 @@ def unpack(fetched: Any) -> list[Record]:
     return found
 
 
-async def eventually(probe: Callable[[], Awaitable[object]], what: str, timeout_s: float = 30.0) -> None:
+async def eventually(probe: Callable[[], Awaitable[object]], what: str, timeout_s: float = 60.0) -> None:
     """Await ``probe()`` until it returns something true."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

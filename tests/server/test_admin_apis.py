@@ -50,7 +50,7 @@ def create(node: Node, name: str, partitions: int = 1, **configs: str) -> ErrorC
             for key, value in configs.items()
         ],
     )
-    answer = ask(node, creation.CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    answer = ask(node, creation.CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
     code: ErrorCode = answer.topics[0].error_code
     return code
 
@@ -74,7 +74,7 @@ def produce(node: Node, topic: str, key: bytes | None = b"k", size: int = 10, pa
     data = producing.PartitionProduceData(index=partition, records=batch)
     request = producing.ProduceRequest(
         acks=-1,
-        timeout_ms=5000,
+        timeout_ms=60_000,
         topic_data=[producing.TopicProduceData(name=topic, partition_data=[data])],
     )
     return ask(node, request, 9).responses[0].partition_responses[0]
@@ -85,7 +85,7 @@ def test_new_partitions_are_there_when_the_answer_comes(node: Node) -> None:
 
     def grow(count: int, **more: Any) -> ErrorCode:
         topic = growth.CreatePartitionsTopic(name="grows", count=count, assignments=None)
-        request = growth.CreatePartitionsRequest(topics=[topic], timeout_ms=5000, **more)
+        request = growth.CreatePartitionsRequest(topics=[topic], timeout_ms=60_000, **more)
         code: ErrorCode = ask(node, request).results[0].error_code
         return code
 
@@ -166,7 +166,7 @@ def test_topics_are_refused_for_kafkas_reasons(topic: dict[str, Any], code: Erro
         create(node, "the.re") if topic["name"] == "the_re" else None
         for validate_only in (True, False):
             request = creation.CreateTopicsRequest(
-                topics=[creation.CreatableTopic(**topic)], timeout_ms=5000, validate_only=validate_only
+                topics=[creation.CreatableTopic(**topic)], timeout_ms=60_000, validate_only=validate_only
             )
             result = ask(node, request).topics[0]
             assert result.error_code is code, result.error_message
@@ -177,7 +177,7 @@ def test_a_topic_named_twice_is_refused_and_the_others_are_made(node: Node) -> N
         creation.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
         for name in ("twice", "once", "twice")
     ]
-    answer = ask(node, creation.CreateTopicsRequest(topics=topics, timeout_ms=5000))
+    answer = ask(node, creation.CreateTopicsRequest(topics=topics, timeout_ms=60_000))
     codes = {topic.name: topic.error_code for topic in answer.topics}
     assert codes == {"twice": ErrorCode.invalid_request, "once": ErrorCode.none}
 
@@ -382,7 +382,7 @@ def test_the_quorum_is_described(node: Node) -> None:
 def test_leaders_and_reassignments(node: Node) -> None:
     create(node, "led", 2)
     parts = election.TopicPartitions(topic="led", partitions=[0, 1, 9])
-    answer = ask(node, election.ElectLeadersRequest(topic_partitions=[parts], timeout_ms=1000))
+    answer = ask(node, election.ElectLeadersRequest(topic_partitions=[parts], timeout_ms=60_000))
     rows = {row.partition_id: row.error_code for row in answer.replica_election_results[0].partition_result}
     assert rows == {
         0: ErrorCode.election_not_needed,
@@ -391,16 +391,16 @@ def test_leaders_and_reassignments(node: Node) -> None:
     }
     part = reassignment.ReassignablePartition(partition_index=0, replicas=[5])
     topic = reassignment.ReassignableTopic(name="led", partitions=[part])
-    request = reassignment.AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=1000)
+    request = reassignment.AlterPartitionReassignmentsRequest(topics=[topic], timeout_ms=60_000)
     refused = ask(node, request).responses[0].partitions[0]
     assert refused.error_code is ErrorCode.invalid_replica_assignment
-    listed = ask(node, reassignments.ListPartitionReassignmentsRequest(topics=None, timeout_ms=1000))
+    listed = ask(node, reassignments.ListPartitionReassignmentsRequest(topics=None, timeout_ms=60_000))
     assert (listed.error_code, list(listed.topics)) == (ErrorCode.none, [])
 
 
 def test_features_are_updated_or_refused(node: Node) -> None:
     update = features.FeatureUpdateKey(feature="no.such.feature", max_version_level=1, upgrade_type=1)
-    answer = ask(node, features.UpdateFeaturesRequest(feature_updates=[update], timeout_ms=1000))
+    answer = ask(node, features.UpdateFeaturesRequest(feature_updates=[update], timeout_ms=60_000))
     codes = {answer.error_code, *(row.error_code for row in answer.results)}
     assert codes & {ErrorCode.invalid_update_version, ErrorCode.feature_update_failed}
 

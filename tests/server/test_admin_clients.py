@@ -24,7 +24,7 @@ from moldau.testing import Node
 def node() -> Iterator[Node]:
     with Node() as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
-        admin.create_topics([NewTopic("t", num_partitions=2, replication_factor=1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", num_partitions=2, replication_factor=1)])["t"].result(60)
         yield running
 
 
@@ -41,19 +41,19 @@ def kafka_python(node: Node) -> Iterator[KafkaAdminClient]:
 
 
 def test_librdkafka_sees_new_partitions_at_once(librdkafka: AdminClient) -> None:
-    librdkafka.create_topics([NewTopic("grows", num_partitions=1, replication_factor=1)])["grows"].result(10)
-    librdkafka.create_partitions([NewPartitions("grows", 3)])["grows"].result(10)
+    librdkafka.create_topics([NewTopic("grows", num_partitions=1, replication_factor=1)])["grows"].result(60)
+    librdkafka.create_partitions([NewPartitions("grows", 3)])["grows"].result(60)
     described = librdkafka.describe_topics(TopicCollection(["grows"]), include_authorized_operations=True)[
         "grows"
-    ].result(10)
+    ].result(60)
     assert len(described.partitions) == 3
     assert AclOperation.DELETE in described.authorized_operations
 
 
 def test_librdkafka_elects_leaders_and_describes_the_cluster(librdkafka: AdminClient) -> None:
-    elected = librdkafka.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(10)
+    elected = librdkafka.elect_leaders(ElectionType.PREFERRED, [TopicPartition("t", 0)]).result(60)
     assert [error.name() for error in elected.values()] == ["ELECTION_NOT_NEEDED"]
-    cluster = librdkafka.describe_cluster(include_authorized_operations=True).result(10)
+    cluster = librdkafka.describe_cluster(include_authorized_operations=True).result(60)
     assert (cluster.controller.id, [one.id for one in cluster.nodes]) == (1, [1])
     assert AclOperation.ALTER in cluster.authorized_operations
 
@@ -63,7 +63,7 @@ def test_librdkafka_learns_that_there_are_no_acls(librdkafka: AdminClient) -> No
         ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
     with pytest.raises(KafkaException) as refused:
-        librdkafka.describe_acls(every).result(10)
+        librdkafka.describe_acls(every).result(60)
     assert refused.value.args[0].name() == "_UNSUPPORTED_FEATURE"
 
 

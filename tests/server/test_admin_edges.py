@@ -33,7 +33,7 @@ def create(node: Node, name: str, partitions: int = 1, **configs: str) -> UUID:
         for key, value in configs.items()
     ]
     topic = creation.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
-    (made,) = ask(node, creation.CreateTopicsRequest(topics=[topic], timeout_ms=5_000)).topics
+    (made,) = ask(node, creation.CreateTopicsRequest(topics=[topic], timeout_ms=60_000)).topics
     assert made.error_code is ErrorCode.none, made
     found: UUID = made.topic_id
     return found
@@ -42,16 +42,16 @@ def create(node: Node, name: str, partitions: int = 1, **configs: str) -> UUID:
 def deleted_records(node: Node, topic: str, offset: int) -> Any:
     row = deletion.DeleteRecordsPartition(partition_index=0, offset=offset)
     topics = [deletion.DeleteRecordsTopic(name=topic, partitions=[row])]
-    return ask(node, deletion.DeleteRecordsRequest(topics=topics, timeout_ms=5_000)).topics[0].partitions[0]
+    return ask(node, deletion.DeleteRecordsRequest(topics=topics, timeout_ms=60_000)).topics[0].partitions[0]
 
 
 def test_a_topic_that_is_named_twice_is_not_deleted(node: Node) -> None:
     topic_id = create(node, "twice")
     states = [removal.DeleteTopicState(name="twice"), removal.DeleteTopicState(topic_id=topic_id, name=None)]
     for entries in (states, [states[0]] * 2, [states[1]] * 2):
-        (row,) = ask(node, removal.DeleteTopicsRequest(topics=entries, timeout_ms=5_000)).responses
+        (row,) = ask(node, removal.DeleteTopicsRequest(topics=entries, timeout_ms=60_000)).responses
         assert row.error_code is ErrorCode.invalid_request
-    (row,) = ask(node, removal.DeleteTopicsRequest(topics=[states[1]], timeout_ms=5_000)).responses
+    (row,) = ask(node, removal.DeleteTopicsRequest(topics=[states[1]], timeout_ms=60_000)).responses
     assert (row.error_code, row.name) == (ErrorCode.none, "twice")
 
 
@@ -64,7 +64,7 @@ def test_records_of_a_compacted_topic_are_not_deleted(node: Node) -> None:
         create(node, name, cleanup_policy=policy)
         data = producing.PartitionProduceData(index=0, records=build_batch([Record(0, 1, b"k", b"v")] * 3))
         topics = [producing.TopicProduceData(name=name, partition_data=[data])]
-        ask(node, producing.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics), 12)
+        ask(node, producing.ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics), 12)
         assert deleted_records(node, name, 2).error_code is code
     assert deleted_records(node, "__consumer_offsets", 0).error_code is ErrorCode.invalid_topic_exception
 
@@ -127,7 +127,7 @@ def test_producers_of_a_topic_that_cannot_be(node: Node) -> None:
 def test_an_election_of_an_unknown_kind(node: Node) -> None:
     create(node, "elected")
     wanted = [election.TopicPartitions(topic="elected", partitions=[0])]
-    request = election.ElectLeadersRequest(election_type=5, topic_partitions=wanted, timeout_ms=5_000)
+    request = election.ElectLeadersRequest(election_type=5, topic_partitions=wanted, timeout_ms=60_000)
     answer = ask(node, request)
     assert answer.error_code is ErrorCode.invalid_request
     (row,) = answer.replica_election_results[0].partition_result

@@ -34,7 +34,7 @@ def play(node: Node) -> Callable[[Story], None]:
     def run(story: Story) -> None:
         async def told() -> None:
             async with Requests(node.bootstrap_servers) as client:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(200):
                     await story(client, f"t-{uuid.uuid4().hex[:12]}")
 
         asyncio.run(told())
@@ -43,7 +43,7 @@ def play(node: Node) -> Callable[[Story], None]:
 
 
 async def header_at(client: Requests, topic: str, offset: int) -> Any:
-    answer = await client.fetch(topic, offset, max_wait_ms=10_000)
+    answer = await client.fetch(topic, offset, max_wait_ms=30_000)
     assert answer.error_code is ErrorCode.none, answer
     view = memoryview(b"".join(answer.records) if isinstance(answer.records, list) else answer.records)
     return next(
@@ -156,12 +156,12 @@ def test_other_clients_read_what_the_broker_compressed(node: Node, play: Any) ->
     for topic in topics:
         for n in range(50):
             producer.produce(topic, key=b"%d" % n, value=b"librdkafka %d" % n * 10)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     sender = KafkaProducer(bootstrap_servers=node.bootstrap_servers)
     for topic in topics:
         for n in range(50):
             sender.send(topic, key=b"%d" % n, value=b"kafka-python %d" % n * 10)
-    sender.flush(20)
+    sender.flush(60)
     sender.close()
     expected = [b"%s %d" % (who, n) * 10 for who in (b"librdkafka", b"kafka-python") for n in range(50)]
     assert read_by_librdkafka(node, topics, 100) == dict.fromkeys(topics, expected)
@@ -176,7 +176,7 @@ def read_by_librdkafka(node: Node, topics: list[str], count: int) -> dict[str, l
     found: dict[str, list[bytes]] = {topic: [] for topic in topics}
     try:
         while any(len(values) < count for values in found.values()):
-            message = consumer.poll(20)
+            message = consumer.poll(60)
             assert message is not None, found
             assert message.error() is None, message.error()
             found[message.topic()].append(message.value())
@@ -191,7 +191,7 @@ def read_by_kafka_python(node: Node, topics: list[str], count: int) -> dict[str,
     found: dict[str, list[bytes]] = {topic: [] for topic in topics}
     try:
         while any(len(values) < count for values in found.values()):
-            polled = reader.poll(timeout_ms=20_000)
+            polled = reader.poll(timeout_ms=60_000)
             assert polled, found
             for partition, rows in polled.items():
                 found[partition.topic] += [row.value for row in rows]

@@ -245,6 +245,6 @@ def test_librdkafka_sees_and_sets_group_configs(node: Node) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     entry = ConfigEntry("share.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, "by-librdkafka", incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
-    found = admin.describe_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
+    found = admin.describe_configs([resource])[resource].result(60)
     assert found["share.session.timeout.ms"].value == "50000"

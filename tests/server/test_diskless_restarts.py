@@ -22,7 +22,7 @@ def on_a_node(data: Path, story: Story) -> None:
     """Start a node on the folder, play, stop it."""
 
     async def told(bootstrap_servers: str) -> None:
-        async with Requests(bootstrap_servers) as client, asyncio.timeout(60):
+        async with Requests(bootstrap_servers) as client, asyncio.timeout(200):
             await story(client)
 
     with Node(data=str(data), properties=PROPERTIES, diskless=True) as node:
@@ -100,7 +100,7 @@ def test_everything_is_read_from_objects_when_the_cache_is_gone(tmp_path: Path) 
 
     async def after(client: Requests) -> None:
         offsets = {("t", p): 0 for p in range(20) if p != 1}
-        fetched = await client.fetch_all(offsets, max_wait_ms=5_000, min_bytes=1)
+        fetched = await client.fetch_all(offsets, max_wait_ms=30_000, min_bytes=1)
         for (_, p), row in fetched.items():
             assert row.error_code is ErrorCode.none
             assert (row.high_watermark, row.log_start_offset) == (21 if p == 0 else 20, 0)
@@ -118,7 +118,7 @@ def test_everything_is_read_from_objects_when_the_cache_is_gone(tmp_path: Path) 
         latest = await client.offset_at("t", MAX_TIMESTAMP, partition=7)
         assert (latest.offset, latest.timestamp) == (19, 10_010)
         assert (await client.offset_at("t", 0, partition=1)).offset == 3
-        limited = await client.fetch("t", 6, partition=7, partition_max_bytes=1, max_wait_ms=5_000)
+        limited = await client.fetch("t", 6, partition=7, partition_max_bytes=1, max_wait_ms=30_000)
         assert [record.offset for record in unpack(limited.records)] == [6, 7]
         assert await client.produce_values("t", b"after", partition=7) == 20
         assert values(await client.read("t", 20, 1, partition=7)) == [b"after"]

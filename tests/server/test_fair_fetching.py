@@ -20,7 +20,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 def test_who_was_served_is_the_last_in_the_sessions_next_fetch(node: Node) -> None:
     async def story() -> None:
-        async with asyncio.timeout(60), Requests(node.bootstrap_servers) as client:
+        async with asyncio.timeout(200), Requests(node.bootstrap_servers) as client:
             await client.create("fair", partitions=PARTITIONS)
             for partition in range(PARTITIONS):
                 await client.produce_values("fair", b"x" * 5_000, partition=partition)
@@ -43,7 +43,7 @@ async def fetch(
     client: Requests, session_id: int, epoch: int, topics: list[fetching.FetchTopic]
 ) -> fetching.FetchResponse:
     request = fetching.FetchRequest(
-        max_wait_ms=5_000,
+        max_wait_ms=30_000,
         min_bytes=1,
         max_bytes=100,
         session_id=session_id,

@@ -18,14 +18,14 @@ def produce_error(bootstrap: str, topic: str, client_id: str) -> KafkaError | No
     errors: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": client_id})
     producer.produce(topic, b"x", key=b"k", on_delivery=lambda error, _: errors.append(error))
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     return errors[0]
 
 
 def test_a_client_cannot_write_to_an_internal_topic() -> None:
     with Node() as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-        admin.create_topics([NewTopic("__consumer_offsets", 1, 1)])["__consumer_offsets"].result(10)
+        admin.create_topics([NewTopic("__consumer_offsets", 1, 1)])["__consumer_offsets"].result(60)
         error = produce_error(node.bootstrap_servers, "__consumer_offsets", "someone")
         assert error is not None
         assert error.code() == KafkaError.TOPIC_EXCEPTION
@@ -36,10 +36,10 @@ def test_the_diskless_metadata_cannot_be_deleted_while_topics_need_it() -> None:
     with Node(properties=DISKLESS) as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
         topic = NewTopic("kept", 1, 1, config={"diskless.enable": "true"})
-        admin.create_topics([topic])["kept"].result(10)
+        admin.create_topics([topic])["kept"].result(60)
         deletion = admin.delete_topics(["__diskless_metadata"])["__diskless_metadata"]
         with pytest.raises(Exception, match="INVALID_REQUEST"):
-            deletion.result(10)
+            deletion.result(60)
         assert produce_error(node.bootstrap_servers, "kept", "someone") is None
 
 
@@ -61,7 +61,7 @@ def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path:
     place = TopicPartition("read", 0, 5)
     with Node(data=str(tmp_path), properties=properties) as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-        admin.create_topics([NewTopic("read", 1, 1)])["read"].result(10)
+        admin.create_topics([NewTopic("read", 1, 1)])["read"].result(60)
         reader = consumer(node)
         reader.commit(offsets=[place], asynchronous=False)
         reader.close()
@@ -70,6 +70,6 @@ def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path:
     assert {header.compression for header in headers} == {Compression.ZSTD}
     with Node(data=str(tmp_path), properties=properties) as node:
         reader = consumer(node)
-        (found,) = reader.committed([place], timeout=20)
+        (found,) = reader.committed([place], timeout=60)
         assert found.offset == 5
         reader.close()

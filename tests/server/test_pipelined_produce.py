@@ -17,7 +17,7 @@ def produce(number, partition=0, *, good=True):
     batch = build_batch([Record(0, 1_700_000_000_000, None, b"%d" % number + bytes(100), ())])
     data = PartitionProduceData(index=partition, records=batch if good else batch[:-1] + b"\xff")
     return ProduceRequest(
-        acks=-1, timeout_ms=10_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
+        acks=-1, timeout_ms=60_000, topic_data=[TopicProduceData(name="t", partition_data=[data])]
     )
 
 

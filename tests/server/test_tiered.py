@@ -45,7 +45,7 @@ def play(node: Node) -> Callable[[Story], None]:
     def run(story: Story) -> None:
         async def told() -> None:
             async with Requests(node.bootstrap_servers) as client:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(200):
                     await story(client, f"t-{uuid.uuid4().hex[:12]}")
 
         asyncio.run(told())
@@ -112,16 +112,16 @@ def test_a_remote_read_keeps_its_byte_limits(play: Callable[[Story], None]) -> N
             await fill(client, topic, 4, partition=partition)
         for partition in (0, 1):
             await until_tiers(client, topic, 0, 9, 8, partition=partition)
-        answer = await client.fetch(topic, 1, partition_max_bytes=1, max_wait_ms=5_000)
+        answer = await client.fetch(topic, 1, partition_max_bytes=1, max_wait_ms=30_000)
         found = unpack(answer.records)
         assert [record.offset for record in found] == [0, 1, 2], (
             "the batch with the offset, though it is larger"
         )
         both = {(topic, 0): 0, (topic, 1): 0}
-        answers = await client.fetch_all(both, max_bytes=1, max_wait_ms=5_000)
+        answers = await client.fetch_all(both, max_bytes=1, max_wait_ms=30_000)
         assert len(unpack(answers[topic, 0].records)) == 3
         assert not unpack(answers[topic, 1].records), "one batch a request, whatever its size"
-        answers = await client.fetch_all(both, max_wait_ms=5_000)
+        answers = await client.fetch_all(both, max_wait_ms=30_000)
         assert all(unpack(answer.records) for answer in answers.values()), "several remote reads at once"
 
     play(story)
@@ -271,7 +271,7 @@ def test_a_store_that_is_down_stops_nothing_but_remote_reads(play: Callable[[Sto
         await fill(client, topic, 3)
         await until_tiers(client, topic, 0, 6, 5)
         with MOOD.down():
-            answer = await client.fetch(topic, 0, max_wait_ms=5_000)
+            answer = await client.fetch(topic, 0, max_wait_ms=30_000)
             assert answer.error_code is ErrorCode.unknown_server_error
             assert (await client.offset_at(topic, 1)).error_code is ErrorCode.unknown_server_error
             assert (await client.offset_at(topic, EARLIEST)).offset == 0

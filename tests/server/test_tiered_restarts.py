@@ -30,7 +30,7 @@ async def _has_objects(data: Path, count: int) -> bool:
 
 def run(node: Node, story: Callable[[Requests], Awaitable[None]]) -> None:
     async def told() -> None:
-        async with Requests(node.bootstrap_servers) as client, asyncio.timeout(60):
+        async with Requests(node.bootstrap_servers) as client, asyncio.timeout(200):
             await story(client)
 
     asyncio.run(told())

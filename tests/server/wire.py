@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from plain_requests import PATIENT
+
 from moldau.network.client import RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime import SystemEntropy
@@ -19,7 +21,7 @@ def ask_all(node: Node, requests: list[tuple[Message, int | None]]) -> list[Any]
     host, _, port = node.bootstrap_servers.rpartition(":")
 
     async def run() -> list[Any]:
-        client = RpcClient(SystemEntropy(), client_id="test")
+        client = RpcClient(SystemEntropy(), client_id="test", limits=PATIENT)
         try:
             return [
                 await client.request(host, int(port), type(message).API_KEY, version, message)

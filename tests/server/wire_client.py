@@ -14,7 +14,7 @@ CREATE_TOPICS, PRODUCE = (19, 7), (0, 9)
 class WireClient:
     """A blocking connection to a node; a context manager."""
 
-    def __init__(self, bootstrap_servers, timeout_s=10.0):
+    def __init__(self, bootstrap_servers, timeout_s=60.0):
         host, port = bootstrap_servers.rsplit(":", 1)
         self._socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self._correlation_id = 0
@@ -63,10 +63,10 @@ class WireClient:
             CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
         ]
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
-        return self.call(CREATE_TOPICS, CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics[0]
+        return self.call(CREATE_TOPICS, CreateTopicsRequest(topics=[topic], timeout_ms=60_000)).topics[0]
 
     def produce(self, topic, batch, partition=0, acks=-1):
         data = PartitionProduceData(index=partition, records=batch)
         rows = [TopicProduceData(name=topic, partition_data=[data])]
-        response = self.call(PRODUCE, ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=rows))
+        response = self.call(PRODUCE, ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=rows))
         return response.responses[0].partition_responses[0]

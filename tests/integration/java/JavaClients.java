@@ -45,7 +45,7 @@ public class JavaClients {
         checks.put("rebalance-range", topic -> rebalance(topic, RangeAssignor.class));
         checks.put("static-member", JavaClients::staticMember);
         checks.put("topic-created-again", JavaClients::topicCreatedAgain);
-        try (Admin opened = Admin.create(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", "8000", "default.api.timeout.ms", "8000"))) {
+        try (Admin opened = Admin.create(Map.of("bootstrap.servers", bootstrap, "request.timeout.ms", "60000", "default.api.timeout.ms", "60000"))) {
             admin = opened;
             for (Map.Entry<String, Check> check : checks.entrySet()) run(check.getKey(), check.getValue());
         }
@@ -70,7 +70,7 @@ public class JavaClients {
     }
 
     static KafkaProducer<String, String> producer(Map<String, Object> options) {
-        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "max.block.ms", 15000));
+        Map<String, Object> all = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "max.block.ms", 60000));
         all.putAll(options);
         return new KafkaProducer<>(all, new StringSerializer(), new StringSerializer());
     }
@@ -78,7 +78,7 @@ public class JavaClients {
     static KafkaConsumer<String, String> consumer(Map<String, Object> options) {
         Map<String, Object> all = new HashMap<>(Map.of(
             "bootstrap.servers", bootstrap, "auto.offset.reset", "earliest", "enable.auto.commit", false,
-            "heartbeat.interval.ms", 200, "session.timeout.ms", 6000));
+            "heartbeat.interval.ms", 200, "session.timeout.ms", 45000));
         all.putAll(options);
         return new KafkaConsumer<>(all, new StringDeserializer(), new StringDeserializer());
     }
@@ -94,7 +94,7 @@ public class JavaClients {
 
     static List<ConsumerRecord<String, String>> take(KafkaConsumer<String, String> consumer, int count) {
         List<ConsumerRecord<String, String>> taken = new ArrayList<>();
-        long deadline = System.nanoTime() + 15_000_000_000L;
+        long deadline = System.nanoTime() + 60_000_000_000L;
         while (taken.size() < count) {
             if (System.nanoTime() > deadline) throw new AssertionError(taken.size() + " of " + count + " records");
             consumer.poll(Duration.ofMillis(200)).forEach(taken::add);
@@ -315,7 +315,7 @@ public class JavaClients {
     }
 
     static void settle(List<KafkaConsumer<String, String>> members, List<Integer> sizes) {
-        long deadline = System.nanoTime() + 15_000_000_000L;
+        long deadline = System.nanoTime() + 60_000_000_000L;
         while (true) {
             Set<TopicPartition> owned = new HashSet<>();
             List<Integer> counts = new ArrayList<>();

@@ -2,10 +2,12 @@
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
 
 const [bootstrap, topic, group] = process.argv.slice(2)
-const kafka = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR })
+// How long it may take says nothing of the broker: the machine may be busy.
+const patience = { connectionTimeout: 60_000, authenticationTimeout: 60_000, requestTimeout: 60_000 }
+const kafka = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR, ...patience })
 
 async function consume (count) {
-  const consumer = kafka.consumer({ groupId: group, heartbeatInterval: 200 })
+  const consumer = kafka.consumer({ groupId: group, heartbeatInterval: 200, sessionTimeout: 60_000 })
   const seen = []
   await consumer.connect()
   await consumer.subscribe({ topic, fromBeginning: true })

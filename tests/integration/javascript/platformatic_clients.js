@@ -10,7 +10,7 @@ async function main () {
   const {
     Admin, Consumer, Producer, MessagesStreamModes, ProduceAcks, stringDeserializers, stringSerializers
   } = await import(pathToFileURL(entry))
-  const base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap] }
+  const base = { clientId: 'platformatic', bootstrapBrokers: [bootstrap], connectTimeout: 60_000, timeout: 60_000 }
   const report = { codecs: [] }
 
   const admin = new Admin(base)
@@ -37,7 +37,7 @@ async function main () {
     const consumer = new Consumer({ ...base, groupId: group, deserializers: stringDeserializers })
     const stream = await consumer.consume({
       topics: [topic], mode: MessagesStreamModes.COMMITTED, fallbackMode: 'earliest', autocommit: false,
-      sessionTimeout: 10000, heartbeatInterval: 500, maxWaitTime: 200
+      sessionTimeout: 60_000, heartbeatInterval: 500, maxWaitTime: 200
     })
     const seen = []
     for await (const message of stream) {

@@ -1,10 +1,12 @@
 """What every test shares: Hypothesis judges behaviour, never time; what stays together; one S3 server."""
 
+import random
+import socket
 import subprocess
 import sys
 import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +36,28 @@ class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsShare:
     """Distribute tests over the processes of ``make test``."""
     return ByWhatTestsShare(config, log)
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Returns a port that stays free until the test listens on it, also between two lives of a node.
+
+    A port that the system chose for a socket closed since may be the next one that it gives to somebody else;
+    these are of the others, which nobody is given who does not ask for one by its number.
+    """
+    chance = random.SystemRandom()
+
+    def choose() -> int:
+        while True:
+            port = chance.randrange(15_000, 32_000)
+            with socket.socket() as probe:
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    continue
+            return port
+
+    return choose
 
 
 _SERVER = """

@@ -5,10 +5,10 @@ They come with its source distribution (``tools/fetch_clients.py``). What fails 
 """
 
 import os
-import socket
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,15 +23,8 @@ def expected_failures() -> set[str]:
     return {line.split("#")[0].strip() for line in lines if line and not line.startswith("#")}
 
 
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
-def broker_like_theirs(kind: str) -> Node:
+def broker_like_theirs(kind: str, port: int) -> Node:
     """A node with what their own broker's configuration file has, as far as the tests rely on it."""
-    port = free_port()
     properties = {
         "node.id": "0",
         "controller.quorum.voters": "0@127.0.0.1:1",
@@ -74,9 +67,11 @@ def outcomes(report: Path) -> dict[str, bool]:
 
 @pytest.mark.clients
 @pytest.mark.timeout(400)
-def test_only_the_listed_tests_fail(kafka_python_tests: Path, tmp_path: Path, kind: str) -> None:
+def test_only_the_listed_tests_fail(
+    kafka_python_tests: Path, tmp_path: Path, kind: str, free_port: Callable[[], int]
+) -> None:
     report = tmp_path / "report.xml"
-    with broker_like_theirs(kind) as node:
+    with broker_like_theirs(kind, free_port()) as node:
         shown = run_suite(kafka_python_tests, node.bootstrap_servers, report)
         assert report.exists(), shown
         found = outcomes(report)

@@ -4,6 +4,7 @@ import re
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -100,9 +101,11 @@ def lose_the_cache(data: Path) -> None:
         shutil.rmtree(cache)
 
 
-def test_sigkill_loses_and_doubles_nothing_of_an_idempotent_producer(tmp_path: Path, kind: str) -> None:
-    with dev_process(tmp_path, kind=kind) as node:
-        port = node.port
+def test_sigkill_loses_and_doubles_nothing_of_an_idempotent_producer(
+    tmp_path: Path, kind: str, free_port: Callable[[], int]
+) -> None:
+    port = free_port()
+    with dev_process(tmp_path, port, kind) as node:
         create(node.bootstrap, "t", partitions=PARTITIONS)
         load = Load(node.bootstrap)
         eventually(lambda: len(load.acknowledged) > 2_000, "2,000 acknowledged records")

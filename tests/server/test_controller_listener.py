@@ -1,9 +1,10 @@
 """The controller's own listener: quorum and admin requests, and nothing that belongs to brokers."""
 
 import asyncio
-import socket
+from collections.abc import Callable
 
 import pytest
+from plain_requests import PATIENT
 
 from moldau.config.definition import ConfigError
 from moldau.network.client import RpcClient
@@ -20,15 +21,9 @@ from moldau.runtime import ErrorCode, SystemEntropy
 from moldau.testing import Node
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def ask(port: int, api_key: int, message: Message) -> Message:
     async def request() -> Message:
-        client = RpcClient(SystemEntropy(), client_id="test")
+        client = RpcClient(SystemEntropy(), client_id="test", limits=PATIENT)
         try:
             answer: Message = await client.request("127.0.0.1", port, api_key, None, message)
             return answer
@@ -38,7 +33,7 @@ def ask(port: int, api_key: int, message: Message) -> Message:
     return asyncio.run(request())
 
 
-def test_a_controller_listener_serves_the_quorum_and_not_the_clients() -> None:
+def test_a_controller_listener_serves_the_quorum_and_not_the_clients(free_port: Callable[[], int]) -> None:
     port = free_port()
     listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
     with Node(properties={"listeners": listeners}):

@@ -162,13 +162,17 @@ class Requests:
     async def read(self, topic: str, offset: int, count: int, partition: int = 0) -> list[Record]:
         """The next ``count`` records; fails after some time without one."""
         found: list[Record] = []
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 60
         while len(found) < count:
-            answer = await self.fetch(topic, offset, partition, max_wait_ms=30_000)
+            answer = await self.fetch(topic, offset, partition, max_wait_ms=5_000)
             assert answer.error_code is ErrorCode.none, answer
             fresh = [record for record in unpack(answer.records) if record.offset >= offset]
-            assert fresh, f"{len(found)} of {count} records"
-            found += fresh
-            offset = found[-1].offset + 1
+            if fresh:
+                found += fresh
+                offset = found[-1].offset + 1
+                deadline = loop.time() + 60
+            assert loop.time() < deadline, f"{len(found)} of {count} records"
         return found
 
     async def offset_at(self, topic: str, timestamp: int, partition: int = 0) -> Any:

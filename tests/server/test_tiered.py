@@ -28,6 +28,7 @@ from tiered_stories import (
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
 from moldau.runtime import ErrorCode
 from moldau.testing import Node
+from moldau.tiered.reader import ReaderSettings
 
 Story = Callable[[Requests, str], Awaitable[None]]
 
@@ -284,7 +285,13 @@ def test_a_store_that_is_down_stops_nothing_but_remote_reads(play: Callable[[Sto
     play(story)
 
 
-def test_a_read_that_takes_too_long_is_not_lost(play: Callable[[Story], None]) -> None:
+def test_a_read_that_takes_too_long_is_not_lost(
+    node: Node, play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert node._node is not None
+    assert node._node.tiered is not None
+    monkeypatch.setattr(node._node.tiered.reader, "settings", ReaderSettings(fetch_max_wait_ms=100))
+
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 3)

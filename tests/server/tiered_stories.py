@@ -18,6 +18,8 @@ PROPERTIES = {
     "remote.log.manager.task.retry.backoff.max.ms": "100",
     "log.retention.check.interval.ms": "100",
     "log.index.interval.bytes": "1",
+    # A fetch has its records in the first answer, however long they take.
+    "remote.fetch.max.wait.ms": "60000",
 }
 TIERED = {
     "remote_storage_enable": "true",

@@ -2,11 +2,14 @@
 
 import asyncio
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from storage_fakes import collect
 
 from moldau.objects import FileStorage, StorageError
+from moldau.objects.file_storage import LEFTOVER_AGE_MS
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy, SystemClock
 from moldau.simulation.disk import DiskFault, SimulatedDisk
 from moldau.simulation.process import Process
@@ -55,5 +58,35 @@ def test_an_upload_that_fails_is_never_half_there(operation: str) -> None:
         await storage.upload("wal/a", bytes(100_000), 100_000)
         device.crash()
         assert [info.size_bytes for info in await collect(_open(device), "wal/")] == [100_000]
+
+    asyncio.run(main())
+
+
+class _LaterClock(SystemClock):
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+def test_what_killed_uploads_leave_goes_with_their_objects_and_else_after_a_while(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = _LaterClock()
+        machine = replace(Machine.real(), clock=clock, workers=InlineWorkers())
+        storage = FileStorage(machine, str(tmp_path))
+        await storage.upload("tiered/a", b"1", 1)
+        for name in ("a.0", "a.17", "a.b.2", "b.3"):
+            (tmp_path / "tiered" / f"{name}.uploading").write_bytes(bytes(10))
+
+        def left() -> list[str]:
+            return sorted(path.name for path in (tmp_path / "tiered").iterdir())
+
+        await storage.delete(["tiered/a", "nowhere/c"])
+        assert left() == ["a.b.2.uploading", "b.3.uploading"]
+        assert await collect(storage, "tiered/") == []
+        assert len(left()) == 2, "they may be under way, in another process"
+        clock.ahead_ms = 2 * LEFTOVER_AGE_MS
+        assert await collect(storage, "tiered/") == []
+        assert left() == []
 
     asyncio.run(main())

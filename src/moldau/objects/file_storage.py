@@ -135,13 +135,24 @@ class FileStorage:
 
     def _remove(self, keys: Collection[str]) -> None:
         # Not synced: a removal that a crash undoes is found again by whoever looks for orphans.
+        folders: dict[str, list[str]] = {}
         for key in keys:
             self._disk.remove(self._path(key))
+            folders.setdefault(posixpath.dirname(self._path(key)), []).append(posixpath.basename(key))
+        # What a killed upload of theirs has left; one that is late finds its file gone, and fails.
+        for folder, names in folders.items():
+            with contextlib.suppress(FileNotFoundError):
+                for name in self._disk.list(folder):
+                    if name.endswith(UPLOADING_SUFFIX) and name.rsplit(".", 2)[0] in names:
+                        self._disk.remove(f"{folder}/{name}")
 
     def _walk(self, prefix: str, start_after: str) -> Sequence[ObjectInfo]:
         found: list[ObjectInfo] = []
+        oldest_ms = self._clock.now_ms() - LEFTOVER_AGE_MS
         for key in self._files(prefix):
-            if key > start_after and not key.endswith(UPLOADING_SUFFIX):
+            if key.endswith(UPLOADING_SUFFIX):
+                self._remove_leftover(key, oldest_ms)
+            elif key > start_after:
                 try:
                     path = self._path(key)
                     found.append(ObjectInfo(key, self._disk.size(path), self._disk.modified_ms(path)))
@@ -171,11 +182,12 @@ class FileStorage:
         oldest_ms = self._clock.now_ms() - LEFTOVER_AGE_MS
         for key in self._files(""):
             if key.endswith(UPLOADING_SUFFIX):
-                try:
-                    if self._disk.modified_ms(self._path(key)) < oldest_ms:
-                        self._disk.remove(self._path(key))
-                except OSError:
-                    continue
+                self._remove_leftover(key, oldest_ms)
+
+    def _remove_leftover(self, key: str, oldest_ms: int) -> None:
+        with contextlib.suppress(OSError):
+            if self._disk.modified_ms(self._path(key)) < oldest_ms:
+                self._disk.remove(self._path(key))
 
 
 def _failed(what: str, error: OSError) -> StorageError:

@@ -88,10 +88,10 @@ def test_what_is_acknowledged_is_found_by_its_coordinates_in_order(tmp_path: Pat
                 records, header = batch(b"%d" % number, producer_id=9, epoch=0, sequence=sequences[where])
                 sequences[where] += 1
                 sent[where].append(bytes(records))
-                answers.append(writer.append(where, records, header, timeout_ms=20_000))
+                answers.append(writer.append(where, records, header, timeout_ms=60_000))
                 if number % 20 == 0:
                     await asyncio.sleep(0.002)
-            unknown = writer.append(key(3), *batch(), timeout_ms=20_000)
+            unknown = writer.append(key(3), *batch(), timeout_ms=60_000)
             await writer.flush()
             assert not isinstance(unknown, AppendOutcome)
             assert (await unknown).error is ErrorCode.unknown_topic_id
@@ -102,7 +102,7 @@ def test_what_is_acknowledged_is_found_by_its_coordinates_in_order(tmp_path: Pat
                 assert await _read(routed, storage, where) == contents
             await writer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 200))
 
 
 async def _read(
@@ -124,17 +124,17 @@ def test_a_find_over_several_coordinators_is_woken_by_any_and_bounded_as_one(tmp
                 FileStorage(machine, f"{tmp_path}/objects"), routed, machine, Meters(), broker_id=1
             )
             asked = [PartitionToFind(*key(1, index), 0) for index in PARTITIONS]
-            call = FindBatchesCall(asked, min_bytes=1, max_wait_ms=20_000)
+            call = FindBatchesCall(asked, min_bytes=1, max_wait_ms=60_000)
             waiting = asyncio.create_task(routed.find_batches(call))
             await asyncio.sleep(0.02)
             assert not waiting.done()
-            writer.append(key(1, 3), *batch(b"x" * 50), timeout_ms=9_000)
+            writer.append(key(1, 3), *batch(b"x" * 50), timeout_ms=60_000)
             found = await waiting
             assert [(one.partition_index, len(one.batches)) for one in found] == [
                 (index, int(index == 3)) for index in PARTITIONS
             ]
             for index in PARTITIONS:
-                writer.append(key(1, index), *batch(b"x" * 50), timeout_ms=9_000)
+                writer.append(key(1, index), *batch(b"x" * 50), timeout_ms=60_000)
             await writer.flush()
             size = len(batch(b"x" * 50)[0])
             bounded = await routed.find_batches(FindBatchesCall(asked, max_bytes=2 * size))
@@ -143,7 +143,7 @@ def test_a_find_over_several_coordinators_is_woken_by_any_and_bounded_as_one(tmp
             assert [len(one.batches) for one in first] == [1, 0, 0, 0, 0, 0]
             await writer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 200))
 
 
 def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
             partitions = [key(1, 0), key(3, 0), key(1, 1)]
             found = await routed.find_batches(
                 FindBatchesCall(
-                    [PartitionToFind(*one, 0) for one in partitions], max_wait_ms=9_000, min_bytes=1
+                    [PartitionToFind(*one, 0) for one in partitions], max_wait_ms=60_000, min_bytes=1
                 )
             )
             assert [one.error.name for one in found] == ["none", "unknown_topic_or_partition", "none"]
@@ -165,4 +165,4 @@ def test_an_unknown_partition_does_not_fail_the_others(tmp_path: Path) -> None:
             deleted = await routed.delete_records([OffsetToDelete(*one, -1) for one in partitions])
             assert [one.low_watermark for one in deleted] == [0, -1, 0]
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 200))

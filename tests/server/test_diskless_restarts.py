@@ -18,6 +18,13 @@ PROPERTIES = {"log.retention.ms": "-1", "log.retention.check.interval.ms": "200"
 Story = Callable[[Requests], Awaitable[None]]
 
 
+@pytest.fixture(autouse=True)
+def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node waits for is there in milliseconds, but on a busy machine."""
+    for name in ("partition._KNOWN_TIMEOUT_S", "partition._KEPT_TIMEOUT_S", "offset_lookup._KNOWN_TIMEOUT_S"):
+        monkeypatch.setattr(f"moldau.diskless.{name}", 60.0)
+
+
 def on_a_node(data: Path, story: Story) -> None:
     """Start a node on the folder, play, stop it."""
 

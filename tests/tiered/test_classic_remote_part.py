@@ -44,7 +44,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
     async def told(story: Story) -> None:
         house = House(tmp_path)
         await house.indexes.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             await story(house)
         await house.reader.close()
         await house.indexes.close()

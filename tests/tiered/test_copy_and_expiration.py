@@ -30,7 +30,7 @@ FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[[Story], None]:
     async def told(story: Story) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             await story(House(tmp_path))
 
     return lambda story: asyncio.run(told(story))

@@ -28,7 +28,7 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
     async def told(story: Story) -> None:
         house = House(tmp_path)
         await house.indexes.start()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(200):
             await story(house)
         await house.reader.close()
         await house.indexes.close()
@@ -207,6 +207,7 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
         known = ReadOutcome(high_watermark=3, log_start_offset=0)
         assert await reader.read(house.wanted(0), known) == known, "no records and no error: ask again"
         assert await reader.read(house.wanted(0), known) == known
+        await gate.reached.wait()
         assert gate.waiting == 1, "the same read"
         gate.open.set()
         await asyncio.sleep(0)
@@ -221,6 +222,7 @@ def test_late_answers_are_kept_within_a_bound(
     play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("moldau.tiered.reader.KEPT_BYTES_MAX", 200)
+    monkeypatch.setattr("moldau.tiered.reader.KEPT_S", 600.0)
 
     async def story(house: House) -> None:
         house.fill(1, batches=6)
@@ -231,7 +233,8 @@ def test_late_answers_are_kept_within_a_bound(
         wanted = [house.wanted(offset, 1) for offset in range(6)]  # a batch of 75 bytes each
         known = ReadOutcome(high_watermark=6, log_start_offset=0)
         assert await asyncio.gather(*(reader.read(each, known) for each in wanted)) == [known] * 6
-        assert gate.waiting == 6
+        while gate.waiting < 6:
+            await asyncio.sleep(0)
         gate.open.set()
         await reader.idle()
         assert reader.kept_bytes <= 200

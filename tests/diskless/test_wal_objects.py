@@ -167,6 +167,18 @@ def test_an_arena_that_is_still_read_is_not_used_again() -> None:
     assert pool.acquire(10) is arena
 
 
+def test_arenas_that_are_read_no_more_need_no_others_in_their_stead() -> None:
+    pool = ArenaPool(1_000)
+    arenas = [pool.acquire(10) for _ in range(2)]
+    reader = memoryview(arenas[1])
+    for arena in arenas:
+        pool.release(arena)
+    assert pool.is_low
+    reader.release()
+    assert not pool.is_low
+    assert {id(pool.acquire(10)) for _ in range(2)} == {id(arena) for arena in arenas}
+
+
 def test_an_arena_begins_on_a_page_so_that_files_are_written_from_it_directly() -> None:
     arena = ArenaPool(10_000).acquire(1)
     address = ctypes.addressof(ctypes.c_char.from_buffer(arena))

@@ -39,7 +39,10 @@ class ArenaPool:
     @property
     def is_low(self) -> bool:
         """Whether those who need arenas will soon make them; one made elsewhere may be released to here."""
-        return len(self._free) < min(_SPARE, self._free_max)
+        spare = min(_SPARE, self._free_max)
+        if len(self._free) < spare:
+            self._look_aside()
+        return len(self._free) < spare
 
     def acquire(self, size_bytes: int) -> mmap.mmap:
         """At least ``size_bytes`` bytes of any content."""

@@ -136,9 +136,9 @@ class OwnCommits:
         except Exception:
             _log.exception("%s could not be cached", share.file.key)
         finally:
-            for run in runs:
-                share.is_cached = self._taker.over(run) and share.is_cached
-        # Whoever drops the object gives its memory back, which nobody may look at then.
+            kept = [self._taker.over(run) for run in runs]
+            share.is_cached = share.is_cached and all(kept)
+        # Whoever drops the object gives its memory back, of which nobody may hold a view then.
         runs.clear()
         on_over(share)
 

@@ -19,6 +19,7 @@ class Mood:
 
     def __init__(self) -> None:
         self.is_down = False
+        self.is_broken = False
         self.custom_metadata: bytes | None = None
         self.answers = threading.Event()
         """While it is not set, the store keeps everybody waiting."""
@@ -31,6 +32,15 @@ class Mood:
             yield
         finally:
             self.is_down = False
+
+    @contextlib.contextmanager
+    def broken(self) -> Iterator[None]:
+        """Its code is wrong: what it raises is no error of a store."""
+        self.is_broken = True
+        try:
+            yield
+        finally:
+            self.is_broken = False
 
     @contextlib.contextmanager
     def stalled(self) -> Iterator[None]:
@@ -51,6 +61,8 @@ class MoodyStorageManager:
     async def _judge(self) -> None:
         if MOOD.is_down:
             raise RemoteStorageError("the store is down")
+        if MOOD.is_broken:
+            raise KeyError("colour")
         if not MOOD.answers.is_set():
             await asyncio.to_thread(MOOD.answers.wait)
 

@@ -61,7 +61,9 @@ def test_a_storage_manager_of_somebody_elses(machine: Machine) -> None:
         "remote.log.storage.manager.impl.prefix": "cold.",
         "cold.colour": "red",
     }
-    with pytest.raises(ConfigError, match=f"{STORAGE}: colour: it must not be red"):
+    with pytest.raises(
+        ConfigError, match=f"{STORAGE} tiered_plugins:open_storage: colour: it must not be red"
+    ):
         storage(machine, **keys)
 
 
@@ -72,6 +74,9 @@ def test_a_storage_manager_of_somebody_elses(machine: Machine) -> None:
         ("tiered_plugins.Absent", "a Python class or function"),
         ("tiered_plugins.NO_MAKER", "is not callable"),
         ("nothing", "a Python class or function"),
+        ("tiered_plugin_that_breaks.open", "cannot be loaded: ZeroDivisionError"),
+        ("tiered_plugins.open_nothing", "made NoneType, which has no method .*close"),
+        ("tiered_plugins.open_badly", "KeyError: 'colour'"),
     ],
 )
 def test_a_class_that_is_none(machine: Machine, name: str, said: str) -> None:

@@ -1,6 +1,6 @@
 """Managers of somebody else's, as ``remote.log.*.manager.class.name`` finds them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
@@ -23,6 +23,18 @@ class Takes:
 
     def __init__(self, configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
         self.configs = dict(configs)
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        """Every method that is asked for."""
+        return lambda *_: None
+
+
+def open_nothing(configs: Mapping[str, str], machine: Machine, meters: Meters) -> None:
+    """Forgets to return what it made."""
+
+
+def open_badly(configs: Mapping[str, str], machine: Machine, meters: Meters) -> ObjectStorageManager:
+    raise KeyError(configs["colour"])
 
 
 NO_MAKER = 5

@@ -68,6 +68,7 @@ class ConsolidationNode:
             machine.clock,
             machine.entropy,
             broker_id,
+            custom_metadata_max_bytes=around.tiered.manager.around.custom_metadata_max_bytes,
         )
         self.engine = BrokerEngine(
             self.leader,
@@ -161,6 +162,7 @@ class ConsolidationNode:
             metadata.on_partition_leadership_changes([name], [])
         else:
             self._led.pop(name, None)
+            self._tiered.meters.forget(name.topic, name.partition)
             metadata.on_partition_leadership_changes([], [name])
 
     def reconfigured(self, partition: DisklessPartition) -> None:
@@ -175,6 +177,7 @@ class ConsolidationNode:
         self._held.pop(name, None)
         partition.remote = None
         was_led = self._led.pop(name, None) is not None
+        self._tiered.meters.forget(name.topic, name.partition)
         metadata = self._tiered.metadata
         has_segments = not metadata.is_ready(name) or metadata.list_remote_log_segments(name)
         if deleted and was_led and has_segments:

@@ -58,7 +58,7 @@ class TieredNode:
         self._partitions = around.partitions
         config, machine, registry = around.configs.broker, around.machine, around.meters.registry
         cluster_id = around.view.cluster_id
-        self.meters = TieredMeters(registry)
+        self.meters = TieredMeters(registry, lambda name: around.view.image.topics.get(name) is not None)
         topic = HostedMetadataTopic(
             machine,
             around.view,
@@ -131,6 +131,10 @@ class TieredNode:
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The metadata has changed: gone topics take their meters along."""
+        if not isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            # Nobody else tells when there may be removals to go on with.
+            self.remover.start()
+            self.remover.look_soon()
         for topic in delta.topics.removed.values():
             if image.topics.get(topic.name) is None:
                 self.meters.remove(topic.name)

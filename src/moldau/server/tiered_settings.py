@@ -1,7 +1,7 @@
 """From ``remote.log.*`` to what the tiered rooms want to be told, and to the managers that it names."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar, cast
 
 from moldau.config.broker import BrokerConfig
@@ -11,10 +11,12 @@ from moldau.runtime.machine import Machine
 from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
 from moldau.server.diskless_settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
 from moldau.server.topic_creation import InternalTopic
+from moldau.tiered.foreign_storage_manager import METHODS as STORAGE_METHODS
+from moldau.tiered.foreign_storage_manager import ForeignStorageManager
 from moldau.tiered.log_manager import RemoteLogManagerSettings
 from moldau.tiered.metadata_manager import MetadataManagerMaker, RemoteLogMetadataManager
 from moldau.tiered.metadata_topic import MetadataTopic
-from moldau.tiered.object_storage_manager import open_object_storage_manager
+from moldau.tiered.object_storage_manager import ObjectStorageManager, open_object_storage_manager
 from moldau.tiered.quota import QuotaSettings
 from moldau.tiered.reader import ReaderSettings
 from moldau.tiered.storage_manager import (
@@ -47,6 +49,7 @@ INDEX_CACHE_FOLDER: Final = "remote-log-index-cache"
 
 _STORAGE_CLASS: Final = "remote.log.storage.manager.class.name"
 _METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
+_METADATA_METHODS: Final = tuple(name for name in vars(RemoteLogMetadataManager) if not name.startswith("_"))
 _TOPIC_BASED: Final = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 
 
@@ -117,12 +120,15 @@ def storage_manager(
             )
         # The same bucket, side by side: the WAL's objects under wal/, segments under tiered/.
         configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
-    try:
-        return make(configs, machine, meters)
-    except (RemoteStorageError, TypeError, ValueError) as error:
-        key = f"{prefix}url" if class_name is None else _STORAGE_CLASS
-        # The built-in one names the key itself.
-        raise ConfigError(key, str(error) if class_name is None else f"{key}: {error}") from error
+    if class_name is None:
+        try:
+            return make(configs, machine, meters)
+        except (RemoteStorageError, TypeError, ValueError) as error:
+            raise ConfigError(f"{prefix}url", str(error)) from error  # it names the key itself
+    made = _made(_STORAGE_CLASS, class_name, make, configs, machine, meters, STORAGE_METHODS)
+    if isinstance(made, ObjectStorageManager):
+        return made
+    return ForeignStorageManager(cast(RemoteStorageManager, made), class_name)
 
 
 def remote_place(config: BrokerConfig) -> RemotePlace:
@@ -154,10 +160,8 @@ def metadata_manager(
         folder = f"{config.log_dirs[0]}/{METADATA_FOLDER}"
         return TopicBasedRemoteLogMetadataManager(machine, topic, folder, settings)
     make = cast(MetadataManagerMaker, _load(_METADATA_CLASS, class_name))
-    try:
-        return make(configs, machine, meters)
-    except (RemoteStorageError, TypeError, ValueError) as error:
-        raise ConfigError(_METADATA_CLASS, f"{_METADATA_CLASS} {class_name}: {error}") from error
+    made = _made(_METADATA_CLASS, class_name, make, configs, machine, meters, _METADATA_METHODS)
+    return cast(RemoteLogMetadataManager, made)
 
 
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
@@ -207,6 +211,35 @@ def _load(key: str, class_name: str) -> object:
         raise ConfigError(
             key, f"{key} {class_name}: {error} (a Python class or function by dotted path is wanted)"
         ) from error
+    except Exception as error:
+        raise ConfigError(key, f"{key} {class_name}: its module cannot be loaded: {_said(error)}") from error
     if not callable(maker):
         raise ConfigError(key, f"{key} {class_name} is not callable")
     return maker
+
+
+def _made(
+    key: str,
+    class_name: str,
+    make: Callable[[Mapping[str, str], Machine, Meters], object],
+    configs: Mapping[str, str],
+    machine: Machine,
+    meters: Meters,
+    methods: Iterable[str],
+) -> object:
+    """What somebody else's maker makes, if it has these methods; else ``ConfigError`` naming the key."""
+    try:
+        made = make(configs, machine, meters)
+    except (RemoteStorageError, TypeError, ValueError) as error:
+        raise ConfigError(key, f"{key} {class_name}: {error}") from error
+    except Exception as error:
+        raise ConfigError(key, f"{key} {class_name}: {_said(error)}") from error
+    absent = [name for name in methods if not callable(getattr(made, name, None))]
+    if absent:
+        what = f"{class_name} made {type(made).__name__}, which has no method {', '.join(absent)}"
+        raise ConfigError(key, f"{key} {what}")
+    return made
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

@@ -5,16 +5,24 @@ from moldau.tiered.segments import RemoteLogSegmentMetadata, RemoteLogSegmentMet
 from moldau.tiered.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.surroundings import Surroundings
 
-__all__ = ["delete_segment"]
+__all__ = ["delete_objects", "delete_segment"]
 
 
 async def delete_segment(around: Surroundings, segment: RemoteLogSegmentMetadata) -> None:
     """May be repeated from the start after any failure. Raises ``RemoteStorageError``."""
-    topic = segment.id.topic
     if segment.state is not RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
         await around.metadata.update_remote_log_segment_metadata(
             _event(around, segment, RemoteLogSegmentState.DELETE_SEGMENT_STARTED)
         )
+    await delete_objects(around, segment)
+    await around.metadata.update_remote_log_segment_metadata(
+        _event(around, segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
+    )
+
+
+async def delete_objects(around: Surroundings, segment: RemoteLogSegmentMetadata) -> None:
+    """The bytes alone. Raises ``RemoteStorageError``."""
+    topic = segment.id.topic
     around.meters.delete_request(topic)
     try:
         await around.storage.delete_log_segment_data(segment)
@@ -22,9 +30,6 @@ async def delete_segment(around: Surroundings, segment: RemoteLogSegmentMetadata
         around.meters.failed_delete(topic)
         raise
     around.on_segment_deleted(segment.id.id)
-    await around.metadata.update_remote_log_segment_metadata(
-        _event(around, segment, RemoteLogSegmentState.DELETE_SEGMENT_FINISHED)
-    )
 
 
 def _event(

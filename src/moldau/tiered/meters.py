@@ -37,13 +37,17 @@ _GAUGES = {
 class TieredMeters:
     """Counters by topic and of all topics; gauges by topic and of all, summed over partitions."""
 
-    def __init__(self, meters: Meters) -> None:
-        """``meters``: any scope of the node's registry."""
+    def __init__(self, meters: Meters, has_topic: Callable[[str], bool] = lambda _: True) -> None:
+        """``meters``: any scope of the node's registry.
+
+        ``has_topic`` is false of a topic that is gone: what is under way must not bring its series back.
+        """
+        self._has_topic = has_topic
         self._topics = meters.scoped("kafka.server", "BrokerTopicMetrics")
         self._manager = meters.scoped("kafka.log.remote", "RemoteLogManager")
         self._pool = meters.scoped("org.apache.kafka.storage.internals.log", "RemoteStorageThreadPool")
         self._gauges: dict[str, dict[int, PartitionGauges]] = {}
-        self._counters: dict[tuple[str, str | None], tuple[Counter, ...]] = {}
+        self._counters: dict[tuple[str, str], tuple[Counter, ...]] = {}
         self.fetch_time_ms = self._manager.histogram(
             "RemoteLogReaderFetchRateAndTimeMs", "From a read's request to its records."
         )
@@ -58,13 +62,13 @@ class TieredMeters:
 
     # -- counters -----------------------------------------------------------------------------
 
-    def _count(self, name: str, topic: str | None, amount: float = 1) -> None:
+    def _count(self, name: str, topic: str, amount: float = 1) -> None:
         pair = self._counters.get((name, topic))
         if pair is None:
             pair = (self._topics.counter(name),)
-            if topic is not None:
+            if self._has_topic(topic):
                 pair += (self._topics.counter(name, topic=topic),)
-            self._counters[name, topic] = pair
+                self._counters[name, topic] = pair
         for counter in pair:
             counter.value += amount
 
@@ -77,8 +81,7 @@ class TieredMeters:
     def failed_copy(self, topic: str) -> None:
         self._count("RemoteCopyErrorsPerSec", topic)
 
-    def delete_request(self, topic: str | None) -> None:
-        """None for a topic that is gone: its series must not come back."""
+    def delete_request(self, topic: str) -> None:
         self._count("RemoteDeleteRequestsPerSec", topic)
 
     def failed_delete(self, topic: str) -> None:
@@ -106,7 +109,9 @@ class TieredMeters:
         self._manager.gauge("RemoteLogManagerExpirationTasksAvgIdlePercent", lambda: expiration.idle_share)
 
     def gauges(self, topic: str, partition: int) -> PartitionGauges:
-        """A partition's, made at the first call."""
+        """A partition's, made at the first call; nobody's when the topic is gone."""
+        if not self._has_topic(topic):
+            return PartitionGauges()
         by_partition = self._gauges.get(topic)
         if by_partition is None:
             by_partition = self._gauges[topic] = {}

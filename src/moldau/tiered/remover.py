@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from moldau.runtime import KafkaError
-from moldau.tiered.deletion import delete_segment
+from moldau.tiered.deletion import delete_objects, delete_segment
 from moldau.tiered.lifecycle import (
     IllegalTransitionError,
     RemoteLogSegmentState,
@@ -136,9 +136,7 @@ class RemotePartitionRemover:
         await metadata.wait_ready(partition)
         segments = metadata.list_remote_log_segments(partition)  # nothing new begins after MARKED
         for segment in segments:
-            self._around.meters.delete_request(None)
-            await self._around.storage.delete_log_segment_data(segment)
-            self._around.on_segment_deleted(segment.id.id)
+            await delete_objects(self._around, segment)
         await self._outwait_late_writes(segments)
         await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
         metadata.on_stop_partitions([partition])
@@ -170,7 +168,7 @@ class RemotePartitionRemover:
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
         for segment in begun:
-            await around.storage.delete_log_segment_data(segment)
+            await delete_objects(around, segment)
 
     # -- a topic that is not tiered any more --------------------------------------------------
 

@@ -14,6 +14,7 @@ from moldau.tiered.segments import RemoteLogSegmentMetadata
 
 __all__ = [
     "Buffer",
+    "CustomMetadataSizeLimitExceededError",
     "IndexType",
     "LogSegmentData",
     "RemotePlace",
@@ -21,6 +22,7 @@ __all__ = [
     "RemoteStorageError",
     "RemoteStorageManager",
     "StorageManagerMaker",
+    "check_custom_metadata",
 ]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -51,6 +53,20 @@ class RemoteResourceNotFoundError(RemoteStorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, transient=False)
+
+
+class CustomMetadataSizeLimitExceededError(RemoteStorageError):
+    """A storage manager gave more than ``remote.log.metadata.custom.metadata.max.bytes``."""
+
+
+def check_custom_metadata(segment: str, custom: bytes | None, max_bytes: int) -> None:
+    """Raise :class:`CustomMetadataSizeLimitExceededError`, which does not get better the next time."""
+    if custom is not None and len(custom) > max_bytes:
+        raise CustomMetadataSizeLimitExceededError(
+            f"{segment}: custom metadata of {len(custom)} bytes exceed"
+            f" remote.log.metadata.custom.metadata.max.bytes={max_bytes}",
+            transient=False,
+        )
 
 
 class IndexType(enum.Enum):

@@ -23,7 +23,7 @@ from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.quota import ByteRateQuota, QuotaSettings
 from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
+from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager, check_custom_metadata
 
 __all__ = ["BrokerEngine", "EngineSettings"]
 
@@ -191,10 +191,14 @@ class BrokerEngine:
             for copy in copying:
                 copy.cancel()
             await asyncio.gather(*copying, return_exceptions=True)
-        return [
+        copies = [
             BuiltCopy(segment.partition, segment.segment_id, task.epochs[segment.segment_id], copy.result())
             for segment, copy in zip(segments, copying, strict=True)
         ]
+        for copied, segment in zip(copies, segments, strict=True):
+            max_bytes = self._leader.custom_metadata_max_bytes
+            check_custom_metadata(str(segment.metadata.id), copied.custom_metadata, max_bytes)
+        return copies
 
     async def _publish(
         self, task: "_Task", segments: Sequence[PlannedSegment], copies: Sequence[BuiltCopy]

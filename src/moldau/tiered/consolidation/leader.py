@@ -22,7 +22,12 @@ from moldau.tiered.consolidation.standing import SegmentKeeper, Standing
 from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata_manager import RemoteMetadataUnknownOutcomeError
 from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
+from moldau.tiered.storage_manager import (
+    CustomMetadataSizeLimitExceededError,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+    check_custom_metadata,
+)
 
 __all__ = ["REFUSALS", "BuiltCopy", "ConsolidationLeader", "Plan", "PlannedWork", "PublishedSegment"]
 
@@ -71,7 +76,8 @@ class PublishedSegment(NamedTuple):
 
     NONE: it is published, now or before, or will be as soon as those before it are (``is_waiting``).
     FENCED_LEADER_EPOCH: it was planned by a leader that is not the one any more. INVALID_UPDATE_VERSION: the
-    plan has lapsed. Its objects are not needed then. After any other error the same may be told again.
+    plan has lapsed, or its custom metadata are too large. Its objects are not needed then. After any other
+    error the same may be told again.
     """
 
     segment_id: UUID
@@ -91,8 +97,11 @@ class ConsolidationLeader:
         clock: Clock,
         entropy: Entropy,
         broker_id: int,
+        *,
+        custom_metadata_max_bytes: int = 128,
     ) -> None:
         """``led``: the partitions that this broker leads now."""
+        self.custom_metadata_max_bytes = custom_metadata_max_bytes
         self._keeper = keeper
         self._wal = wal
         self._led = led
@@ -132,7 +141,12 @@ class ConsolidationLeader:
         except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
             logger.info("%s is not put in order now: %s", partition, error)
             return None
-        self.standings[partition] = standing
+        self._note(led, standing)
+        return standing
+
+    def _note(self, led: LedPartition, standing: Standing) -> Standing:
+        self.standings[led.partition] = standing
+        self._keeper.measure_backlog(led, standing.wal_size_bytes)
         return standing
 
     def _just_seen(self, led: LedPartition) -> Standing | None:
@@ -215,7 +229,7 @@ class ConsolidationLeader:
                 return ()
             if not standing.is_fenced:
                 # What is begun after this, no older leader has seen, and none can take for a rest.
-                standing = self.standings[led.partition] = Standing.of(await self._keeper.fence(led))
+                standing = self._note(led, Standing.of(await self._keeper.fence(led)))
             gathered = await self._gather(led, standing.wal_start, max_bytes)
             return await self._begin(led, lease, standing, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
@@ -324,6 +338,10 @@ class ConsolidationLeader:
             return PublishedSegment(id, ErrorCode.fenced_leader_epoch, message)
         plan = self._plans.of(led.partition)
         found = plan.find(id) if plan is not None and plan.lease.id == lease_id else None
+        try:
+            check_custom_metadata(str(id), copy.custom_metadata, self.custom_metadata_max_bytes)
+        except CustomMetadataSizeLimitExceededError as error:
+            return PublishedSegment(id, ErrorCode.invalid_update_version, str(error))
         if found is not None:
             found.is_copied, found.custom_metadata = True, copy.custom_metadata
             return PublishedSegment(id, is_waiting=True)
@@ -376,4 +394,4 @@ class ConsolidationLeader:
                     raise
         here = await self._keeper.prune(led, metadata, plan.wal_start, position.offset)
         plan.wal_start = here.wal_start_offset
-        self.standings[led.partition] = Standing.of(here)
+        self._note(led, Standing.of(here))

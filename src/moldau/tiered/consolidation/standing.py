@@ -114,6 +114,7 @@ class SegmentKeeper:
             raise RemoteMetadataNotReadyError(f"the metadata of {partition} are being loaded")
         before = {one.id.id for one in self.metadata.list_remote_log_segments(partition)}
         if not before:
+            self._measure(led, (), ())
             return Standing.of(await self._look(led), is_fenced=False)
         here = await self.fence(led)
         for _ in range(_STEPS_MAX):
@@ -131,7 +132,27 @@ class SegmentKeeper:
                 here = await self.fence(led)
             else:
                 break
+        self._measure(led, segments, steps.discard)
         return Standing.of(here, steps.discard)
+
+    def _measure(
+        self,
+        led: LedPartition,
+        segments: Sequence[RemoteLogSegmentMetadata],
+        needless: Sequence[RemoteLogSegmentMetadata],
+    ) -> None:
+        gauges = self._meters.gauges(led.partition.topic, led.partition.partition)
+        finished = (one for one in segments if one.state is _State.COPY_SEGMENT_FINISHED)
+        gauges.metadata_count = len(segments)
+        gauges.size_bytes = sum(one.segment_size_bytes for one in finished)
+        gauges.delete_lag_segments = len(needless)
+        gauges.delete_lag_bytes = sum(one.segment_size_bytes for one in needless)
+
+    def measure_backlog(self, led: LedPartition, wal_size_bytes: int) -> None:
+        """What of the WAL makes whole segments waits to be copied; the rest is as Kafka's active segment."""
+        gauges = self._meters.gauges(led.partition.topic, led.partition.partition)
+        gauges.copy_lag_segments = max(0, wal_size_bytes) // led.rules.segment_bytes
+        gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes
 
     async def _look(self, led: LedPartition) -> PrunedPartition:
         """Where the partition stands, without a trace."""
@@ -194,6 +215,13 @@ class SegmentKeeper:
             except RemoteStorageError as error:
                 self._meters.failed_delete(segment.id.topic)
                 logger.warning("%s cannot be deleted now: %s", segment.id, error)
+                continue
+            gauges = self._meters.gauges(segment.id.topic, segment.id.partition)
+            gauges.metadata_count -= 1
+            gauges.delete_lag_segments -= 1
+            gauges.delete_lag_bytes -= segment.segment_size_bytes
+            if segment.state is _State.COPY_SEGMENT_FINISHED:
+                gauges.size_bytes -= segment.segment_size_bytes
 
     async def discard(self, segment: RemoteLogSegmentMetadata) -> None:
         """Delete a segment, in whatever state it is. Raises ``RemoteStorageError``."""

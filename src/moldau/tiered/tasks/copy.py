@@ -14,16 +14,12 @@ from moldau.tiered.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.storage_manager import RemoteStorageError, check_custom_metadata
 from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
 
-__all__ = ["CopyTask", "CustomMetadataSizeLimitExceededError"]
+__all__ = ["CopyTask"]
 
 logger = logging.getLogger(__name__)
-
-
-class CustomMetadataSizeLimitExceededError(RemoteStorageError):
-    """A storage manager gave more than ``remote.log.metadata.custom.metadata.max.bytes``."""
 
 
 @dataclass(slots=True)
@@ -154,19 +150,13 @@ class CopyTask:
         around.meters.copy_request(attempt.metadata.id.topic)
         custom = await around.storage.copy_log_segment_data(attempt.metadata, data)
         attempt.metadata = replace(attempt.metadata, custom_metadata=custom)
-        if custom is not None and len(custom) > around.custom_metadata_max_bytes:
-            await self._refuse(attempt.metadata, len(custom))
+        try:
+            check_custom_metadata(str(attempt.metadata.id), custom, around.custom_metadata_max_bytes)
+        except RemoteStorageError:
+            self._give_up()
+            await delete_segment(around, attempt.metadata)
+            raise
         attempt.is_stored = True
-
-    async def _refuse(self, metadata: RemoteLogSegmentMetadata, size_bytes: int) -> None:
-        """The storage manager is at fault: nothing will be better the next time."""
-        self._give_up()
-        await delete_segment(self._around, metadata)
-        raise CustomMetadataSizeLimitExceededError(
-            f"{metadata.id}: custom metadata of {size_bytes} bytes exceed"
-            f" remote.log.metadata.custom.metadata.max.bytes={self._around.custom_metadata_max_bytes}",
-            transient=False,
-        )
 
     # -- quota and meters ---------------------------------------------------------------------
 

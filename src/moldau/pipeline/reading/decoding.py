@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.reading.record_walk import find_records
@@ -173,13 +174,12 @@ def _decode_opened(
         *find_records(padded, [len(batch.data) for batch in batches], counts),
     )
     source = pa.py_buffer(padded)
-    owners = np.repeat(np.arange(len(batches)), counts)
-    offsets = (
-        fields.offset_deltas + np.array([batch.header.base_offset for batch in batches], np.int64)[owners]
-    )
-    wanted = _wanted(batches, ranges, owners, offsets)
+    offsets = fields.offset_deltas + np.repeat([batch.header.base_offset for batch in batches], counts)
+    wanted = _wanted(batches, ranges, counts, offsets)
     if wanted is not None:
-        fields, owners, offsets = _selected(fields, wanted), owners[wanted], offsets[wanted]
+        fields, offsets = _selected(fields, wanted), offsets[wanted]
+        owners = np.repeat(np.arange(len(batches)), counts)
+        counts = np.bincount(owners[wanted], minlength=len(batches))
     columns: dict[str, pa.Array] = {"offset": pa.array(offsets)}
     if "key" in names:
         columns["key"] = _gather(source, fields.keys)
@@ -188,22 +188,22 @@ def _decode_opened(
     if "headers" in names:
         columns["headers"] = _headers(source, fields)
     if "partition" in names:
-        columns["partition"] = _of_batches([batch.partition for batch in batches], owners)
+        columns["partition"] = _of_batches([batch.partition for batch in batches], counts)
     if "timestamp" in names:
-        columns["timestamp"] = _timestamps(batches, owners, fields.timestamp_deltas, offsets)
+        columns["timestamp"] = _timestamps(batches, counts, fields.timestamp_deltas, offsets)
     if "timestampType" in names:
-        columns["timestampType"] = _of_batches([batch.header.timestamp_type for batch in batches], owners)
+        columns["timestampType"] = _of_batches([batch.header.timestamp_type for batch in batches], counts)
     if not schema.names:  # a count needs rows without columns
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(offsets), pa.struct([])))
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def _of_batches(values: Sequence[int], owners: Longs) -> pa.Array:
-    return pa.array(np.array(values, np.int32)[owners])
+def _of_batches(values: Sequence[int], counts: Longs) -> pa.Array:
+    return pa.array(np.repeat(np.array(values, np.int32), counts))
 
 
 def _wanted(
-    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], owners: Longs, offsets: Longs
+    batches: Sequence[Opened], ranges: Mapping[int, OffsetRange], counts: Longs, offsets: Longs
 ) -> Indices | None:
     """Which records lie in their range; ``None`` where all do, as in most chunks."""
     limits = [
@@ -214,8 +214,8 @@ def _wanted(
         start, end = limits[0]
         if offsets.size == 0 or (offsets.min() >= start and offsets.max() < end):
             return None
-    starts = np.array([start for start, _ in limits], np.int64)[owners]
-    ends = np.array([end for _, end in limits], np.int64)[owners]
+    starts = np.repeat([start for start, _ in limits], counts)
+    ends = np.repeat([end for _, end in limits], counts)
     inside: Indices = (offsets >= starts) & (offsets < ends)
     return None if inside.all() else inside
 
@@ -283,7 +283,7 @@ def _read_fields(data: Bytes, starts: Longs, ends: Longs) -> _Fields:
     keys, position = _read_spans(data, position, ends)
     values, position = _read_spans(data, position, ends)
     counts, position = read_varints(data, position, 32)
-    if np.any(counts < 0) or np.any(counts * 2 > ends - position):
+    if counts.min(initial=0) < 0 or np.any(counts * 2 > ends - position):
         raise InvalidRecordError("a record says more headers than it has bytes for")
     names, contents, position = _read_headers(data, position, ends, counts)
     if np.any(position != ends):
@@ -308,9 +308,9 @@ def _selected(fields: _Fields, wanted: Indices) -> _Fields:
 def _read_spans(data: Bytes, positions: Longs, ends: Longs) -> tuple[Spans, Longs]:
     sizes, starts = read_varints(data, np.minimum(positions, ends), 32)
     nulls: Indices = sizes == -1
-    if np.any(sizes < -1):
+    if sizes.min(initial=0) < -1:
         raise InvalidRecordError("a negative length inside a record")
-    behind = starts + np.where(nulls, 0, sizes)
+    behind = starts + np.maximum(sizes, 0)
     if np.any(behind > ends):
         raise InvalidRecordError("a field runs over the end of its record")
     return Spans(starts, behind, nulls), behind
@@ -319,8 +319,10 @@ def _read_spans(data: Bytes, positions: Longs, ends: Longs) -> tuple[Spans, Long
 def _read_headers(data: Bytes, positions: Longs, ends: Longs, counts: Longs) -> tuple[Spans, Spans, Longs]:
     """Names and values of all headers, record by record, and where each record's headers end."""
     total = int(counts.sum())
-    slots = np.cumsum(counts) - counts
     names, values = _empty_spans(total), _empty_spans(total)
+    if not total:
+        return names, values, positions
+    slots = np.cumsum(counts) - counts
     position = positions.copy()
     for record in np.flatnonzero(counts > VECTOR_HEADERS_MAX):
         position[record] = _read_many_headers(
@@ -378,14 +380,16 @@ def _gather(source: Any, spans: Spans) -> pa.Array:
     second one is the copy.
     """
     count = len(spans.starts)
+    if spans.nulls.all():
+        return pa.nulls(count, pa.binary())
     bounds = np.zeros(2 * count + 1, np.int32)
     bounds[0 : 2 * count : 2] = spans.starts
     bounds[1 : 2 * count : 2] = spans.ends
-    if count:
-        bounds[2 * count] = bounds[2 * count - 1]
+    bounds[2 * count] = bounds[2 * count - 1]
     ranges = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), source])
     every_second = np.arange(0, 2 * count, 2, dtype=np.int32)
-    return ranges.take(pa.array(every_second, mask=spans.nulls if spans.nulls.any() else None))
+    taken = pa.array(every_second, mask=spans.nulls if spans.nulls.any() else None)
+    return pc.take(ranges, taken, boundscheck=False)
 
 
 def _headers(source: Any, fields: _Fields) -> pa.Array:
@@ -408,19 +412,16 @@ def _text(names: pa.Array) -> pa.Array:
         return pa.array([name.decode("utf-8", "replace") for name in names.to_pylist()], pa.string())
 
 
-def _timestamps(batches: Sequence[Opened], owners: Longs, deltas: Longs, offsets: Longs) -> pa.Array:
+def _timestamps(batches: Sequence[Opened], counts: Longs, deltas: Longs, offsets: Longs) -> pa.Array:
     headers = [batch.header for batch in batches]
     appended = [header.timestamp_type is TimestampType.LOG_APPEND_TIME for header in headers]
-    base = np.array(
-        [
-            header.max_timestamp if by_broker else header.base_timestamp
-            for header, by_broker in zip(headers, appended, strict=True)
-        ],
-        np.int64,
-    )
+    base = [
+        header.max_timestamp if by_broker else header.base_timestamp
+        for header, by_broker in zip(headers, appended, strict=True)
+    ]
     if any(appended):
-        deltas = np.where(np.array(appended)[owners], 0, deltas)
-    milliseconds = base[owners] + deltas
+        deltas = np.where(np.repeat(appended, counts), 0, deltas)
+    milliseconds = np.repeat(base, counts) + deltas
     if milliseconds.size and max(int(milliseconds.max()), -int(milliseconds.min())) > TIMESTAMP_MS_MAX:
         first = int(np.argmax(np.abs(milliseconds) > TIMESTAMP_MS_MAX))
         raise InvalidRecordError(

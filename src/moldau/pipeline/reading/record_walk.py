@@ -46,7 +46,7 @@ def find_records(data: memoryview, sizes: Sequence[int], counts: Longs) -> tuple
         off = int(behind[wrong[0]] - ends[wrong[0]])
         raise InvalidRecordError(f"the records end {off:+d} bytes off their batch's end")
     lengths, starts = read_varints(np.frombuffer(data, np.uint8), positions, 32)
-    if np.any(lengths < RECORD_SIZE_MIN):
+    if lengths.min(initial=RECORD_SIZE_MIN) < RECORD_SIZE_MIN:
         raise InvalidRecordError("a record is shorter than its own fields")
     return starts, starts + lengths
 

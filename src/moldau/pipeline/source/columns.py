@@ -40,21 +40,21 @@ class Columns:
         bounded = timestamp_us != Span()
         if bounded:
             wanted.add("timestamp")
+        topics = pa.array([], pa.string())
         for found in decode_found(_going_on(source, unit), unit, wanted):
             rows = _within(found, timestamp_us) if bounded else found
-            shaped = self._shape(rows, source.topic)
+            if len(topics) < rows.num_rows:
+                topics = pa.repeat(pa.scalar(source.topic), rows.num_rows)
+            shaped = self._shape(rows, topics)
             count = max(1, shaped.num_rows * ROWS_BYTES // max(1, shaped.nbytes))
             for start in range(0, shaped.num_rows, count):
                 yield shaped.slice(start, count)
 
-    def _shape(self, rows: Any, topic: str) -> Any:
-        """The query's columns, in its order."""
+    def _shape(self, rows: Any, topics: Any) -> Any:
+        """The query's columns, in its order; ``topics`` has the topic's name as often at least."""
         columns = []
         for field in self._schema:
-            if field.name == TOPIC:
-                column = pa.repeat(pa.scalar(topic), rows.num_rows)
-            else:
-                column = rows.column(field.name)
+            column = topics.slice(0, rows.num_rows) if field.name == TOPIC else rows.column(field.name)
             columns.append(column if column.type == field.type else column.cast(field.type))
         if not columns:  # a count needs no column
             return rows

@@ -3,7 +3,8 @@
 import asyncio
 import pathlib
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
 
 import pytest
 from cluster_fakes import SmallConfigPolicy
@@ -36,6 +37,7 @@ from moldau.runtime import (
     SeededEntropy,
     SystemClock,
 )
+from moldau.simulation.world import World
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -130,6 +132,12 @@ class Records:
         pass
 
 
+def run(test: Coroutine[Any, Any, None]) -> None:
+    """In virtual time: however long this machine stalls, everybody has the time that they were given."""
+    with World(1) as world:
+        world.run(test)
+
+
 def _format(folder: pathlib.Path) -> None:
     request = FormatRequest(
         cluster_id=CLUSTER_ID, node_id=1, log_dirs=[str(folder)], metadata_dir=str(folder)
@@ -164,7 +172,7 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
         assert second.faults == []
         await second.kill()
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_a_killed_node_comes_back_at_once(tmp_path: pathlib.Path) -> None:
@@ -184,7 +192,7 @@ def test_a_killed_node_comes_back_at_once(tmp_path: pathlib.Path) -> None:
         assert topic.partitions[0].leader == 1
         await second.kill()
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_broker_epochs_are_offsets_of_the_real_log(tmp_path: pathlib.Path) -> None:
@@ -200,7 +208,7 @@ def test_broker_epochs_are_offsets_of_the_real_log(tmp_path: pathlib.Path) -> No
         assert node.publisher.image.brokers[1].epoch == node.lifecycle.broker_epoch
         await node.kill()
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
@@ -217,7 +225,7 @@ def test_a_forgotten_broker_registers_again(tmp_path: pathlib.Path) -> None:
         assert node.lifecycle.broker_epoch > epoch
         await node.kill()
 
-    asyncio.run(test())
+    run(test())
 
 
 def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> None:
@@ -240,4 +248,4 @@ def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> No
         await impostor.stop()
         await node.kill()
 
-    asyncio.run(test())
+    run(test())

@@ -22,6 +22,7 @@ from moldau.coordinators.shard import CommittedRecord
 from moldau.records.batch import parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.simulation.world import World
 
 
 class CounterShard:
@@ -79,6 +80,12 @@ def new_runtime(**options: Any) -> Runtime:
     return CoordinatorRuntime("t", FixedClock(), lambda partition: CounterShard(), CounterCodec(), **options)
 
 
+def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
+    """However long this machine stalls, nothing times out before it must."""
+    with World(1) as world:
+        world.run(story)
+
+
 def run(test: Callable[[Runtime, MemoryLog], Coroutine[Any, Any, None]], **options: Any) -> None:
     async def main() -> None:
         runtime, log = new_runtime(**options), MemoryLog()
@@ -87,7 +94,7 @@ def run(test: Callable[[Runtime, MemoryLog], Coroutine[Any, Any, None]], **optio
         await test(runtime, log)
         await runtime.close()
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
 async def code_of(future: "asyncio.Future[Any]") -> ErrorCode:
@@ -219,7 +226,7 @@ def test_loading_replays_all_batches_skips_unknown_records_and_applies_markers()
         assert await second.read(0, lambda shard, now_ms: shard.markers) == [(5, True)]
         await second.close()
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
 def test_a_newer_epoch_starts_over_from_the_log() -> None:
@@ -282,7 +289,7 @@ def test_a_write_that_is_not_atomic_is_split_and_an_atomic_one_is_not() -> None:
         assert await runtime.read(0, total) == 50
         await runtime.close()
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
 def test_a_producers_records_get_a_batch_of_their_own() -> None:
@@ -342,7 +349,7 @@ def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> N
         await runtime.close()
         assert store.closed == 2
 
-    asyncio.run(main())
+    in_virtual_time(main())
 
 
 def test_a_read_that_crashes_is_an_error_and_no_more() -> None:
@@ -375,4 +382,4 @@ def test_a_load_that_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
         assert await runtime.read(0, total) == 3
         await runtime.close()
 
-    asyncio.run(main())
+    in_virtual_time(main())

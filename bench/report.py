@@ -25,10 +25,16 @@ class Report:
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, table: str, row: dict[str, Any], samples: Sequence[Sample] = ()) -> None:
-        """A row for people, and the runs behind it for the JSON file."""
+    def add(
+        self,
+        table: str,
+        row: dict[str, Any],
+        samples: Sequence[Sample] = (),
+        slices: Sequence[dict[str, float]] = (),
+    ) -> None:
+        """A row for people, and the runs, or the slices of one, behind it for the JSON file."""
         self.tables.setdefault(table, []).append(row)
-        runs = [asdict(sample) for sample in samples]
+        runs = [*(asdict(sample) for sample in samples), *slices]
         self.samples.append({"table": table, "row": row, "runs": runs})
 
     def markdown(self) -> str:

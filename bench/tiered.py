@@ -7,25 +7,46 @@ latency, and at files, which share the disk with the log.
 import argparse
 import pathlib
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from bench.brokers import Broker, Moldau
-from bench.measure import Sample, measure, median_sample
+from bench.measure import measure, median_sample
 from bench.plan import FULL, LATENCY_LINGER_MS, QUICK, Plan
+from bench.rdkafka import BatchProducer
 from bench.report import Report, environment, rounded
+from bench.tiered_slices import (
+    Slice,
+    Steered,
+    in_turns,
+    median_of,
+    produce_for,
+    ratios,
+    steered,
+)
 
 SEGMENT_BYTES: Final = 16 << 20
 RECORD_SIZE: Final = 10_240
 QUOTA_BYTES_PER_S: Final = 340_000_000
 """Of catching up, where it is bounded: somewhat above the goal."""
-REPEATS_MIN: Final = 5
+ROUNDS_MIN: Final = 6
+WARM_UP_S: Final = 2.0
+SETTLE_S: Final = 1.0
+"""Before a slice: what the one before has left to copy and to remove is done, and a reader is under way."""
+SEGMENT_RECORDS: Final = SEGMENT_BYTES // RECORD_SIZE
+PAST_RECORDS: Final = 5 * SEGMENT_RECORDS // 2
+"""Of a partition at least: two segments of it are remote."""
+NOBODY: Final = "nobody reads"
+OTHER: Final = "another node is read from"
+SAME: Final = "this node is read from"
 PARTITION_COUNTS: Final = (1, 12)
+PARTS: Final = ("produce", "catch-up", "bounded")
 TIMEOUT_S: Final = 120.0
 SETTINGS: Final = (
     "remote.log.manager.task.interval.ms=200",
@@ -45,6 +66,21 @@ WRITTEN: Final = {
 }
 """Stores to copy to; the first takes everything and keeps nothing."""
 READ: Final = {"memory": ("rsm.config.url=memory://",), "files": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which parts, stores and counts of partitions; by default all."""
+
+    parts: Sequence[str] = PARTS
+    stores: Sequence[str] = ()
+    partitions: Sequence[int] = PARTITION_COUNTS
+
+    def has(self, part: str, store: str) -> bool:
+        return part in self.parts and (not self.stores or store in self.stores)
+
+
+EVERYTHING: Final = Wanted()
 
 
 class TieredMoldau(Moldau):
@@ -74,20 +110,23 @@ def topic(broker: Broker, name: str, partitions: int, *, tiered: bool) -> Iterat
         admin.delete_topics([name])[name].result(TIMEOUT_S)
 
 
-def bench_tiered(report: Report, folder: pathlib.Path, plan: Plan) -> None:
-    """Both parts, on nodes of their own."""
+def bench_tiered(report: Report, folder: pathlib.Path, plan: Plan, wanted: Wanted = EVERYTHING) -> None:
+    """All parts, on nodes of their own."""
     for store, settings in WRITTEN.items():
-        with node(folder / f"tiered-to-{store}", settings) as broker:
-            for partitions in PARTITION_COUNTS:
-                produce_latency(report, broker, plan, store, partitions)
+        if wanted.has("produce", store):
+            with node(folder / f"tiered-to-{store}", settings) as broker:
+                for partitions in wanted.partitions:
+                    produce_latency(report, broker, plan, store, partitions)
+    quota = f"remote.log.manager.fetch.max.bytes.per.second={QUOTA_BYTES_PER_S}"
     for store, settings in READ.items():
-        with node(folder / f"tiered-from-{store}", settings) as broker:
-            for partitions in PARTITION_COUNTS:
-                catch_up(report, broker, plan, store, partitions)
-        quota = f"remote.log.manager.fetch.max.bytes.per.second={QUOTA_BYTES_PER_S}"
-        with node(folder / f"tiered-bounded-from-{store}", (*settings, quota)) as broker:
-            for partitions in PARTITION_COUNTS:
-                catch_up_within_quota(report, broker, plan, store, partitions)
+        if wanted.has("catch-up", store):
+            with nodes(folder / f"tiered-from-{store}", settings) as pair:
+                for partitions in wanted.partitions:
+                    catch_up(report, pair, plan, store, partitions)
+        if wanted.has("bounded", store):
+            with nodes(folder / f"tiered-bounded-from-{store}", (*settings, quota)) as pair:
+                for partitions in wanted.partitions:
+                    catch_up_within_quota(report, pair, plan, store, partitions)
 
 
 @contextmanager
@@ -100,74 +139,87 @@ def node(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[Broker]:
         broker.stop()
 
 
-def latency(broker: Broker, name: str, partitions: int, seconds: float, rate: int) -> Sample:
-    """A producer at a steady rate and a consumer at the end."""
-    return measure(
-        broker,
-        "latency",
-        topic=name,
-        partitions=partitions,
-        record_size=RECORD_SIZE,
-        rate=rate,
-        seconds=seconds,
-        linger_ms=LATENCY_LINGER_MS,
-    )
+@contextmanager
+def nodes(folder: pathlib.Path, settings: Sequence[str]) -> Iterator[tuple[Broker, Broker]]:
+    """Two that know nothing of each other: what one serves is no work of the other."""
+    with node(folder / "one", settings) as one, node(folder / "other", settings) as other:
+        yield one, other
 
 
 def produce_latency(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
     """Several segments a second in all are closed, copied and removed meanwhile, or just closed."""
     rate, seconds = 2 * plan.latency_rate, 2 * plan.latency_s
-    samples: dict[bool, list[Sample]] = {False: [], True: []}
-    # In turns, so that the machine's moods meet both.
-    for repeat in range(max(REPEATS_MIN, plan.repeats)):
-        # Each comes first as often as the other.
-        for tiered, found in list(samples.items())[:: 1 if repeat % 2 else -1]:
-            name = f"latency-{partitions}-{tiered}-{repeat}"
-            with topic(broker, name, partitions, tiered=tiered):
-                found.append(latency(broker, name, partitions, seconds, rate))
-    off, on = (by_p99(found).detail["ack_p99_ms"] for found in samples.values())
-    for tiered, found in samples.items():
-        sample = by_p99(found)
+    slices: dict[bool, list[Slice]] = {False: [], True: []}
+    with (
+        topic(broker, f"plain-{partitions}", partitions, tiered=False) as off,
+        topic(broker, f"tiered-{partitions}", partitions, tiered=True) as on,
+    ):
+        names = {False: off, True: on}
+        for name in names.values():
+            begin_apart(broker, name, partitions)
+        with steady(broker, partitions, rate) as producer:
+            for name in names.values():
+                produce_for(producer, broker, name, WARM_UP_S)
+            for order in in_turns(tuple(names), rounds_of(plan)):
+                for tiered in order:
+                    time.sleep(SETTLE_S)
+                    slices[tiered].append(produce_for(producer, broker, names[tiered], seconds))
+    for tiered, found in slices.items():
         row = {
             "store": store,
             "tiering": "on" if tiered else "off",
             "partitions": partitions,
-            "records/s": round(sample.records_per_s),
-            "ack p50 ms": round(sample.detail["ack_p50_ms"], 2),
-            "ack p99 ms": round(sample.detail["ack_p99_ms"], 2),
-            "p99 on/off": round(on / off, 2) if tiered else "",
+            "records/s": round(median_of(found, "records_per_s")),
+            "ack p50 ms": round(median_of(found, "ack_p50_ms"), 2),
+            "ack p99 ms": round(median_of(found, "ack_p99_ms"), 2),
+            "p99 on/off": str(ratios(found, slices[False])) if tiered else "",
             "goal": "1.2" if tiered and store == "none" else "",
-            "broker CPU %": round(sample.broker_share * 100),
+            "broker CPU %": round(median_of(found, "broker_share") * 100),
+            "others' CPU %": round(median_of(found, "others_share") * 100),
         }
-        report.add(PRODUCE, row, found)
+        report.add(PRODUCE, row, slices=found)
 
 
-def by_p99(samples: Sequence[Sample]) -> Sample:
-    """The middle one."""
-    return sorted(samples, key=lambda sample: sample.detail["ack_p99_ms"])[len(samples) // 2]
+def begin_apart(broker: Broker, name: str, partitions: int) -> None:
+    """Close a segment of each partition, for what happens but once is not measured; and fill the next ones so
+    far that they do not all close at the same moment."""
+    producer = BatchProducer(broker.bootstrap, name, RECORD_SIZE, 2 * SEGMENT_RECORDS, {})
+    for partition in range(partitions):
+        producer.produce(partition, SEGMENT_RECORDS + 1 + SEGMENT_RECORDS * partition // partitions)
+    producer.flush(TIMEOUT_S)
+    producer.close()
+
+
+def steady(broker: Broker, partitions: int, rate: int) -> AbstractContextManager[Steered]:
+    """The producer whose acknowledgements are timed."""
+    return steered(
+        "steady",
+        bootstrap=broker.bootstrap,
+        partitions=partitions,
+        record_size=RECORD_SIZE,
+        rate=rate,
+        linger_ms=LATENCY_LINGER_MS,
+    )
 
 
 @contextmanager
-def past_and_present(broker: Broker, plan: Plan, partitions: int) -> Iterator[tuple[str, str]]:
-    """A topic that is remote but for its last segments, and one to produce to."""
-    records = plan.bytes_by_record_size[RECORD_SIZE] // RECORD_SIZE
-    with (
-        topic(broker, f"past-{partitions}", partitions, tiered=True) as past,
-        topic(broker, f"present-{partitions}", partitions, tiered=True) as present,
-    ):
-        measure(
-            broker, "produce", topic=past, partitions=partitions, record_size=RECORD_SIZE, records=records
-        )
-        until_remote(broker, past)
-        yield past, present
+def past(broker: Broker, plan: Plan, partitions: int) -> Iterator[str]:
+    """A topic that is remote but for its last segments."""
+    records = max(plan.bytes_by_record_size[RECORD_SIZE] // RECORD_SIZE, partitions * PAST_RECORDS)
+    with topic(broker, f"past-{partitions}", partitions, tiered=True) as name:
+        load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
+        measure(broker, "produce", records=records, **load)
+        until_remote(broker, name)
+        yield name
 
 
-def catch_up(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
+def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int) -> None:
     """Read what is remote, alone and beside a producer, as fast as it goes."""
-    load = {"partitions": partitions, "record_size": RECORD_SIZE}
-    with past_and_present(broker, plan, partitions) as (past, present):
-        alone = [measure(broker, "consume", topic=past, **load) for _ in range(max(3, plan.repeats))]
-        quiet, busy, beside = in_turns(broker, past, present, partitions, plan, load)
+    broker = pair[0]
+    with past(broker, plan, partitions) as name, past(pair[1], plan, partitions):
+        load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
+        alone = [measure(broker, "consume", **load) for _ in range(max(3, plan.repeats))]
+        slices = beside_a_producer(pair, partitions, plan, name)
     sample = median_sample(alone)
     row = {
         "store": store,
@@ -175,73 +227,80 @@ def catch_up(report: Report, broker: Broker, plan: Plan, store: str, partitions:
         "MB/s": rounded(sample.mb_per_s),
         "goal": "300",
         "MB per broker CPU-s": rounded(sample.mb_per_cpu_s),
-        **beside_a_producer(quiet, busy, beside),
-        "its goal": "1.5",
+        **columns(slices),
     }
-    report.add(CATCH_UP, row, [*alone, *beside, *quiet, *busy])
+    report.add(CATCH_UP, row, alone, slices=list(chain(*slices.values())))
 
 
-def catch_up_within_quota(report: Report, broker: Broker, plan: Plan, store: str, partitions: int) -> None:
+def catch_up_within_quota(
+    report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str, partitions: int
+) -> None:
     """As an operator would have it, who knows how much his producers can bear."""
-    load = {"partitions": partitions, "record_size": RECORD_SIZE}
-    with past_and_present(broker, plan, partitions) as (past, present):
-        quiet, busy, beside = in_turns(broker, past, present, partitions, plan, load)
-    row = {
-        "store": store,
-        "partitions": partitions,
-        **beside_a_producer(quiet, busy, beside),
-        "goal": "300 MB/s, 1.5",
+    with past(pair[0], plan, partitions) as name, past(pair[1], plan, partitions):
+        slices = beside_a_producer(pair, partitions, plan, name)
+    row = {"store": store, "partitions": partitions, **columns(slices), "goal": "300 MB/s, 1.5"}
+    report.add(BOUNDED, row, slices=list(chain(*slices.values())))
+
+
+def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
+    """What was read, and the producer's p99 with nobody who reads, with a reader of either node."""
+    quiet, elsewhere, here = (slices[kind] for kind in (NOBODY, OTHER, SAME))
+    return {
+        "MB/s beside a producer": rounded(median_of(here, "mb_per_s")),
+        "ack p99 ms, nobody reads": round(median_of(quiet, "ack_p99_ms"), 2),
+        "another node read": round(median_of(elsewhere, "ack_p99_ms"), 2),
+        "this node read": round(median_of(here, "ack_p99_ms"), 2),
+        "another's to nobody": str(ratios(elsewhere, quiet)),
+        "this to nobody": str(ratios(here, quiet)),
+        "this to another's": str(ratios(here, elsewhere)),
+        "broker CPU %": round(median_of(here, "broker_share") * 100),
+        "others' CPU %": round(median_of([*quiet, *elsewhere, *here], "others_share") * 100),
     }
-    report.add(BOUNDED, row, [*beside, *quiet, *busy])
 
 
 def beside_a_producer(
-    quiet: Sequence[Sample], busy: Sequence[Sample], beside: Sequence[Sample]
-) -> dict[str, Any]:
-    """Columns of a row: what was read, and the producer's p99 without and with it, of the middle runs."""
-    before, meanwhile = (by_p99(found).detail["ack_p99_ms"] for found in (quiet, busy))
-    return {
-        "MB/s beside a producer": rounded(median_sample(list(beside)).mb_per_s),
-        "ack p99 ms, nobody reads": round(before, 2),
-        "ack p99 ms meanwhile": round(meanwhile, 2),
-        "ratio": round(meanwhile / before, 2),
-    }
+    pair: tuple[Broker, Broker], partitions: int, plan: Plan, name: str
+) -> dict[str, list[Slice]]:
+    """A steady producer to the first node: nobody reads, somebody reads from the second, from the first.
+
+    The second is the control: the machine has the same work then, and the producer's node has none of it.
+    """
+    slices: dict[str, list[Slice]] = {NOBODY: [], OTHER: [], SAME: []}
+    past_topic = {"topic": name, "partitions": partitions}
+    with (
+        topic(pair[0], f"present-{partitions}", partitions, tiered=True) as present,
+        steady(pair[0], partitions, plan.latency_rate) as producer,
+        steered("catch_up", bootstrap=pair[0].bootstrap, **past_topic) as here,
+        steered("catch_up", bootstrap=pair[1].bootstrap, **past_topic) as elsewhere,
+    ):
+        readers = {NOBODY: None, OTHER: elsewhere, SAME: here}
+        begin_apart(pair[0], present, partitions)
+        produce_for(producer, pair[0], present, WARM_UP_S)
+        for order in in_turns(tuple(slices), rounds_of(plan)):
+            for kind in order:
+                with reading(readers[kind]) as found:
+                    time.sleep(SETTLE_S)
+                    found |= produce_for(producer, pair[0], present, 2 * plan.latency_s)
+                slices[kind].append(found)
+    return slices
 
 
-def in_turns(
-    broker: Broker, past: str, present: str, partitions: int, plan: Plan, load: dict[str, Any]
-) -> tuple[list[Sample], list[Sample], list[Sample]]:
-    """A steady producer: with nobody who reads, and with somebody, again and again; what was read."""
-    quiet: list[Sample] = []
-    busy: list[Sample] = []
-    beside: list[Sample] = []
-    for _ in range(max(3, plan.repeats)):
-        quiet.append(latency(broker, present, partitions, 2 * plan.latency_s, plan.latency_rate))
-        meanwhile, found = both(broker, past, present, partitions, plan, load)
-        busy.append(meanwhile)
-        beside += found
-    return quiet, busy, beside
+@contextmanager
+def reading(reader: Steered | None) -> Iterator[Slice]:
+    """Somebody reads meanwhile; what he got is added at the end."""
+    found: Slice = {}
+    if reader is not None:
+        reader.tell()
+    yield found
+    if reader is not None:
+        reader.tell()
+        read = reader.answer()
+        found |= {"mb_per_s": read["mb_per_s"], "reader_share": read["client_share"]}
 
 
-def both(
-    broker: Broker, past: str, present: str, partitions: int, plan: Plan, load: dict[str, Any]
-) -> tuple[Sample, list[Sample]]:
-    """A steady producer, and somebody who reads the past again and again until it has ended."""
-    beside: list[Sample] = []
-    over = threading.Event()
-
-    def read() -> None:
-        while not over.is_set():
-            beside.append(measure(broker, "consume", topic=past, **load))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        busy = latency(broker, present, partitions, 2 * plan.latency_s, plan.latency_rate)
-    finally:
-        over.set()
-        reader.join()
-    return busy, beside
+def rounds_of(plan: Plan) -> int:
+    """Enough for a median and its quartiles."""
+    return max(ROUNDS_MIN, plan.repeats)
 
 
 def until_remote(broker: Broker, name: str) -> None:
@@ -258,11 +317,15 @@ def until_remote(broker: Broker, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tiered", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short run")
+    parser.add_argument("--part", choices=PARTS, nargs="*", default=PARTS)
+    parser.add_argument("--store", choices=sorted({*WRITTEN, *READ}), nargs="*", default=())
+    parser.add_argument("--partitions", type=int, nargs="*", default=PARTITION_COUNTS)
     parser.add_argument("--data", type=pathlib.Path, help="where the broker keeps its data meanwhile")
     options = parser.parse_args()
+    wanted = Wanted(options.part, options.store, options.partitions)
     with tempfile.TemporaryDirectory(prefix="moldau-bench-", dir=options.data) as folder:
         report = Report("tiered", environment({}))
-        bench_tiered(report, pathlib.Path(folder), QUICK if options.quick else FULL)
+        bench_tiered(report, pathlib.Path(folder), QUICK if options.quick else FULL, wanted)
     report.print()
     report.write()
 

@@ -48,7 +48,7 @@ def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
 
     starts = None
     if job.start is not None:
-        starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=30.0)
+        starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=60.0)
     source = Source(job.bootstrap, job.topic, look().topic_id)
     export_iceberg(Request(source, look_late, run_here, 1000, job.values, starts), open_catalog(job.folder))
 

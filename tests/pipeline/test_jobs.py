@@ -35,12 +35,12 @@ class Pool:
 
 
 def run(jobs: list[Job], rounds: int, **more: Any) -> tuple[JobRunner, list[Round]]:
-    """Run until so many rounds were told."""
+    """Run until so many rounds were told, and some of each job."""
     told: list[Round] = []
 
     def tell(done: Round) -> None:
         told.append(done)
-        if len(told) == rounds:
+        if len(told) >= rounds and len({each.job for each in told}) == len(jobs):
             runner.stop()
 
     runner = JobRunner(jobs, Pool(), SystemClock(), tell, **more)

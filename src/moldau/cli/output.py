@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,14 +25,22 @@ def print_json_line(value: Mapping[str, Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: drawn on a terminal, plain columns anywhere else. Columns of numbers are flush right."""
+    """A table: drawn on a terminal that is wide enough, plain columns anywhere else.
+
+    Columns of numbers are flush right.
+    """
     body = [list(row) for row in rows]
     flush_right = [_is_numbers([row[index] for row in body]) for index in range(len(columns))]
     cells = [["-" if cell is None else str(cell) for cell in row] for row in body]
-    if sys.stdout.isatty():
+    plain = plain_table(columns, cells, flush_right)
+    if sys.stdout is None:
+        return  # somebody closed it before we began
+    # Squeezed into a narrow terminal a drawn table is words cut to pieces, and at last nothing at all.
+    drawn_width = max(map(len, plain)) + len(columns) + 1  # a drawn gap is one wider, and there are edges
+    if sys.stdout.isatty() and drawn_width <= shutil.get_terminal_size().columns:
         _draw(columns, cells, flush_right)
     else:
-        print("\n".join(plain_table(columns, cells, flush_right)))
+        print("\n".join(plain))
 
 
 def _is_numbers(column: Sequence[object]) -> bool:

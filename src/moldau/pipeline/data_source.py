@@ -26,8 +26,8 @@ from moldau.pipeline.source.units import UnitPartition, ask, plan
 
 FORMAT: Final = "moldau"
 COLUMNS: Final = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset LONG,"
-    " timestamp TIMESTAMP, timestampType INT"
+    "key BINARY, value BINARY, topic STRING NOT NULL, partition INT NOT NULL, offset LONG NOT NULL,"
+    " timestamp TIMESTAMP NOT NULL, timestampType INT NOT NULL"
 )
 HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 

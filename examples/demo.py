@@ -82,7 +82,7 @@ def produce(node: Node) -> set[int]:
             while not acknowledged:
                 producer.poll(0.01)
             crash(node)
-    left = producer.flush(60)
+    left = producer.flush(120)
     console.print(f"produced {ORDER_COUNT:,} orders, {len(acknowledged):,} acknowledged, {left} undelivered")
     return acknowledged
 
@@ -103,7 +103,7 @@ def consume(node: Node, expected: int) -> list[int]:
         TOPIC, bootstrap_servers=node.bootstrap, group_id="demo", auto_offset_reset="earliest"
     )
     numbers: list[int] = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(numbers) < expected and time.monotonic() < deadline:
         for messages in consumer.poll(timeout_ms=1000, max_records=5000).values():
             numbers += [json.loads(message.value)["order"] for message in messages]

@@ -1,7 +1,9 @@
 """The demo's node: a ``moldau dev`` process that can be killed, and what its object store holds and costs."""
 
+import contextlib
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -31,7 +33,7 @@ class Node:
         self.bootstrap = ""
         self.requests: Counter[str] = Counter()
         """To the object store, by kind, in all of the node's lives."""
-        self._port = 0
+        self._port = free_port()
         self._metrics_port = 0
         self._process: subprocess.Popen[str] | None = None
 
@@ -49,7 +51,6 @@ class Node:
         for line in self._process.stdout:
             if line.startswith("ready "):
                 self.bootstrap = line.split()[1]
-                self._port = int(self.bootstrap.rpartition(":")[2])
                 took_ms = (time.monotonic() - began) * 1000
                 console.print(
                     f"[green]node {self._process.pid} ready[/] at {self.bootstrap} after {took_ms:.0f} ms"
@@ -74,7 +75,7 @@ class Node:
             return
         self._count_requests()
         self._process.terminate()
-        code = self._process.wait(timeout=20)
+        code = self._process.wait(timeout=60)
         console.print(f"node {self._process.pid} stopped, exit code {code}")
 
     def _count_requests(self) -> None:
@@ -93,11 +94,12 @@ class Node:
 
 
 def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that stays free while the node is away: of those that the system gives to nobody by itself."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass(frozen=True, slots=True)

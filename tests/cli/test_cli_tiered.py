@@ -170,7 +170,7 @@ def test_kafka_reads_all_of_it(run, node, orders, tmp_path):
             [*command, ",".join(map(str, files)), *options],
             capture_output=True,
             text=True,
-            timeout=200,
+            timeout=250,
             check=False,
         )
         assert (done.returncode, done.stderr) == (0, "")

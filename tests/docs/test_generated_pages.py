@@ -13,6 +13,6 @@ def test_no_generated_page_is_stale() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert run.returncode == 0, run.stdout + run.stderr

@@ -36,7 +36,7 @@ def dumped(log: bytes, folder: Path) -> str:
     path.write_bytes(log)
     command = [java, "-Xmx128m", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments"]
     options = ["--files", str(path), "--print-data-log", "--deep-iteration"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=250, check=False)
     assert "Exception" not in done.stdout + done.stderr, done.stderr
     assert "isvalid: false" not in done.stdout
     return done.stdout

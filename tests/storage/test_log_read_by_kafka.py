@@ -44,7 +44,7 @@ def dump(files: list[Path], *options: str, may_have_holes: bool = False) -> str:
         names,
         *options,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     complaints = done.stderr
     if may_have_holes:  # it says so of every compacted log
         complaints = re.sub(r"Non-consecutive offsets in .*\n(  \d+ is followed by \d+\n)+", "", complaints)

@@ -24,7 +24,7 @@ def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
     entries = [ProducerEntry(9, 1, 4, 1_700, 770, [BatchMetadata(2, 776, 5, 1_700)]), ProducerEntry(10, 0)]
     path.write_bytes(encode_producer_snapshot(entries))
     command = [java, "-Xmx128m", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments", "--files", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.stdout.splitlines()[1:] == [
         "producerId: 9 producerEpoch: 1 coordinatorEpoch: 4 currentTxnFirstOffset: OptionalLong[770]"
         " lastTimestamp: 1700 firstSequence: 2147483645 lastSequence: 2 lastOffset: 776 offsetDelta: 5"

@@ -26,7 +26,7 @@ def dump(files: list[Path], *options: str) -> str:
         [java, "-Xmx128m", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments", "--files", names, *options],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=250,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -156,7 +156,7 @@ def test_kafka_reads_and_writes_the_same_bytes() -> None:
         input="\n".join(values),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
     )
     lines = done.stdout.splitlines()

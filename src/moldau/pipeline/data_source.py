@@ -23,6 +23,7 @@ from moldau.pipeline.source.options import LATEST, check_batch, parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
 from moldau.pipeline.source.stream import MoldauStreamReader
 from moldau.pipeline.source.units import UnitPartition, ask, plan
+from moldau.pipeline.tasks import settle
 
 FORMAT: Final = "moldau"
 COLUMNS: Final = (
@@ -36,6 +37,7 @@ class MoldauDataSource(DataSource):
     """Made once by ``load()``, and pickled from there on: so its ranges are pinned."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
+        settle()
         self.parsed = parse_options(dict(options))
         # Only a streaming query may begin at the end, and a sink reads nothing.
         reads = self.parsed.reads and self.parsed.starting != LATEST
@@ -71,6 +73,7 @@ class MoldauReader(DataSourceReader):
     """Plans units, and reads them in the tasks."""
 
     def __init__(self, schema: StructType, topics: list[TopicRanges], min_partitions: int) -> None:
+        settle()
         self._columns = Columns(schema)
         self._topics = topics
         self._min_partitions = min_partitions

@@ -83,13 +83,15 @@ def test_describe_filters_by_name():
             TIERED,
             {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "6"},
             "local.retention.ms",
-            "more than retention.ms property value: 5",
+            "Invalid value 6 for configuration local.retention.ms: Value must not be more than retention.ms"
+            " property value: 5",
         ),
         (
             TIERED,
             {"remote.storage.enable": "true", "retention.bytes": "5", "local.retention.bytes": "-1"},
             "local.retention.bytes",
-            "-1 as retention.bytes property value: 5",
+            "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as retention.bytes"
+            " value is set as 5.",
         ),
     ],
 )

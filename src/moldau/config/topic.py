@@ -176,12 +176,10 @@ def _check_tiered(config: TopicConfig) -> None:
                 f"When `remote.log.copy.disable` is set to true, the `{key}` and `{kind}` must be set to the "
                 "identical value because there will be no more logs copied to the remote storage.",
             )
-        if local != -2 and whole != -1 and (local == -1 or local > whole):
-            local_is = "-1 as" if local == -1 else "more than"
-            raise ConfigError(
-                key,
-                f"Value must not be {local_is} {kind} property value: {whole}",
-            )
+        if whole != -1 and local == -1:
+            raise TOPIC[key].error(local, f"Value must not be -1 as {kind} value is set as {whole}.")
+        if whole != -1 and local > whole:
+            raise TOPIC[key].error(local, f"Value must not be more than {kind} property value: {whole}")
 
 
 def _check_diskless(config: TopicConfig) -> None:

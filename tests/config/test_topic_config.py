@@ -90,8 +90,8 @@ def test_describe_filters_by_name():
             TIERED,
             {"remote.storage.enable": "true", "retention.bytes": "5", "local.retention.bytes": "-1"},
             "local.retention.bytes",
-            "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as retention.bytes"
-            " value is set as 5.",
+            "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as"
+            " retention.bytes value is set as 5.",
         ),
     ],
 )

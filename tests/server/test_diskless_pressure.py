@@ -32,10 +32,10 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
     pauses: list[bool] = []
     original = produce.ProduceHandlers._slow_down
 
-    def watched(self: produce.ProduceHandlers, context: object) -> int:
-        throttle_ms = original(self, context)  # type: ignore[arg-type]
-        pauses.append(throttle_ms > 0)
-        return throttle_ms
+    def watched(self: produce.ProduceHandlers, context: object) -> float:
+        muted_until = original(self, context)  # type: ignore[arg-type]
+        pauses.append(muted_until > 0)
+        return muted_until
 
     monkeypatch.setattr(produce.ProduceHandlers, "_slow_down", watched)
     with Node(properties=DISKLESS) as node:

@@ -33,7 +33,8 @@ def lone_produce(
     turn: AppendTurn,
     may_write: MayWrite,
     row_of: RowOf,
-    slow_down: Callable[[RequestContext], int],
+    slow_down: Callable[[RequestContext], float],
+    rest_ms: Callable[[float], int],
 ) -> DirectHandler | None:
     """The direct handler of a version of Produce; ``None`` for those that have none."""
     if version < FIRST_LONE_VERSION:
@@ -43,7 +44,8 @@ def lone_produce(
     encode = response_encoder(ApiKey.PRODUCE, version)
     append, appended = turn.append, ErrorCode.none
 
-    def answer(topic: bytes, index: int, outcome: AppendOutcome, throttle_ms: int = 0) -> Buffers:
+    def answer(topic: bytes, index: int, outcome: AppendOutcome, muted_until: float = 0.0) -> Buffers:
+        throttle_ms = rest_ms(muted_until) if muted_until else 0
         if outcome[0] is appended and not throttle_ms:
             return [pack(topic, index, outcome[1], outcome[2], outcome[3])]
         named = {"topic_id": UUID(bytes=topic)} if by_id else {"name": topic.decode()}
@@ -62,7 +64,7 @@ def lone_produce(
         if type(outcome) is AppendOutcome:
             return answer(topic, index, outcome)
         assert isinstance(outcome, asyncio.Future)
-        return _later(outcome, partial(answer, topic, index, throttle_ms=slow_down(context)))
+        return _later(outcome, partial(answer, topic, index, muted_until=slow_down(context)))
 
     return produce
 

@@ -67,7 +67,9 @@ class ProduceHandlers:
 
     def direct(self, version: int) -> DirectHandler | None:
         """The quick way for requests of one partition."""
-        return lone_produce(version, self._partitions, self._turn, self._may_write, row_of, self._slow_down)
+        return lone_produce(
+            version, self._partitions, self._turn, self._may_write, row_of, self._slow_down, rest_ms
+        )
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
         if request.acks not in VALID_ACKS:
@@ -128,31 +130,31 @@ class ProduceHandlers:
             )
         return partition.append(view, required_acks=request.acks, timeout_ms=request.timeout_ms)
 
-    def _slow_down(self, context: RequestContext) -> int:
+    def _slow_down(self, context: RequestContext) -> float:
         """Back-pressure: while too much of what was taken waits, read this producer in small sips.
 
-        For how many milliseconds it is not read, which its answer says as that of a quota does.
+        Until when it is not read, in the loop's seconds; 0 while it is.
         """
         control = context.connection.control
         congestion = None if self._congestion is None or control is None else self._congestion()
         if congestion is None or control is None:
-            return 0
+            return 0.0
         pause_s = pause_of(congestion, context.size_bytes)
         control.mute(pause_s)
-        return round(pause_s * 1000)
+        return asyncio.get_running_loop().time() + pause_s
 
     async def _answer_later(
         self,
         context: RequestContext,
         acks: int,
         answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
-        throttle_ms: int,
+        muted_until: float,
     ) -> ProduceResponse | None:
         for _, _, rows in answers:
             for position, (index, answer) in enumerate(rows):
                 if isinstance(answer, asyncio.Future):
                     rows[position] = (index, await answer)
-        return self._answer(context, acks, answers, throttle_ms)
+        return self._answer(context, acks, answers, rest_ms(muted_until))
 
     def _answer(
         self,
@@ -208,6 +210,11 @@ class ProduceHandlers:
                 for topic in request.topic_data
             ]
         )
+
+
+def rest_ms(muted_until: float) -> int:
+    """What an answer says as ``throttle_time_ms``: who heeds it waits no longer than it would anyway."""
+    return max(0, round((muted_until - asyncio.get_running_loop().time()) * 1000)) if muted_until else 0
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:

@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".tools"
 JARS = TOOLS / "jars"
 JAVASCRIPT_PACKAGES = TOOLS / "node" / "node_modules"
-TIMEOUT_S = 240
+TIMEOUT_S = 500
 """One call of Java makes many checks; this is much more than they need on a busy machine."""
 
 

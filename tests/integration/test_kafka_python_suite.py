@@ -66,7 +66,7 @@ def outcomes(report: Path) -> dict[str, bool]:
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1500)
 def test_only_the_listed_tests_fail(
     kafka_python_tests: Path, tmp_path: Path, kind: str, free_port: Callable[[], int]
 ) -> None:

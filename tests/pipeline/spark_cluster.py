@@ -17,7 +17,7 @@ T = TypeVar("T")
 WORKERS = 2
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For processes that live for seconds."""
-WAIT_S = 240.0
+WAIT_S = 450.0
 _ADDRESS = re.compile(r"Starting Spark master at (spark://\S+)")
 
 

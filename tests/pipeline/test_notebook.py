@@ -15,7 +15,7 @@ import moldau.testing
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "pipeline-notebook.md"
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(1500), pytest.mark.filterwarnings("ignore")]
 
 
 def test_the_notebook_runs(

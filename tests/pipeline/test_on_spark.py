@@ -29,7 +29,7 @@ from moldau.pipeline.tasks import settle
 RECORDS = 2_000
 
 pytestmark = [
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1500),
     # Spark's own code and its sockets; not ours to mend.
     pytest.mark.filterwarnings("ignore"),
 ]

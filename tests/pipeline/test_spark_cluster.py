@@ -20,14 +20,14 @@ if reason := missing_spark():
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from exporting import read_dead_letters, read_table
-from spark_cluster import JAVA_OPTIONS, Cluster, environment, eventually, standalone_cluster
+from spark_cluster import JAVA_OPTIONS, WAIT_S, Cluster, environment, eventually, standalone_cluster
 
 from moldau.pipeline.export.job import ExportJob
 
 RECORDS = 4_000
 DOCUMENTATION = pathlib.Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
 
-pytestmark = [pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(1500)]
 
 JOBS = """
 master = "{master}"
@@ -132,7 +132,7 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
             assert word == "ready", log.read_text()
             produce(bootstrap)
             with submitted(cluster, bootstrap, tmp_path / "files", tmp_path / "submit") as job:
-                output, _ = job.communicate(timeout=240)
+                output, _ = job.communicate(timeout=WAIT_S)
                 assert job.returncode == 0, (tmp_path / "submit").read_text()
                 # Spark puts what the program says of its progress into the same stream.
                 assert json.loads(output[output.index("{\n") :])["records"] == RECORDS
@@ -148,7 +148,7 @@ def test_jobs_run_on_a_cluster_until_the_node_is_told_to_stop(tmp_path: pathlib.
             assert 'moldau_pipeline_Jobs_DeadLetters_total{job="export-orders",kind="export"} 1\n' in text
             node.send_signal(signal.SIGTERM)
             node.stdout.read()
-            assert node.wait(60) == 0, log.read_text()
+            assert node.wait(WAIT_S) == 0, log.read_text()
         finally:
             node.kill()
             node.wait()

@@ -65,7 +65,7 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
             await asyncio.sleep(0)
         if turns:
             partition.grow()
-        answer = await asyncio.wait_for(waiting, 30)
+        answer = await asyncio.wait_for(waiting, 55)
         assert isinstance(answer, FetchResponse)
         assert answer.responses[0].partitions[0].records == (b"more",)
         assert len(arrivals) == 0

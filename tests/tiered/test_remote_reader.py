@@ -233,7 +233,7 @@ def test_late_answers_are_kept_within_a_bound(
         wanted = [house.wanted(offset, 1) for offset in range(6)]  # a batch of 75 bytes each
         known = ReadOutcome(high_watermark=6, log_start_offset=0)
         assert await asyncio.gather(*(reader.read(each, known) for each in wanted)) == [known] * 6
-        while gate.waiting < 6:
+        while gate.waiting < 6:  # noqa: ASYNC110
             await asyncio.sleep(0)
         gate.open.set()
         await reader.idle()

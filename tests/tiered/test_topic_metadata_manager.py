@@ -376,7 +376,7 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
             manager.on_metadata_partition_leadership(HOME, leads=True)
             remover.start()
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(200):
                     await topic.failed.wait()
                     await first_look_is_over.wait()
                     assert not remover.jobs
@@ -399,7 +399,7 @@ def test_all_events_are_told_to_be_in_once_for_each_loss_of_the_cache(tmp_path: 
             told = asyncio.Queue[int]()
             manager.on_caught_up = lambda: told.put_nowait(len(manager.list_remote_log_segments(ORDERS)))
             manager.on_partition_leadership_changes([ORDERS], ())
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 assert await told.get() == 0
                 await manager.add_remote_log_segment_metadata(segment(1, 0, 9))
                 topic.read_failure = OSError(5, "for a moment")
@@ -438,7 +438,7 @@ def test_a_follower_that_works_again_says_so_while_nothing_happens(tmp_path: Pat
             topic.read_failure = OSError(28, "No space left on device")
             topic.append_now(HOME, encode_event(segment(1, 0, 9)))
             waiting = asyncio.ensure_future(manager.wait_applied(MetadataPosition(HOME, 0)))
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(200):
                 await topic.failed.wait()
             await asyncio.sleep(0)
             assert "No space left" in manager.problems[HOME]

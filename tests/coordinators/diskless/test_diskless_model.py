@@ -55,7 +55,7 @@ class CoordinatorHistory(RuleBasedStateMachine):
         self.model.partitions.update({found: ModelPartition() for found in IDS})
 
     def run(self, scene: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(scene, 60))
+        return self.loop.run_until_complete(asyncio.wait_for(scene, 600))
 
     def teardown(self) -> None:
         self.run(self.house.stop())

@@ -34,7 +34,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def run(scene) -> None:  # type: ignore[no-untyped-def]
-    asyncio.run(asyncio.wait_for(scene, 60))
+    asyncio.run(asyncio.wait_for(scene, 600))
 
 
 def test_commit_and_find(tmp_path: Path) -> None:

@@ -292,13 +292,21 @@ def test_a_read_that_takes_too_long_is_not_lost(
     assert node._node.tiered is not None
     monkeypatch.setattr(node._node.tiered.reader, "settings", ReaderSettings(fetch_max_wait_ms=100))
 
+    async def expired() -> int:
+        name = "kafka_server_DelayedRemoteFetchMetrics_ExpiresPerSec_total"
+        found = re.search(rf"{name} (\d+)", await scrape(node))
+        assert found
+        return int(found[1])
+
     async def story(client: Requests, topic: str) -> None:
         await client.create(topic, **TIERED)
         await fill(client, topic, 3)
         await until_tiers(client, topic, 0, 6, 5)
+        before = await expired()
         with MOOD.stalled():
             answer = await client.fetch(topic, 0, max_wait_ms=100)
             assert (answer.error_code, unpack(answer.records)) == (ErrorCode.none, [])
+            assert await expired() > before
         await read_from(client, topic, 0)
 
     play(story)
@@ -350,11 +358,6 @@ def test_what_happens_is_measured_under_kafkas_names(node: Node, play: Callable[
         await until_tiers(client, topic, 0, 6, 5)
         await read_from(client, topic, 0)
 
-        async def scrape() -> str:
-            page = await asyncio.to_thread(urllib.request.urlopen, f"{node.monitoring_url}/metrics")
-            with page:
-                return str(page.read().decode())
-
         prefix = "kafka_server_BrokerTopicMetrics_"
 
         pool = "org_apache_kafka_storage_internals_log_RemoteStorageThreadPool_"
@@ -366,24 +369,35 @@ def test_what_happens_is_measured_under_kafkas_names(node: Node, play: Callable[
             at_rest.append(f'{prefix}{name}{{topic="{topic}"}} 0')
 
         async def is_at_rest() -> bool:
-            page = await scrape()
+            page = await scrape(node)
             return all(line in page for line in at_rest)
 
         await eventually(is_at_rest, f"the rounds of copying and of cleaning up tell of {at_rest}")
-        text = await scrape()
+        text = await scrape(node)
         for name in ("RemoteCopyBytesPerSec", "RemoteCopyRequestsPerSec", "RemoteFetchBytesPerSec"):
             found = re.search(rf'{prefix}{name}_total{{topic="{topic}"}} (\d+)', text)
             assert found, name
             assert int(found[1]) >= 2
             assert re.search(rf"{prefix}{name}_total \d+", text), "and of all topics"
+        for what in ("Copy", "Delete", "Fetch"):
+            name = f"{prefix}Remote{what}ErrorsPerSec_total"
+            assert f'{name}{{topic="{topic}"}} 0' in text, "it is there before anything has failed"
+            assert re.search(rf"{name} \d+", text)
+        assert "kafka_server_DelayedRemoteListOffsetsMetrics_ExpiresPerSec_total" in text
         assert "kafka_log_remote_RemoteLogManager_RemoteLogManagerTasksAvgIdlePercent" in text
         assert f"{pool}RemoteLogReaderAvgIdlePercent" in text
         await client.delete(topic)
         await eventually(lambda: _count(node, topic, 0), "no object is left")
-        await eventually(lambda: _is_silent(scrape, topic), "the topic's series are gone")
+        await eventually(lambda: _is_silent(node, topic), "the topic's series are gone")
 
     play(story)
 
 
-async def _is_silent(scrape: Callable[[], Awaitable[str]], topic: str) -> bool:
-    return f'topic="{topic}"' not in await scrape()
+async def scrape(node: Node) -> str:
+    page = await asyncio.to_thread(urllib.request.urlopen, f"{node.monitoring_url}/metrics")
+    with page:
+        return str(page.read().decode())
+
+
+async def _is_silent(node: Node, topic: str) -> bool:
+    return f'topic="{topic}"' not in await scrape(node)

@@ -34,6 +34,18 @@ _GAUGES = {
 }  # type: dict[str, Callable[[PartitionGauges], float]]
 
 
+_COUNTERS = (
+    "RemoteCopyBytesPerSec",
+    "RemoteCopyErrorsPerSec",
+    "RemoteCopyRequestsPerSec",
+    "RemoteDeleteErrorsPerSec",
+    "RemoteDeleteRequestsPerSec",
+    "RemoteFetchBytesPerSec",
+    "RemoteFetchErrorsPerSec",
+    "RemoteFetchRequestsPerSec",
+)
+
+
 class TieredMeters:
     """Counters by topic and of all topics; gauges by topic and of all, summed over partitions."""
 
@@ -59,6 +71,16 @@ class TieredMeters:
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
+        for name in _COUNTERS:
+            self._topics.counter(
+                name
+            )  # from the start: whoever watches for errors must see that there are none
+        self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(
+            "ExpiresPerSec", "Remote reads that were not there in remote.fetch.max.wait.ms."
+        )
+        self._expired_lists = meters.scoped("kafka.server", "DelayedRemoteListOffsetsMetrics").counter(
+            "ExpiresPerSec", "Searches by time that were not done in remote.list.offsets.request.timeout.ms."
+        )
 
     # -- counters -----------------------------------------------------------------------------
 
@@ -97,6 +119,12 @@ class TieredMeters:
     def failed_fetch(self, topic: str) -> None:
         self._count("RemoteFetchErrorsPerSec", topic)
 
+    def expired_fetch(self) -> None:
+        self._expired_fetches.value += 1
+
+    def expired_list_offsets(self) -> None:
+        self._expired_lists.value += 1
+
     # -- gauges -------------------------------------------------------------------------------
 
     def watch_reader(self, pool: WorkPool) -> None:
@@ -115,6 +143,8 @@ class TieredMeters:
         by_partition = self._gauges.get(topic)
         if by_partition is None:
             by_partition = self._gauges[topic] = {}
+            for name in _COUNTERS:
+                self._topics.counter(name, topic=topic)
             for name, read in _GAUGES.items():
                 self._topics.gauge(
                     name,

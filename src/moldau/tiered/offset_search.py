@@ -62,6 +62,7 @@ class RemoteOffsetSearch:
                 async with self._reader.pool.place():
                     return await search
         except TimeoutError as error:
+            self._reader.meters.expired_list_offsets()
             raise KafkaError(
                 ErrorCode.request_timed_out, f"the remote tier did not answer in {timeout_s:.0f} s"
             ) from error

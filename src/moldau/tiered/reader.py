@@ -119,7 +119,7 @@ class RemoteReader:
         if task is None:
             answer.set_result(known)
             return answer
-        timer = loop.call_later(self._settings.fetch_max_wait_ms / 1000, _give_up, answer, known)
+        timer = loop.call_later(self._settings.fetch_max_wait_ms / 1000, self._give_up, answer, known)
 
         def finish(done: "asyncio.Task[RemoteBatches]") -> None:
             timer.cancel()
@@ -129,6 +129,11 @@ class RemoteReader:
 
         task.add_done_callback(finish)
         return answer
+
+    def _give_up(self, answer: "asyncio.Future[ReadOutcome]", known: ReadOutcome) -> None:
+        if not answer.done():
+            self.meters.expired_fetch()
+            answer.set_result(known)
 
     def _join(self, wanted: RemoteRead) -> "asyncio.Task[RemoteBatches] | None":
         """The read that is under way, or a new one if there is room and quota."""
@@ -232,7 +237,7 @@ class RemoteReader:
             async with self.pool.place():
                 found = await self.fetch(wanted)
             size_bytes = len(found.records)
-        except RemoteStorageError:
+        except Exception:
             self.meters.failed_fetch(topic)
             raise
         finally:
@@ -338,11 +343,6 @@ def _key_of(wanted: RemoteRead) -> _ReadKey:
         wanted.min_one_batch,
         wanted.read_committed,
     )
-
-
-def _give_up(answer: "asyncio.Future[ReadOutcome]", known: ReadOutcome) -> None:
-    if not answer.done():
-        answer.set_result(known)
 
 
 def _for_clients(found: dict[IndexedTransaction, None]) -> list[AbortedTransaction]:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("moldau", deadline=None, print_blob=True)
+settings.register_profile(
+    "moldau", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("moldau")
 
 ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py")

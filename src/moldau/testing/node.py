@@ -12,8 +12,8 @@ from moldau.runtime.machine import Machine
 from moldau.server import node as server
 from moldau.server.settings import development_config
 
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 120.0
 
 
 class Node:

@@ -15,6 +15,7 @@ import pytest
 
 from moldau.testing import Node
 
+ATTEMPTS = 5
 EXPECTED_FAILURES = Path(__file__).with_name("kafka_python_expected_failures.txt")
 
 
@@ -40,7 +41,7 @@ def run_suite(folder: Path, bootstrap: str, report: Path, *options: str) -> str:
     # Their rules, not this project's: no shuffling, and none of pyproject's settings.
     alone = ["--config-file", os.devnull, "--rootdir", str(folder)]
     alone += ["-p", "no:randomly", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "60", "--tb", "short"]
+    command = [sys.executable, "-m", "pytest", "test/integration", "-q", "--timeout", "200", "--tb", "short"]
     command += [*alone, *options, "--junit-xml", str(report)]
     environment = {
         **os.environ,
@@ -76,11 +77,14 @@ def test_only_the_listed_tests_fail(
         assert report.exists(), shown
         found = outcomes(report)
         assert len(found) > 50, shown
-        suspects = sorted({name for name, passed in found.items() if not passed} - expected_failures())
-        if suspects:
-            # On a busy machine this client joins a group before it knows the topic, is assigned nothing, and
-            # waits longer than its tests do. What fails because of the node fails again.
-            again = tmp_path / "again.xml"
+        for attempt in range(ATTEMPTS):
+            suspects = sorted({name for name, passed in found.items() if not passed} - expected_failures())
+            if not suspects:
+                break
+            # Their tests wait for half a second here and for two there. On a busy machine that is over before
+            # the client has asked; or it joins a group before it knows the topic, is assigned nothing, and
+            # waits longer than its tests do. What fails because of the node fails each time.
+            again = tmp_path / f"again-{attempt}.xml"
             names = {name.rpartition("::")[2].partition("[")[0] for name in suspects}
             chosen = ["-k", " or ".join(sorted(names))]
             shown += run_suite(kafka_python_tests, node.bootstrap_servers, again, *chosen)

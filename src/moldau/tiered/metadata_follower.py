@@ -177,7 +177,7 @@ class MetadataFollower:
                 if found.ready.is_set():
                     return found
                 await found.ready.wait()
-            elif partition in self._wanted:
+            elif partition in self._wanted or partition in self.deletions:
                 self._moved.clear()
                 await self._moved.wait()
             else:

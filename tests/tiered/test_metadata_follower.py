@@ -1,0 +1,78 @@
+"""Following a metadata partition: when what of it is there."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from segment_fakes import ORDERS, TopicInMemory, segment
+
+from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
+from moldau.tiered.lifecycle import RemotePartitionDeleteState
+from moldau.tiered.metadata_store import MetadataStore
+from moldau.tiered.metadata_topic import metadata_partition_of
+from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+
+HOME = metadata_partition_of(ORDERS, 4)
+OTHER = next(
+    partition
+    for partition in (TopicIdPartition(UUID(int=number), "others", 0) for number in range(100, 200))
+    if metadata_partition_of(partition, 4) == HOME
+)
+
+
+def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_load, load = threading.Event(), MetadataStore.load
+    may_load.set()
+
+    def load_later(store: MetadataStore, partition: TopicIdPartition) -> object:
+        assert may_load.wait(60)
+        return load(store, partition)
+
+    monkeypatch.setattr(MetadataStore, "load", load_later)
+
+    async def with_manager(topic: TopicInMemory, tell: Callable[..., object]) -> None:
+        workers = ThreadWorkers(2)
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers)
+        manager = TopicBasedRemoteLogMetadataManager(machine, topic, f"{tmp_path}/metadata")
+        try:
+            manager.on_metadata_partition_leadership(HOME, leads=True)
+            await tell(manager)  # type: ignore[misc]
+        finally:
+            may_load.set()
+            await manager.close()
+            workers.close()
+            topic.restarted()
+
+    async def begin(manager: TopicBasedRemoteLogMetadataManager) -> None:
+        manager.on_partition_leadership_changes([ORDERS], ())
+        await manager.wait_ready(ORDERS)
+        await manager.add_remote_log_segment_metadata(segment(1, 0, 99))
+        marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+        for partition in (ORDERS, OTHER):
+            event = RemotePartitionDeleteMetadata(partition, marked, 7, 1)
+            await manager.put_remote_partition_delete_metadata(event)
+
+    async def go_on(manager: TopicBasedRemoteLogMetadataManager) -> None:
+        may_load.clear()
+        async with asyncio.timeout(60):
+            while len(manager.remote_partition_deletions()) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            waits = [asyncio.ensure_future(manager.wait_ready(each)) for each in (ORDERS, OTHER)]
+            await asyncio.sleep(0)
+            may_load.set()
+            await asyncio.gather(*waits)
+        assert len(manager.list_remote_log_segments(ORDERS)) == 1
+        assert not manager.list_remote_log_segments(OTHER)
+
+    async def main() -> None:
+        topic = TopicInMemory()
+        await with_manager(topic, begin)
+        await with_manager(topic, go_on)
+
+    asyncio.run(main())

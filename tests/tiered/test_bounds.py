@@ -1,17 +1,20 @@
 """Quotas, pools and pieces: what bounds the work on the remote tier."""
 
 import asyncio
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from remote_house import PARTITION, House
 
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.tiered.chunks import select_batches
-from moldau.tiered.log_manager import RemoteLogManagerSettings
+from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.quota import BytePacer, ByteRateQuota, QuotaSettings
-from moldau.tiered.work_pool import WorkPool
+from moldau.tiered.work_pool import TurnLane, WorkPool
 
 # -- quota ------------------------------------------------------------------------------------
 
@@ -82,6 +85,41 @@ def test_the_wait_after_failures_doubles_up_to_a_bound() -> None:
     settings = RemoteLogManagerSettings(retry_backoff_ms=500, retry_backoff_max_ms=3_000)
     waits = [settings.backoff_ms(failures, Middle()) for failures in (1, 2, 3, 4, 5, 100)]  # type: ignore[arg-type]
     assert waits == [500, 1_000, 2_000, 3_000, 3_000, 3_000]
+
+
+def test_rounds_that_begin_together_do_not_stay_together() -> None:
+    settings = RemoteLogManagerSettings(task_interval_ms=1_000)
+    waits = sorted(settings.first_wait_ms(number) for number in range(100))
+    assert waits[0] >= 500
+    assert waits[-1] <= 1_000
+    assert all(later - earlier < 500 / 100 * 2 for earlier, later in pairwise(waits)), "evenly"
+    assert all(later > earlier for earlier, later in pairwise(waits))
+
+
+def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: dict[str, list[float]] = {}
+    sleep = asyncio.sleep
+
+    async def note(seconds: float) -> None:
+        task = asyncio.current_task()
+        if seconds and task is not None:
+            waits.setdefault(task.get_name(), []).append(seconds)
+        await sleep(0)
+
+    async def story() -> None:
+        house = House(tmp_path)
+        manager = RemoteLogManager(house.around, RemoteLogManagerSettings(task_interval_ms=1_000))
+        monkeypatch.setattr(asyncio, "sleep", note)
+        manager.lead(PARTITION, house, copies=True)
+        while len(waits) < 2 or min(map(len, waits.values())) < 3:
+            await sleep(0)
+        await manager.close()
+
+    asyncio.run(story())
+    first, second = (found[0] for found in waits.values())
+    assert first != second
+    assert 0.5 <= min(first, second) <= max(first, second) <= 1.0
+    assert [found[1:3] for found in waits.values()] == [[1.0, 1.0]] * 2
 
 
 # -- pool -------------------------------------------------------------------------------------
@@ -178,3 +216,34 @@ def test_a_piece_gives_the_batches_that_its_segment_would(
         if whole or cut < at + 61:
             assert found.missing_bytes, "it says how to get on"
             assert found.start <= at
+
+
+def test_jobs_that_come_together_go_on_in_turns_of_their_own() -> None:
+    async def story() -> None:
+        loop, lane = asyncio.get_running_loop(), TurnLane()
+        turn = 0
+        went_on: list[tuple[int, int]] = []
+
+        def count() -> None:
+            nonlocal turn
+            turn += 1
+            loop.call_soon(count)
+
+        async def job(number: int) -> None:
+            await lane.turn()
+            went_on.append((number, turn))
+
+        count()
+        tasks = [asyncio.create_task(job(number)) for number in range(5)]
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [number for number, _ in went_on] == [0, 1, 3, 4]
+        assert len({turn for _, turn in went_on}) == 4
+        for _ in range(3):
+            await asyncio.sleep(0)
+        before = turn
+        await job(5)
+        assert went_on[-1] == (5, before), "who comes alone does not wait"
+
+    asyncio.run(story())

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from moldau.runtime import Entropy, KafkaError
 from moldau.tiered.segments import TopicIdPartition
@@ -25,6 +25,9 @@ __all__ = ["RemoteLogManager", "RemoteLogManagerSettings"]
 
 logger = logging.getLogger(__name__)
 
+_GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
+"""Its multiples are spread evenly over the ones, however many there are."""
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogManagerSettings:
@@ -36,6 +39,14 @@ class RemoteLogManagerSettings:
     retry_jitter: float = 0.2
     copier_pool_size: int = 10
     expiration_pool_size: int = 10
+
+    def first_wait_ms(self, number: int) -> float:
+        """Between the first round of the ``number``-th task that was begun and its second.
+
+        Half an interval to a whole one, each task another: those that are begun together do not all come at
+        once ever after.
+        """
+        return self.task_interval_ms * (1 - number * _GOLDEN_RATIO % 1 / 2)
 
     def backoff_ms(self, failures: int, entropy: Entropy) -> float:
         """How long to wait after so many failures in a row."""
@@ -78,6 +89,7 @@ class RemoteLogManager:
         """Places for the partition remover, whose jobs may wait long."""
         self._running: dict[TopicIdPartition, dict[str, _Running]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
+        self._begun_count = 0
         around.meters.watch_tasks(self._copier, self._expiration)
 
     @property
@@ -153,6 +165,8 @@ class RemoteLogManager:
     # -- rounds -------------------------------------------------------------------------------
 
     async def _repeat(self, partition: TopicIdPartition, name: str, task: Task, pool: WorkPool) -> None:
+        self._begun_count += 1
+        interval_ms = self._settings.first_wait_ms(self._begun_count)
         failures = 0
         log = partial(logger.warning, "cannot %s %s: %s", name, partition)
         while True:
@@ -169,11 +183,10 @@ class RemoteLogManager:
                 failures += 1
                 logger.exception("a round to %s %s failed; it will be tried again", name, partition)
             wait_ms = (
-                self._settings.backoff_ms(failures, self.around.machine.entropy)
-                if failures
-                else float(self._settings.task_interval_ms)
+                self._settings.backoff_ms(failures, self.around.machine.entropy) if failures else interval_ms
             )
             await asyncio.sleep(wait_ms / 1000)
+            interval_ms = float(self._settings.task_interval_ms)
 
     async def close(self) -> None:
         """End every task."""

@@ -1,13 +1,16 @@
 """The topic ``__remote_log_metadata`` as the metadata manager needs it, and where an event goes."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.records.hashing import murmur2
 from moldau.tiered.segments import TopicIdPartition
 
 __all__ = ["MetadataTopic", "TopicDescription", "TopicOffsets", "TopicRecords", "metadata_partition_of"]
+
+REMEMBERED_PARTITIONS_MAX: Final = 16_384
 
 
 class TopicDescription(NamedTuple):
@@ -70,8 +73,12 @@ class MetadataTopic(Protocol):
         ...
 
 
+@lru_cache(maxsize=REMEMBERED_PARTITIONS_MAX)
 def metadata_partition_of(partition: TopicIdPartition, partition_count: int) -> int:
-    """Where a partition's events go: the mapping of Kafka's ``RemoteLogMetadataTopicPartitioner``."""
+    """Where a partition's events go: the mapping of Kafka's ``RemoteLogMetadataTopicPartitioner``.
+
+    Remembered, for every read and every round of a task asks.
+    """
     number = partition.topic_id.int
     combined = 1
     for part in (_long_hash(number & _LONG), _long_hash(number >> 64), partition.partition):

@@ -22,7 +22,7 @@ from moldau.tiered.quota import BytePacer, QuotaSettings
 from moldau.tiered.reading import RemoteIndexes, RemoteRead, segment_at
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
-from moldau.tiered.work_pool import WorkPool
+from moldau.tiered.work_pool import TurnLane, WorkPool
 
 __all__ = ["ReaderSettings", "RemoteBatches", "RemoteReader"]
 
@@ -82,6 +82,7 @@ class RemoteReader:
         self.indexes = indexes
         self.meters = meters
         self.pool = WorkPool(settings.threads)
+        self._lane = TurnLane()
         self._pacer = BytePacer(settings.fetch_quota)
         self._paced_count = 0
         self._settings = settings
@@ -231,6 +232,8 @@ class RemoteReader:
         try:
             if wait_s > 0:
                 await self._wait(wait_s)
+            # A request for many partitions begins as many reads: together they would take milliseconds.
+            await self._lane.turn()
             started_s = loop.time()
             self.meters.fetch_request(topic)
             await self.metadata.wait_ready(wanted.partition)

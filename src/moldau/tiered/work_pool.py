@@ -1,11 +1,11 @@
-"""A bounded pool of places: so many jobs at a time, the others wait in the order in which they came."""
+"""Who may go on: so many jobs at a time, or one in a turn of the loop; the others wait in order."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-__all__ = ["WorkPool"]
+__all__ = ["TurnLane", "WorkPool"]
 
 
 class WorkPool:
@@ -68,3 +68,34 @@ class WorkPool:
             if not future.done():
                 self._running += 1
                 future.set_result(None)
+
+
+class TurnLane:
+    """Lets jobs that come together go on one by one, each in a turn of the event loop of its own.
+
+    What else the loop serves is looked after in between.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
+
+    async def turn(self) -> None:
+        """Go on at once as the first one of this turn of the loop, else in a later one."""
+        loop = asyncio.get_running_loop()
+        if not self._is_taken:
+            self._is_taken = True
+            loop.call_soon(self._pass_on, loop)
+            return
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        await future
+
+    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                loop.call_soon(self._pass_on, loop)
+                return
+        self._is_taken = False

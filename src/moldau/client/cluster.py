@@ -178,6 +178,12 @@ class Client:
             told.cancel()
             await asyncio.gather(told, return_exceptions=True)
 
+    async def some_broker(self) -> int:
+        """The id of a broker that was there when brokers were asked for the last time."""
+        if not self._brokers:
+            await self.metadata([])
+        return next(iter(self._brokers))
+
     async def _broker(self, broker_id: int) -> Endpoint:
         if broker_id not in self._brokers:
             await self.metadata([])

@@ -12,6 +12,7 @@ from moldau.pipeline.reading.wal_access import (
     TOPIC_CONFIG,
     WalAccess,
     broker_config,
+    broker_configs,
     find_config,
     find_storage,
 )
@@ -25,6 +26,8 @@ from moldau.tiered.storage_manager import IndexType
 logger = logging.getLogger(__name__)
 
 REMOTE_PREFIX: Final = "rsm.config."
+_URL: Final = f"{REMOTE_PREFIX}url"
+_PREFIX: Final = f"{REMOTE_PREFIX}prefix"
 MANAGER_CLASS: Final = "remote.log.storage.manager.class.name"
 TIER_ENABLED: Final = "remote.log.storage.system.enable"
 TIERED: Final = "remote.storage.enable"
@@ -45,28 +48,24 @@ async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettin
     Where nothing else is said segments are in the store of the WAL. Raises :class:`ToolError` when no
     store is known.
     """
-    if await broker_config(client, MANAGER_CLASS):
+    known = await broker_configs(client, MANAGER_CLASS, _URL, _PREFIX)
+    if known[MANAGER_CLASS]:
         return None
-
-    async def config(name: str) -> str | None:
-        key = REMOTE_PREFIX + name
-        return given.get(key) or await broker_config(client, key)
-
-    url = await config("url")
+    url = given.get(_URL) or known[_URL]
     if url is None:
         wal = wal or await find_storage(client, given)
         url = wal.url
     if url.startswith("memory:"):
         raise ToolError(f"{url} is the brokers' own memory")
-    known = ("url", "prefix")
     options = {
         key.removeprefix(REMOTE_PREFIX): value
         for key, value in given.items()
-        if key.startswith(REMOTE_PREFIX) and key.removeprefix(REMOTE_PREFIX) not in known
+        if key.startswith(REMOTE_PREFIX) and key not in (_URL, _PREFIX)
     }
     if wal is not None and url == wal.url:
         options = {**wal.options, **options}
-    return Tier(StorageSettings(url, None, options), (await config("prefix") or DEFAULT_FOLDER).strip("/"))
+    folder = given.get(_PREFIX) or known[_PREFIX] or DEFAULT_FOLDER
+    return Tier(StorageSettings(url, None, options), folder.strip("/"))
 
 
 async def find_tier_access(

@@ -4,6 +4,7 @@ The coordinators know (CLUSTER_ACTION), the object store holds. A topic for whic
 read through the brokers, which is right and slower.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,8 +113,7 @@ async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]
     try:
         if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
             return None
-        coordinators = await _find_owners(client, topic)
-        storage = await find_storage(client, given)
+        coordinators, storage = await asyncio.gather(_find_owners(client, topic), find_storage(client, given))
     except (KafkaError, ToolError) as error:
         logger.warning("topic %s is read through the brokers: %s", topic.name, error)
         return None
@@ -137,23 +137,25 @@ async def _find_owners(client: Client, topic: Topic) -> dict[int, int]:
     (row,) = (await client.metadata([METADATA_TOPIC])).topics
     if row.error_code is not ErrorCode.none:
         raise KafkaError(row.error_code, f"{METADATA_TOPIC}: {row.error_code.name}")
-    asking, owners = Coordinators(client), dict[int, int]()
-    for coordinator_id in sorted(partition.partition_index for partition in row.partitions):
-        missing = {partition: 0 for partition in topic.leaders if partition not in owners}
-        if not missing:
-            break
-        for found in await asking.find(coordinator_id, topic.topic_id, missing, 1):
-            if found.error_code is not ErrorCode.unknown_topic_or_partition:
-                owners[found.partition_index] = coordinator_id
-    return owners
+    asking = Coordinators(client)
+    ids = [partition.partition_index for partition in row.partitions]
+    starts = dict.fromkeys(topic.leaders, 0)
+    answers = await asyncio.gather(*(asking.find(one, topic.topic_id, starts, 1) for one in ids))
+    return {
+        found.partition_index: coordinator_id
+        for coordinator_id, answer in zip(ids, answers, strict=True)
+        for found in answer
+        if found.error_code is not ErrorCode.unknown_topic_or_partition
+    }
 
 
 async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSettings:
     """The object store, as options say and else as a broker says. Raises :class:`ToolError`."""
     url, class_name = given.get(URL), given.get(CLASS_NAME)
     if url is None:
-        url = await broker_config(client, URL)
-        class_name = class_name or await broker_config(client, CLASS_NAME)
+        known = await broker_configs(client, URL, CLASS_NAME)
+        url = known[URL]
+        class_name = class_name or known[CLASS_NAME]
     if not url:
         raise ToolError(f"no {URL} is known: give it as an option")
     if url.startswith("memory:"):
@@ -168,22 +170,28 @@ async def find_storage(client: Client, given: Mapping[str, str]) -> StorageSetti
 
 async def broker_config(client: Client, key: str) -> str | None:
     """A config of some broker; ``None`` where it has no value or is kept secret."""
-    broker = (await client.metadata([])).brokers[0].node_id
-    return await find_config(client, _BROKER_CONFIG, str(broker), key)
+    return (await broker_configs(client, key))[key]
+
+
+async def broker_configs(client: Client, *keys: str) -> dict[str, str | None]:
+    """Configs of some broker; ``None`` for those that have no value or are kept secret."""
+    return await _find_configs(client, _BROKER_CONFIG, str(await client.some_broker()), keys)
 
 
 async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
     """One config's value; ``None`` where it has none or it is kept secret."""
-    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=[key])
+    return (await _find_configs(client, kind, name, [key]))[key]
+
+
+async def _find_configs(client: Client, kind: int, name: str, keys: Sequence[str]) -> dict[str, str | None]:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys))
     response = await client.ask(
         DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False),
         broker=int(name) if kind == _BROKER_CONFIG else None,
     )
+    found: dict[str, str | None] = dict.fromkeys(keys)
     for result in response.results:
         if result.error_code is not ErrorCode.none:
             raise KafkaError(result.error_code, result.error_message or result.error_code.name)
-        for row in result.configs:
-            if row.name == key:
-                value: str | None = row.value
-                return value
-    return None
+        found.update((row.name, row.value) for row in result.configs if row.name in found)
+    return found

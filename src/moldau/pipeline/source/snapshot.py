@@ -1,5 +1,6 @@
 """What a query reads, looked up once: topics, where they begin and end, and how tasks find them."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -74,23 +75,33 @@ async def source_of(client: Client, options: SourceOptions, topic: Topic) -> Sou
 
 async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
     """The ranges of a batch query now. Raises :class:`ToolError` for offsets that are not there."""
-    pinned = []
-    for found in await find_topics(client, options):
-        source = await source_of(client, options, found.topic)
-        firsts = await first_offsets(client, found)
-        ends = await end_offsets(client, options, found)
-        if source.wal is not None and not options.committed_only:
-            known = await high_watermarks(client, found.topic, source.wal)
-            ends = {partition: max(end, known.get(partition, end)) for partition, end in ends.items()}
-        starts = await _resolved(client, options.starting, found, firsts, ends)
-        stops = await _resolved(client, _ending(options), found, firsts, ends)
-        ranges = [
-            _checked(options, found.topic.name, OffsetRange(partition, starts[partition], stops[partition]),
-                     firsts[partition], ends[partition])
-            for partition in found.partitions
-        ]  # fmt: skip
-        pinned.append(TopicRanges(source, tuple(one for one in ranges if one.end > one.start)))
-    return pinned
+    topics = await find_topics(client, options)
+    return await asyncio.gather(*(_pin_topic(client, options, found) for found in topics))
+
+
+async def _pin_topic(client: Client, options: SourceOptions, found: Found) -> TopicRanges:
+    source, (firsts, ends) = await asyncio.gather(
+        source_of(client, options, found.topic), _bounds(client, options, found)
+    )
+    if source.wal is not None and not options.committed_only:
+        known = await high_watermarks(client, found.topic, source.wal)
+        ends = {partition: max(end, known.get(partition, end)) for partition, end in ends.items()}
+    starts = await _resolved(client, options.starting, found, firsts, ends)
+    stops = await _resolved(client, _ending(options), found, firsts, ends)
+    ranges = [
+        _checked(options, found.topic.name, OffsetRange(partition, starts[partition], stops[partition]),
+                 firsts[partition], ends[partition])
+        for partition in found.partitions
+    ]  # fmt: skip
+    return TopicRanges(source, tuple(one for one in ranges if one.end > one.start))
+
+
+async def _bounds(
+    client: Client, options: SourceOptions, found: Found
+) -> tuple[dict[int, int], dict[int, int]]:
+    """First and next offsets, the first ones first: so no partition begins behind its end."""
+    firsts = await first_offsets(client, found)
+    return firsts, await end_offsets(client, options, found)
 
 
 def _ending(options: SourceOptions) -> Position:

@@ -140,7 +140,9 @@ class DisklessRuntime:
                 "diskless retention",
                 self.upkeep.apply_retention,
                 settings.retention_check_interval_ms,
-                initial_delay_ms=min(30_000, settings.retention_check_interval_ms),
+                initial_delay_ms=min(
+                    settings.retention_initial_delay_ms, settings.retention_check_interval_ms
+                ),
             ),
             Repeating("diskless upkeep", self.upkeep.tidy, settings.tidy_interval_ms),
             Repeating("diskless orphan scan", self._scan_for_orphans, settings.orphan_scan_interval_ms),

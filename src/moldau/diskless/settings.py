@@ -17,6 +17,7 @@ class DisklessSettings:
     cacher: CacherSettings = field(default_factory=CacherSettings)
     cold_reads: ColdReadSettings = field(default_factory=ColdReadSettings)
     retries: RetryPolicy = field(default_factory=RetryPolicy)
+    retention_initial_delay_ms: int = 30_000
     retention_check_interval_ms: int = 300_000
     reclaim_interval_ms: int = 10_000
     file_delete_grace_ms: int = 3_600_000

@@ -32,6 +32,7 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
         storage=StorageSettings(url, config.optional_text("diskless.storage.class.name"), options),
         writer=writer_settings(config),
         cacher=CacherSettings(cache_max_bytes=config.integer("diskless.cache.max.bytes")),
+        retention_initial_delay_ms=config.integer("log.initial.task.delay.ms"),
         retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
         file_delete_grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
         orphan_scan_interval_ms=config.integer("diskless.coordinator.orphan.scan.interval.ms"),

@@ -6,17 +6,21 @@ import subprocess
 import sys
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from moldau.config import BrokerConfig
+
 settings.register_profile(
     "moldau", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("moldau")
+
+DAY_MS = str(24 * 3_600_000)
 
 ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py")
 """Files whose tests share one Spark session, a JVM that takes long to start."""
@@ -38,6 +42,27 @@ class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsShare:
     """Distribute tests over the processes of ``make test``."""
     return ByWhatTestsShare(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _records_of_any_age_stay() -> Iterator[None]:
+    """Tests make records with timestamps of long ago, which retention removes when its time comes.
+
+    It comes half a minute after a node has started: on a slow machine in the middle of a test. So it does not
+    come while tests run, but on nodes that have a ``log.retention.check.interval.ms`` of their own.
+    """
+    import moldau.testing.node
+    from moldau.server.settings import development_config
+
+    def patient(
+        data: str, port: int, properties: Mapping[str, str], *, diskless: bool = False
+    ) -> BrokerConfig:
+        late = {"log.initial.task.delay.ms": DAY_MS, "log.retention.check.interval.ms": DAY_MS}
+        return development_config(data, port, {**late, **properties}, diskless=diskless)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moldau.testing.node, "development_config", patient)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,15 @@
+"""What the keys of a broker's configuration mean to diskless topics."""
+
+from moldau.server.diskless_settings import runtime_settings
+from moldau.server.settings import development_config
+
+
+def test_retention_begins_when_that_of_other_topics_does() -> None:
+    def delay_ms(**properties: str) -> int:
+        given = {name.replace("_", "."): value for name, value in properties.items()}
+        return runtime_settings(
+            development_config("/data", 0, given, diskless=True)
+        ).retention_initial_delay_ms
+
+    assert delay_ms() == 30_000
+    assert delay_ms(log_initial_task_delay_ms="77") == 77

@@ -18,6 +18,7 @@ if reason := missing_spark():
     pytest.skip(reason, allow_module_level=True)
 
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 from moldau.cli.main import main
 from moldau.client.errors import ToolError
@@ -147,6 +148,23 @@ def test_workers_do_not_collect_their_modules_behind_each_task(spark: SparkSessi
     assert min(counts) > 10_000
     settle()
     assert frozen(0) == ours  # this is no task
+
+
+def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSession) -> None:
+    class Planned(DataSource):
+        """Its only column is named by what its planner has frozen."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "planned"
+
+        def schema(self) -> str:
+            settle()
+            return f"c{gc.get_freeze_count()} INT"
+
+    spark.dataSource.register(Planned)
+    (column,) = spark.read.format("planned").load().columns
+    assert int(column[1:]) > 10_000
 
 
 def test_the_example_of_the_documentation_runs(

@@ -24,6 +24,7 @@ CHECKS = [
     "log-dirs",
     "producers",
     "transactions-refused",
+    "acls-unknown",
     "config-resources",
     "quorum",
     "group",

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from deadlines import TIMEOUT_S, eventually
 from foreign_clients import Java
 
 pytestmark = pytest.mark.java
@@ -28,26 +26,6 @@ def test_verifiable_producer_and_consumer_agree(java: Java, bootstrap: str, topi
     commits = [event for event in consumed if event["name"] == "offsets_committed"]
     assert commits
     assert all(event["success"] for event in commits)
-
-
-def test_client_compatibility_test(java: Java, bootstrap: str, topic: str) -> None:
-    yes = ["offsets-for-times", "cluster-id", "create-topics", "describe-configs", "idempotent-producer"]
-    options = [word for name in yes for word in (f"--{name}-supported", "true")]
-    options += ["--describe-acls-supported", "false", "--expect-record-too-large-exception", "false"]
-    options += ["--num-cluster-nodes", "1", "--topic", topic, "--bootstrap-server", bootstrap]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-
-    def is_compatible() -> bool:
-        try:
-            return "SUCCESS" in java.tool(f"{TOOLS}.ClientCompatibilityTest", *options)
-        except AssertionError as error:
-            # It gives itself ten seconds to consume, whatever the machine does: then it has not judged.
-            if "Timed out after 10000 ms." not in str(error):
-                raise
-            admin.delete_topics(["newtopic"])["newtopic"].result(TIMEOUT_S)  # which it makes
-            return False
-
-    eventually(is_compatible, "a judgement", 200)
 
 
 def test_producer_performance(java: Java, bootstrap: str, topic: str) -> None:

@@ -6,6 +6,7 @@ import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.*;
+import org.apache.kafka.common.acl.AclBindingFilter;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -38,6 +39,7 @@ public class JavaClients {
         checks.put("log-dirs", JavaClients::logDirs);
         checks.put("producers", JavaClients::producers);
         checks.put("transactions-refused", JavaClients::transactionsRefused);
+        checks.put("acls-unknown", JavaClients::aclsUnknown);
         checks.put("config-resources", JavaClients::configResources);
         checks.put("quorum", JavaClients::quorum);
         checks.put("group", JavaClients::group);
@@ -229,9 +231,24 @@ public class JavaClients {
         same("3", read(topic, 2).get(0).value());
     }
 
+    /** Clients tell it which cluster they have found. */
+    static class NotingCluster extends StringDeserializer implements ClusterResourceListener {
+        static volatile String id;
+
+        @Override
+        public void onUpdate(ClusterResource found) {
+            id = found.clusterId();
+        }
+    }
+
     static void cluster(String topic) throws Exception {
         DescribeClusterResult cluster = admin.describeCluster();
         same(22, cluster.clusterId().get().length());
+        Map<String, Object> options = new HashMap<>(Map.of("bootstrap.servers", bootstrap));
+        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(options, new NotingCluster(), new NotingCluster())) {
+            consumer.listTopics();
+            same(cluster.clusterId().get(), NotingCluster.id);
+        }
         same(1, cluster.nodes().get().size());
         same(1, cluster.controller().get().id());
     }
@@ -267,6 +284,15 @@ public class JavaClients {
             Throwable reason = refused;
             while (reason.getCause() != null) reason = reason.getCause();
             same(true, reason.getMessage().endsWith("transactions are not supported yet"));
+        }
+    }
+
+    static void aclsUnknown(String topic) throws Exception {
+        try {
+            admin.describeAcls(AclBindingFilter.ANY).values().get();
+            throw new AssertionError("described");
+        } catch (ExecutionException refused) {
+            same(UnsupportedVersionException.class, refused.getCause().getClass());
         }
     }
 

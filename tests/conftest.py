@@ -21,6 +21,11 @@ settings.register_profile(
 settings.load_profile("moldau")
 
 DAY_MS = str(24 * 3_600_000)
+LATE = (
+    "log.initial.task.delay.ms",
+    "log.retention.check.interval.ms",
+    "producer.id.expiration.check.interval.ms",
+)
 
 ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py")
 """Files whose tests share one Spark session, a JVM that takes long to start."""
@@ -46,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsS
 
 @pytest.fixture(scope="session", autouse=True)
 def _records_of_any_age_stay() -> Iterator[None]:
-    """Tests make records with timestamps of long ago, which retention removes when its time comes.
+    """Tests make records with timestamps of long ago, which retention removes when its time comes, and producers too.
 
     It comes half a minute after a node has started: on a slow machine in the middle of a test. So it does not
     come while tests run, but on nodes that have a ``log.retention.check.interval.ms`` of their own.
@@ -57,7 +62,7 @@ def _records_of_any_age_stay() -> Iterator[None]:
     def patient(
         data: str, port: int, properties: Mapping[str, str], *, diskless: bool = False
     ) -> BrokerConfig:
-        late = {"log.initial.task.delay.ms": DAY_MS, "log.retention.check.interval.ms": DAY_MS}
+        late = dict.fromkeys(LATE, DAY_MS)
         return development_config(data, port, {**late, **properties}, diskless=diskless)
 
     with pytest.MonkeyPatch.context() as patch:

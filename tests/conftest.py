@@ -51,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsS
 
 @pytest.fixture(scope="session", autouse=True)
 def _records_of_any_age_stay() -> Iterator[None]:
-    """Tests make records with timestamps of long ago, which retention removes when its time comes, and producers too.
+    """Tests make records with timestamps of long ago, which are removed when the time of retention comes.
 
     It comes half a minute after a node has started: on a slow machine in the middle of a test. So it does not
     come while tests run, but on nodes that have a ``log.retention.check.interval.ms`` of their own.

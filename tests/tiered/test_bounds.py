@@ -1,6 +1,7 @@
 """Quotas, pools and pieces: what bounds the work on the remote tier."""
 
 import asyncio
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -218,9 +219,10 @@ def test_a_piece_gives_the_batches_that_its_segment_would(
             assert found.start <= at
 
 
-def test_jobs_that_come_together_go_on_in_turns_of_their_own() -> None:
+@pytest.mark.parametrize("jobs_a_turn", [1, 2, 3])
+def test_jobs_that_come_together_go_on_in_turns(jobs_a_turn: int) -> None:
     async def story() -> None:
-        loop, lane = asyncio.get_running_loop(), TurnLane()
+        loop, lane = asyncio.get_running_loop(), TurnLane(jobs_a_turn)
         turn = 0
         went_on: list[tuple[int, int]] = []
 
@@ -234,16 +236,18 @@ def test_jobs_that_come_together_go_on_in_turns_of_their_own() -> None:
             went_on.append((number, turn))
 
         count()
-        tasks = [asyncio.create_task(job(number)) for number in range(5)]
+        tasks = [asyncio.create_task(job(number)) for number in range(9)]
         await asyncio.sleep(0)
-        tasks[2].cancel()
+        tasks[5].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert [number for number, _ in went_on] == [0, 1, 3, 4]
-        assert len({turn for _, turn in went_on}) == 4
+        assert [number for number, _ in went_on] == [0, 1, 2, 3, 4, 6, 7, 8]
+        in_turn = Counter(turn for _, turn in went_on)
+        assert max(in_turn.values()) == jobs_a_turn
+        assert len(in_turn) == -(-8 // jobs_a_turn), "no turn is left out, and none is half empty"
         for _ in range(3):
             await asyncio.sleep(0)
         before = turn
-        await job(5)
-        assert went_on[-1] == (5, before), "who comes alone does not wait"
+        await job(9)
+        assert went_on[-1] == (9, before), "who comes alone does not wait"
 
     asyncio.run(story())

@@ -71,31 +71,35 @@ class WorkPool:
 
 
 class TurnLane:
-    """Lets jobs that come together go on one by one, each in a turn of the event loop of its own.
+    """Lets jobs that come together go on a few at a time, in turns of the event loop.
 
     What else the loop serves is looked after in between.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, jobs_a_turn: int) -> None:
+        self._jobs_a_turn = jobs_a_turn
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_taken = False
+        self._went_on = 0
+        """In this turn."""
 
     async def turn(self) -> None:
-        """Go on at once as the first one of this turn of the loop, else in a later one."""
+        """Go on at once as one of the first of this turn of the loop, else in a later one."""
         loop = asyncio.get_running_loop()
-        if not self._is_taken:
-            self._is_taken = True
-            loop.call_soon(self._pass_on, loop)
+        if not self._went_on:
+            loop.call_soon(self._begin_turn, loop)
+        if self._went_on < self._jobs_a_turn and not self._waiting:
+            self._went_on += 1
             return
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
         await future
 
-    def _pass_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._waiting:
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._went_on = 0
+        while self._waiting and self._went_on < self._jobs_a_turn:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_result(None)
-                loop.call_soon(self._pass_on, loop)
-                return
-        self._is_taken = False
+                self._went_on += 1
+        if self._went_on:
+            loop.call_soon(self._begin_turn, loop)

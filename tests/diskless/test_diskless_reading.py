@@ -10,10 +10,12 @@ from writer_fakes import run_in_virtual_time
 
 from moldau.diskless.cacher import CacherSettings
 from moldau.diskless.cold_reads import ColdReadSettings, check_lifetimes
+from moldau.diskless.own_commits import OwnCommits
 from moldau.objects import Latency
 from moldau.records import check_batch, iter_records
 from moldau.replication.partition import FoundOffset
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.workers import InlineWorkers
 
 T = TypeVar("T")
 K = key()
@@ -139,6 +141,28 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
         await asyncio.sleep(0.01)
         partition.cache.close()
         assert (await reading).error is ErrorCode.not_leader_or_follower
+
+    run(story)
+
+
+def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        others = key(2)
+        broker.coordinator.create(K)
+        broker.coordinator.create(others)
+        broker.open(K)
+        partition = broker.open(others)
+        await asyncio.sleep(1)
+        broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers())  # as fast as it gets
+        finds = broker.coordinator.finds
+        for number in range(100):
+            await broker.commit((K, [b"%d" % number]), at_once=True)
+            if number == 50:
+                await broker.commit((others, [b"others"]))
+            await asyncio.sleep(0.002)
+            if number == 70:
+                assert partition.cache.local_end_offset == 1
+        assert broker.coordinator.finds - finds < 20
 
     run(story)
 

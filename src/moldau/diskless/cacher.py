@@ -234,8 +234,10 @@ class Cacher:
         end = cache.promised_offset if cache.is_promised else cache.local_end_offset
         if not (cache.is_at_tail and cache.is_usable and end == batches[0].base_offset):
             return False
-        if self._lane(self._tails, cache.coordinator_id).is_reading(cache):
+        lane = self._lane(self._tails, cache.coordinator_id)
+        if lane.is_reading(cache):
             return False
+        lane.put_off()
         cache.promised_offset = batches[-1].last_offset + 1
         cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=cache.promised_offset)
         return True

@@ -120,6 +120,7 @@ class FollowLane:
         self._turn = 0
         self._failures = 0
         self._nudge: asyncio.TimerHandle | None = None
+        self._finding: asyncio.Future[Sequence[FoundPartition]] | None = None
 
     def __len__(self) -> int:
         return len(self._members)
@@ -140,6 +141,15 @@ class FollowLane:
         member = self._members.get(cache.partition_id)
         return member is not None and member.is_busy
 
+    def put_off(self) -> None:
+        """A cache was promised what this broker has committed: ask nothing for a moment.
+
+        The question that is under way would be answered with just that, which is found for nothing.
+        """
+        self.look_again()
+        if self._finding is not None:
+            self._finding.cancel()
+
     def look_again(self) -> None:
         """Soon, ask for those, too, whose caches are promised nothing any more.
 
@@ -158,7 +168,7 @@ class FollowLane:
         try:
             while True:
                 self._changed.clear()
-                members = self._ready()
+                members = self._ready() if self._nudge is None else ()
                 if not members:
                     await self._changed.wait()
                     continue
@@ -190,8 +200,8 @@ class FollowLane:
         new = [member for member in turned if not member.cache.is_known]
         return new[:_NEW_AT_A_TIME] or turned
 
-    async def _find(self, members: list[Member]) -> Sequence[FoundPartition] | None:
-        """Ask the coordinator; ``None`` when the set of partitions has changed meanwhile."""
+    async def _find(self, members: Sequence[Member]) -> Sequence[FoundPartition] | None:
+        """Ask the coordinator; ``None`` when meanwhile something has changed about what to ask."""
         settings = self._settings
         loop = asyncio.get_running_loop()
         are_new = not members[0].cache.is_known
@@ -208,14 +218,15 @@ class FollowLane:
             max_wait_ms=0 if are_new else settings.max_wait_ms,
         )
         begin = loop.time()
-        finding = asyncio.ensure_future(self._finder.find_batches(call))
+        finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
         changing = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait((finding, changing), return_when=asyncio.FIRST_COMPLETED)
-            if not finding.done():
+            if not finding.done() or finding.cancelled():
                 return None
             found = finding.result()
         finally:
+            self._finding = None
             changing.cancel()
             finding.cancel()
             await asyncio.gather(changing, finding, return_exceptions=True)

@@ -215,8 +215,10 @@ async def consolidate(client: Client, folder: Path) -> int:
         refused = await publish_everywhere(client, plan, older)
         assert {one.error for one in refused} == {ErrorCode.fenced_leader_epoch}
         others = replace(plan, plans={key: replace(one, lease_id=stale) for key, one in plan.plans.items()})
-        refused = await publish_everywhere(client, others, copies)
-        assert {one.error for one in refused} == {ErrorCode.invalid_update_version}
+        fat = [copy._replace(custom_metadata=bytes(129)) for copy in copies]
+        for plans, told in ((others, copies), (plan, fat)):
+            refused = await publish_everywhere(client, plans, told)
+            assert {one.error for one in refused} == {ErrorCode.invalid_update_version}
         for _ in range(2):
             published = await publish_everywhere(client, plan, copies)
             assert {one.error for one in published} == {ErrorCode.none}

@@ -219,7 +219,7 @@ def catch_up(report: Report, pair: tuple[Broker, Broker], plan: Plan, store: str
     with past(broker, plan, partitions) as name, past(pair[1], plan, partitions):
         load = {"topic": name, "partitions": partitions, "record_size": RECORD_SIZE}
         alone = [measure(broker, "consume", **load) for _ in range(max(3, plan.repeats))]
-        slices = beside_a_producer(pair, partitions, plan, name)
+        slices = beside_a_producer(pair, partitions, plan, name, rounds_of(plan) // 2)
     sample = median_sample(alone)
     row = {
         "store": store,
@@ -237,7 +237,7 @@ def catch_up_within_quota(
 ) -> None:
     """As an operator would have it, who knows how much his producers can bear."""
     with past(pair[0], plan, partitions) as name, past(pair[1], plan, partitions):
-        slices = beside_a_producer(pair, partitions, plan, name)
+        slices = beside_a_producer(pair, partitions, plan, name, rounds_of(plan))
     row = {"store": store, "partitions": partitions, **columns(slices), "goal": "300 MB/s, 1.5"}
     report.add(BOUNDED, row, slices=list(chain(*slices.values())))
 
@@ -259,7 +259,7 @@ def columns(slices: dict[str, list[Slice]]) -> dict[str, Any]:
 
 
 def beside_a_producer(
-    pair: tuple[Broker, Broker], partitions: int, plan: Plan, name: str
+    pair: tuple[Broker, Broker], partitions: int, plan: Plan, name: str, rounds: int
 ) -> dict[str, list[Slice]]:
     """A steady producer to the first node: nobody reads, somebody reads from the second, from the first.
 
@@ -276,11 +276,11 @@ def beside_a_producer(
         readers = {NOBODY: None, OTHER: elsewhere, SAME: here}
         begin_apart(pair[0], present, partitions)
         produce_for(producer, pair[0], present, WARM_UP_S)
-        for order in in_turns(tuple(slices), rounds_of(plan)):
+        for order in in_turns(tuple(slices), rounds):
             for kind in order:
                 with reading(readers[kind]) as found:
-                    time.sleep(SETTLE_S)
-                    found |= produce_for(producer, pair[0], present, 2 * plan.latency_s)
+                    time.sleep(SETTLE_S / 2)
+                    found |= produce_for(producer, pair[0], present, 1.5 * plan.latency_s)
                 slices[kind].append(found)
     return slices
 

@@ -63,6 +63,33 @@ def test_a_signal_while_starting_ends_it_too(tmp_path, number, delay_s):
     assert (code, err) == (0, "")
 
 
+def test_a_signal_counts_wherever_python_is_when_it_comes():
+    """An exception would be lost in a callback of a weak reference, as imports have them."""
+    program = """
+import os, signal, sys, types, weakref
+from moldau.cli.main import main
+
+class Thing:
+    pass
+
+def gone(reference):
+    os.kill(os.getpid(), signal.SIGTERM)
+    sum(range(1000))
+
+def run(arguments, prog_name):
+    thing = Thing()
+    reference = weakref.ref(thing, gone)
+    del thing
+    print("went on")
+
+sys.modules["moldau.cli.app"] = types.SimpleNamespace(command=lambda: run)
+sys.argv = ["moldau", "dev"]
+sys.exit(main() or 7)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
 def _python_runs(pid):
     """Whether the process heeds SIGTERM."""
     try:

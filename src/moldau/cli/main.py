@@ -62,4 +62,6 @@ def _complain(reason: str) -> int:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
+    # An exception is lost where Python happens to be in a finalizer, or in the callback of a weak reference,
+    # which imports have: the node would start, and nobody would ask it to stop again. Nothing has begun yet.
+    os._exit(0)

@@ -20,6 +20,7 @@ from moldau.objects import (
     StorageSettings,
     open_storage,
 )
+from moldau.objects.storage import fetch_once
 from moldau.runtime import SeededEntropy, SystemClock
 
 Opener = Callable[[], ObjectStorage]
@@ -58,6 +59,8 @@ def test_what_is_uploaded_is_read_back_in_any_range(open_it: Opener) -> None:
         for offset, size in ((0, 10), (5, 1000), (10_230, 10), (0, 10_240)):
             found = await storage.fetch("wal/2026/a", offset, size)
             assert bytes(found) == content[offset : offset + size]
+            once = await fetch_once(storage, "wal/2026/a", offset, size)
+            assert bytes(once) == content[offset : offset + size]
         await storage.close()
 
     asyncio.run(main())
@@ -71,6 +74,9 @@ def test_a_range_past_the_end_is_an_error_not_a_short_answer(open_it: Opener) ->
             with pytest.raises(StorageError) as caught:
                 await storage.fetch("a", offset, size)
             assert not isinstance(caught.value, ObjectNotFoundError)
+            with pytest.raises(StorageError) as caught:
+                await fetch_once(storage, "a", offset, size)
+            assert not isinstance(caught.value, ObjectNotFoundError)
 
     asyncio.run(main())
 
@@ -80,6 +86,8 @@ def test_an_absent_object_is_not_found(open_it: Opener) -> None:
         storage = open_it()
         with pytest.raises(ObjectNotFoundError):
             await storage.fetch("nowhere/at/all", 0, 1)
+        with pytest.raises(ObjectNotFoundError):
+            await fetch_once(storage, "nowhere/at/all", 0, 1)
 
     asyncio.run(main())
 

@@ -46,6 +46,39 @@ def test_what_is_written_can_be_read(place: tuple[Disk, str]) -> None:
     assert disk.read(f"{folder}/a") == b"hello big world"
 
 
+def test_what_is_read_once_is_what_is_there(place: tuple[Disk, str]) -> None:
+    disk, folder = place
+    content = random.Random(7).randbytes((1 << 20) + 777)
+    write(disk, f"{folder}/a", content)
+    file = disk.open(f"{folder}/a", read_only=True)
+    whole = file.read_once(0, len(content))
+    for position in (0, 1, 4096, 500_001, len(content) - 1, len(content), len(content) + 9):
+        for size in (0, 1, 4096, 131_072, 300_003, 2 << 20):
+            assert bytes(file.read_once(position, size)) == content[position : position + size]
+    file.close()
+    assert bytes(whole) == content  # nobody else was given its memory
+    with pytest.raises(DiskError):
+        file.read_once(0, 1 << 20)
+
+
+def test_a_read_past_the_page_cache_that_stops_early_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = random.Random(7).randbytes(1 << 20)
+    path = f"{tmp_path}/a"
+    write(LocalDisk(), path, content)
+    sizes = iter([70_001, 5, 300_000])
+    preadv = os.preadv
+
+    def short(descriptor: int, views: list[memoryview], position: int) -> int:
+        return preadv(descriptor, [views[0][: next(sizes, 1 << 20)]], position)
+
+    monkeypatch.setattr(os, "preadv", short)
+    file = LocalDisk().open(path, read_only=True)
+    assert bytes(file.read_once(4_099, 900_000)) == content[4_099 : 4_099 + 900_000]
+    file.close()
+
+
 def test_a_view_stays_when_the_file_grows_and_closes(place: tuple[Disk, str]) -> None:
     disk, folder = place
     file = disk.open(f"{folder}/a", create=True)

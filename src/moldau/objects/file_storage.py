@@ -7,7 +7,7 @@ worker threads; and the simulation can put its disk beneath.
 
 import contextlib
 import posixpath
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from itertools import count
 
 from moldau.objects.storage import (
@@ -31,12 +31,16 @@ LEFTOVER_AGE_MS = 3_600_000
 """A temporary file this old belongs to no upload that is still under way, of whichever process."""
 
 
+THREADS = 8
+"""They wait for the disk most of the time; the more wait, the more it syncs at once."""
+
+
 class FileStorage:
     """An object store in the folder ``root`` (absolute; made when absent). Processes may share it."""
 
     def __init__(self, machine: Machine, root: str) -> None:
         self._disk: Disk = machine.disk
-        self._workers = machine.workers
+        self._workers = machine.workers.apart(THREADS, "moldau-objects")
         self._clock = machine.clock
         self._root = posixpath.normpath(root)
         self._attempts = count()
@@ -53,9 +57,17 @@ class FileStorage:
             raise _failed(key, error) from error
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        return await self._fetch(self._read, key, offset, size)
+
+    async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
+        return await self._fetch(self._read_once, key, offset, size)
+
+    async def _fetch(
+        self, read: Callable[[str, int, int], memoryview], key: str, offset: int, size: int
+    ) -> memoryview:
         check_key(key)
         try:
-            content = await self._workers.run(self._read, self._path(key), offset, size)
+            content = await self._workers.run(read, self._path(key), offset, size)
         except FileNotFoundError:
             raise ObjectNotFoundError(key) from None
         except OSError as error:
@@ -64,7 +76,7 @@ class FileStorage:
             raise StorageError(
                 f"{key}: {len(content)} of {size} bytes from {offset} are there", transient=False
             )
-        return memoryview(content)
+        return content
 
     async def delete(self, keys: Collection[str]) -> None:
         for key in keys:
@@ -126,10 +138,17 @@ class FileStorage:
         with contextlib.suppress(OSError):  # else the next check removes it
             self._disk.remove(path)
 
-    def _read(self, path: str, offset: int, size: int) -> bytes:
+    def _read(self, path: str, offset: int, size: int) -> memoryview:
         file = self._disk.open(path, read_only=True)
         try:
-            return file.read_at(offset, size)
+            return memoryview(file.read_at(offset, size))
+        finally:
+            file.close()
+
+    def _read_once(self, path: str, offset: int, size: int) -> memoryview:
+        file = self._disk.open(path, read_only=True)
+        try:
+            return file.read_once(offset, size)
         finally:
             file.close()
 

@@ -14,6 +14,7 @@ from moldau.objects.storage import (
     StorageError,
     StorageTimeoutError,
     ThrottledError,
+    fetch_once,
 )
 
 __all__ = ["MeteredStorage"]
@@ -82,6 +83,12 @@ class MeteredStorage:
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         with self._fetch.request():
             content = await self._storage.fetch(key, offset, size)
+        self._fetch.bytes.value += size
+        return content
+
+    async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
+        with self._fetch.request():
+            content = await fetch_once(self._storage, key, offset, size)
         self._fetch.bytes.value += size
         return content
 

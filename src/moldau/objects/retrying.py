@@ -19,6 +19,7 @@ from moldau.objects.storage import (
     ObjectStorage,
     StorageError,
     StorageTimeoutError,
+    fetch_once,
 )
 from moldau.runtime import Entropy
 
@@ -88,6 +89,9 @@ class RetryingStorage:
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         return await self._run(lambda: self._storage.fetch(key, offset, size))
+
+    async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
+        return await self._run(lambda: fetch_once(self._storage, key, offset, size))
 
     async def delete(self, keys: Collection[str]) -> None:
         await self._run(lambda: self._storage.delete(keys))

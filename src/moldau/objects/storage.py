@@ -6,7 +6,7 @@ because keys are never used for two contents. Every call may raise :class:`Stora
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -52,6 +52,14 @@ class ObjectInfo:
     last_modified_ms: int
 
 
+class Ranges(Protocol):
+    """Where bytes of objects are: an ``ObjectStorage``, of which one call is needed."""
+
+    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        """Exactly ``size`` bytes from ``offset``. Raises ``StorageError``."""
+        ...
+
+
 class ObjectStorage(Protocol):
     """A flat store of immutable objects."""
 
@@ -93,6 +101,22 @@ class ObjectStorage(Protocol):
     async def close(self) -> None:
         """Release connections; nothing may be under way."""
         ...
+
+
+@runtime_checkable
+class FetchesOnce(Protocol):
+    """A store that would keep what it reads at hand, and need not."""
+
+    async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
+        """``fetch`` of bytes that are not read again soon. Whoever holds the view holds much memory."""
+        ...
+
+
+async def fetch_once(storage: Ranges, key: str, offset: int, size: int) -> memoryview:
+    """``fetch`` of bytes that are not read again soon, of any store."""
+    if isinstance(storage, FetchesOnce):
+        return await storage.fetch_once(key, offset, size)
+    return await storage.fetch(key, offset, size)
 
 
 CHECK_KEY = ".moldau/check"

@@ -21,7 +21,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from moldau.runtime import residency
+from moldau.runtime import recycled, residency
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -31,6 +31,12 @@ _O_DIRECT = getattr(os, "O_DIRECT", 0)  # nor is this
 
 UNCACHED_SIZE_BYTES = 1024 * 1024
 """Less than this is not worth the system calls, nor waiting for the device."""
+
+UNCACHED_PIECE_SIZE_BYTES = 2 * 1024 * 1024
+"""Of a write: what others sync waits in the device behind a piece, not behind a file. It is as fast."""
+
+UNCACHED_READ_SIZE_BYTES = 128 * 1024
+"""Less than this is what the system would read ahead anyway."""
 
 COPIED_VIEW_SIZE_BYTES = 64 * 1024
 """A view this small that lies past the map is copied: mapping again would cost more."""
@@ -74,6 +80,13 @@ class File(Protocol):
 
     def read_at(self, position: int, size: int) -> bytes:
         """Up to ``size`` bytes from ``position`` (fewer at the end of the file), copied."""
+        ...
+
+    def read_once(self, position: int, size: int) -> memoryview:
+        """As ``read_at``, of what is not read again soon: past the system's page cache where it can be.
+
+        The bytes lie in memory that was used before, and is used again when nobody holds a view of it.
+        """
         ...
 
     def view(self, position: int, size: int) -> memoryview:
@@ -231,6 +244,41 @@ class LocalFile:
         with _named(self._path):
             return os.pread(self._descriptor, size, position)
 
+    def read_once(self, position: int, size: int) -> memoryview:
+        before = position % mmap.PAGESIZE
+        pages = recycled.PROCESS.take(-(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        with _named(self._path):
+            found = self._read_uncached(position - before, pages)
+            while found < before + size:
+                count = os.preadv(self._descriptor, [pages[found:]], position - before + found)
+                if not count:
+                    break
+                found += count
+        return pages[before : max(before, min(found, before + size))]
+
+    def _read_uncached(self, position: int, pages: memoryview) -> int:
+        """Whole pages from a page of the file on; how many bytes were read, perhaps none."""
+        if not _O_DIRECT or self._descriptor < 0 or len(pages) < UNCACHED_READ_SIZE_BYTES:
+            return 0
+        found = 0
+        with self._uncached():
+            found = os.preadv(self._descriptor, [pages], position)
+        return found
+
+    @contextlib.contextmanager
+    def _uncached(self) -> Iterator[None]:
+        """Reads and writes in the block go past the page cache, or end it: not all files know how."""
+        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
+            yield
+        except OSError as error:
+            # How content that is not aligned, and file systems without such writes, are told.
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise DiskError(error.errno or 5, error.strerror or str(error), self._path) from error
+        finally:
+            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
+
     def view(self, position: int, size: int) -> memoryview:
         end = position + size
         view = self._map_view
@@ -285,20 +333,13 @@ class LocalFile:
         if not _O_DIRECT or whole < UNCACHED_SIZE_BYTES:
             return 0
         written = 0
-        flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
-        try:
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
+        with self._uncached():
             while written < whole:
-                count = os.pwrite(self._descriptor, view[written:whole], written)
+                piece = view[written : min(whole, written + UNCACHED_PIECE_SIZE_BYTES)]
+                count = os.pwrite(self._descriptor, piece, written)
                 written += count // mmap.PAGESIZE * mmap.PAGESIZE
                 if count % mmap.PAGESIZE:
                     break
-        except OSError as error:
-            # How content that is not aligned, and file systems without such writes, are told.
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-                raise DiskError(error.errno or 5, error.strerror or str(error), self._path) from error
-        finally:
-            fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags)
         return written
 
     def forget_pages(self, position: int = 0, size: int = 0) -> None:

@@ -16,6 +16,13 @@ class Workers(Protocol):
         """Run ``function`` and return what it returns, or raise what it raises."""
         ...
 
+    def apart(self, thread_count: int, name: str) -> "Workers":
+        """Threads of their own for functions that take long: the others do not wait behind them.
+
+        They are closed with these.
+        """
+        ...
+
     def close(self) -> None:
         """Wait for running functions and release the threads."""
         ...
@@ -26,12 +33,20 @@ class ThreadWorkers:
 
     def __init__(self, thread_count: int, name: str = "moldau-worker") -> None:
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
+        self._apart: list[ThreadWorkers] = []
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, lambda: function(*args, **kwargs))
 
+    def apart(self, thread_count: int, name: str) -> "ThreadWorkers":
+        made = ThreadWorkers(thread_count, name)
+        self._apart.append(made)
+        return made
+
     def close(self) -> None:
+        for each in self._apart:
+            each.close()
         self._pool.shutdown(wait=True)
 
 
@@ -40,6 +55,9 @@ class InlineWorkers:
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
+
+    def apart(self, thread_count: int, name: str) -> "InlineWorkers":
+        return self
 
     def close(self) -> None:
         pass

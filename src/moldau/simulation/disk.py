@@ -124,6 +124,9 @@ class SimulatedFile:
             raise _error(errno.EINVAL, self._path)
         return bytes(self._check("read").data[position : position + size])
 
+    def read_once(self, position: int, size: int) -> memoryview:
+        return memoryview(self.read_at(position, size))
+
     def view(self, position: int, size: int) -> memoryview:
         content = self.read_at(position, size)
         if len(content) != size:

@@ -51,6 +51,9 @@ class SimulatedWorkers:
         self._loop.call_later(self._delay(), take_effect)
         return await answer
 
+    def apart(self, thread_count: int, name: str) -> "SimulatedWorkers":
+        return self
+
     def close(self) -> None:
         for take_effect in list(self._waiting.values()):
             take_effect()

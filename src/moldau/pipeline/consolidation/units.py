@@ -14,13 +14,13 @@ from uuid import UUID
 
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings
-from moldau.objects.storage import StorageError
+from moldau.objects.storage import Ranges, StorageError
 from moldau.pipeline.consolidation.wal_files import WalFiles
 from moldau.pipeline.reading.object_ranges import open_ranges
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.machine import Machine
-from moldau.tiered.consolidation.building import Ranges, copy_segment, each_segment, memory_bytes
+from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.plan import Unit
 from moldau.tiered.object_storage_manager import open_object_storage_manager
 from moldau.tiered.storage_manager import RemoteStorageError
@@ -63,21 +63,15 @@ class BuildUnits:
             return CopiedUnit((), failure=str(error))
 
     async def _build(self, unit: Unit) -> CopiedUnit:
-        """While a segment is copied the next one is built."""
         machine = Machine.real()
         remote = open_object_storage_manager(self.remote, machine, Meters())
         memory = _take_memory(memory_bytes(unit.segments))
         attempt = SystemEntropy().uuid4().hex
-        copies: list[asyncio.Task[bytes | None]] = []
         try:
-            building = each_segment(unit.segments, _wal_ranges(self.wal), machine.workers, into=memory)
-            planned = iter(unit.segments)
-            async for built in building:
-                copies.append(asyncio.ensure_future(copy_segment(next(planned), built, remote, attempt)))
-            metadata = await asyncio.gather(*copies)
+            metadata = await build_and_copy(
+                unit.segments, _wal_ranges(self.wal), machine.workers, remote, into=memory, attempt=attempt
+            )
         finally:
-            # After a failure the others are waited for; they may still read the memory, which is not kept.
-            await asyncio.gather(*copies, return_exceptions=True)
             await remote.close()
             machine.workers.close()
         _MEMORY.append(memory)

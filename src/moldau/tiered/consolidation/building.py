@@ -6,20 +6,23 @@ or engines. A broker and the tasks of an outside engine run the same code.
 
 import asyncio
 import mmap
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Final, Protocol, runtime_checkable
 
+from moldau.objects.storage import Ranges, fetch_once
 from moldau.runtime import Workers
 from moldau.tiered.builder import BuiltSegment, finish_segment
 from moldau.tiered.consolidation.plan import ObjectRange, PlannedSegment, plan_ranges
+from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.storage_manager import LogSegmentData, RemoteStorageManager
 
 __all__ = [
     "READS_IN_FLIGHT",
     "CopiesAttempts",
-    "Ranges",
     "ScattersRanges",
+    "build_and_copy",
     "build_segments",
     "copy_segment",
     "each_segment",
@@ -27,14 +30,7 @@ __all__ = [
 ]
 
 READS_IN_FLIGHT: Final = 8
-
-
-class Ranges(Protocol):
-    """Where the batches are: an ``ObjectStorage``, of which one call is needed."""
-
-    async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        """Exactly ``size`` bytes. Raises ``StorageError``."""
-        ...
+_PIECE_BYTES: Final = 512 * 1024
 
 
 @runtime_checkable
@@ -63,11 +59,43 @@ async def build_segments(
     workers: Workers,
     *,
     into: bytearray | memoryview | None = None,
-    reads_in_flight: int = READS_IN_FLIGHT,
 ) -> list[BuiltSegment]:
     """:func:`each_segment`, all of them."""
-    building = each_segment(segments, storage, workers, into=into, reads_in_flight=reads_in_flight)
-    return [built async for built in building]
+    return [built async for built in each_segment(segments, storage, workers, into=into)]
+
+
+async def build_and_copy(
+    segments: Sequence[PlannedSegment],
+    storage: Ranges,
+    workers: Workers,
+    manager: RemoteStorageManager,
+    *,
+    into: bytearray | memoryview,
+    attempt: str = "",
+    reads_in_flight: int = READS_IN_FLIGHT,
+    reading: AbstractAsyncContextManager[object] | None = None,
+) -> list[bytes | None]:
+    """Each segment is copied while the next ones are built; what :func:`copy_segment` says, in order.
+
+    Raises what :func:`each_segment` and :func:`copy_segment` raise. Nothing is read from ``into`` any more
+    then, but what a store reads for an upload that it has given up.
+    """
+    copies: list[asyncio.Task[bytes | None]] = []
+    planned = iter(segments)
+    try:
+        building = each_segment(
+            segments, storage, workers, into=into, reads_in_flight=reads_in_flight, reading=reading
+        )
+        async with aclosing(building):
+            async for built in building:
+                copies.append(asyncio.ensure_future(copy_segment(next(planned), built, manager, attempt)))
+        return await asyncio.gather(*copies)
+    except asyncio.CancelledError:
+        for copy in copies:
+            copy.cancel()
+        raise
+    finally:
+        await asyncio.gather(*copies, return_exceptions=True)
 
 
 async def each_segment(
@@ -77,11 +105,13 @@ async def each_segment(
     *,
     into: bytearray | memoryview | None = None,
     reads_in_flight: int = READS_IN_FLIGHT,
-) -> AsyncIterator[BuiltSegment]:
+    reading: AbstractAsyncContextManager[object] | None = None,
+) -> AsyncGenerator[BuiltSegment, None]:
     """The segments, in order, from the objects in ``storage``; each when it is built.
 
     ``into`` is memory to build them in, if it has :func:`memory_bytes` for them; memory that was used before
     is much faster than new memory. The segments live in it: it must not be used again before they are copied.
+    ``reading`` is held while objects are read: units that are built side by side take turns with it.
 
     Raises ``StorageError`` (``ObjectNotFoundError`` when batches have left the WAL meanwhile: plan anew) and
     :class:`CorruptRecordError` when the objects do not hold what was committed.
@@ -93,7 +123,8 @@ async def each_segment(
     for segment in segments:
         buffers.append(memory[position : position + segment.size_bytes])
         position += _whole_pages(segment.size_bytes)
-    await _read(plan_ranges(segments), buffers, storage, reads_in_flight)
+    async with reading or nullcontext():
+        await _read(plan_ranges(segments), buffers, storage, workers, reads_in_flight)
     for segment, buffer in zip(segments, buffers, strict=True):
         yield await workers.run(
             finish_segment,
@@ -113,30 +144,35 @@ def _whole_pages(size_bytes: int) -> int:
 
 
 async def _read(
-    ranges: Sequence[ObjectRange], buffers: Sequence[memoryview], storage: Ranges, in_flight: int
+    ranges: Sequence[ObjectRange],
+    buffers: Sequence[memoryview],
+    storage: Ranges,
+    workers: Workers,
+    in_flight: int,
 ) -> None:
-    waiting = iter(ranges)
     scatter = storage.scatter if isinstance(storage, ScattersRanges) else None
 
-    async def reader() -> None:
-        for wanted in waiting:
-            targets = [
-                (start, buffers[number][position : position + size_bytes])
-                for number, position, start, size_bytes in wanted.pieces
-            ]
-            if scatter is not None:
-                await scatter(wanted.object_key, wanted.start, targets)
-                continue
-            view = await storage.fetch(wanted.object_key, wanted.start, wanted.size_bytes)
-            for start, target in targets:
-                target[:] = view[start : start + len(target)]
+    async def read(wanted: ObjectRange) -> None:
+        targets = [
+            (start, buffers[number][position : position + size_bytes])
+            for number, position, start, size_bytes in wanted.pieces
+        ]
+        if scatter is not None:
+            await scatter(wanted.object_key, wanted.start, targets)
+            return
+        view = await fetch_once(storage, wanted.object_key, wanted.start, wanted.size_bytes)
+        # The segment's pages may be new; then it takes many times as long: not on the event loop.
+        await workers.run(_lay_out, view, targets)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(in_flight, len(ranges))):
-                group.create_task(reader())
-    except ExceptionGroup as failures:
-        raise failures.exceptions[0] from None
+    await side_by_side(read, ranges, in_flight)
+
+
+def _lay_out(view: memoryview, targets: Sequence[tuple[int, memoryview]]) -> None:
+    for start, target in targets:
+        # In pieces, between which others may have the interpreter.
+        for at in range(0, len(target), _PIECE_BYTES):
+            piece = target[at : at + _PIECE_BYTES]
+            piece[:] = view[start + at : start + at + len(piece)]
 
 
 async def copy_segment(

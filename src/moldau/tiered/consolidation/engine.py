@@ -16,14 +16,14 @@ from moldau.metrics import Meters
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, Workers
-from moldau.tiered.builder import BuiltSegment
-from moldau.tiered.consolidation.building import build_segments, copy_segment, memory_bytes
+from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.quota import ByteRateQuota, QuotaSettings
 from moldau.tiered.segments import TopicIdPartition
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager, check_custom_metadata
+from moldau.tiered.work_pool import WorkPool
 
 __all__ = ["BrokerEngine", "EngineSettings"]
 
@@ -32,7 +32,9 @@ logger = logging.getLogger(__name__)
 ENGINE_NAME: Final = "broker"
 DEFAULT_UNIT_BYTES: Final = 64 * 1024**2
 _PUBLISH_TRIES: Final = 3
-_UNITS_AT_A_TIME: Final = 2
+_UNITS_AT_A_TIME: Final = 3
+"""One is read and built, one is copied, one is published."""
+_UNITS_IN_MEMORY: Final = 2
 _PLANS_A_ROUND: Final = 64
 """Then the upkeep of all partitions comes again, though there always be something to build."""
 
@@ -42,7 +44,7 @@ class EngineSettings:
     """Bounds; bytes, milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """What a unit has in memory; two are there at a time."""
+    """What a unit has in memory; two have it at a time."""
     plan_bytes: int = 512 * 1024**2
     """What is planned at a time."""
     lease_ms: int = 600_000
@@ -78,6 +80,8 @@ class BrokerEngine:
         self._tiered_meters = tiered_meters or TieredMeters(Meters())
         self._quota = quota or ByteRateQuota(QuotaSettings())
         self._memory: list[memoryview] = []
+        self._places = WorkPool(_UNITS_IN_MEMORY)
+        self._reading = asyncio.Lock()
         scope = meters.scoped("moldau.diskless", "Consolidation")
         self._segments = scope.counter("SegmentsPerSec", "Segments that this broker has built and copied.")
         self._bytes = scope.counter("BytesPerSec", "Bytes of those segments.")
@@ -111,7 +115,6 @@ class BrokerEngine:
         units = lay_out_units([work.segment for work in plan.work], settings.unit_bytes)
         task = _Task(plan.lease_id, {work.segment.segment_id: work.epoch for work in plan.work}, iter(units))
         try:
-            # While one unit is copied the next one is read and built.
             await asyncio.gather(*(self._build_units(task) for _ in range(_UNITS_AT_A_TIME)))
         except asyncio.CancelledError:
             raise  # the node stops: the next leader goes on
@@ -132,18 +135,28 @@ class BrokerEngine:
 
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
         """Build and copy; nothing when that fails."""
-        size_bytes = sum(one.size_bytes for one in segments)
-        await self._keep_quota(task, size_bytes)
-        memory = self._take_memory(memory_bytes(segments))
+        await self._keep_quota(task, sum(one.size_bytes for one in segments))
+        async with self._places.place():
+            return await self._build_in(self._take_memory(memory_bytes(segments)), task, segments)
+
+    async def _build_in(
+        self, memory: memoryview, task: "_Task", segments: Sequence[PlannedSegment]
+    ) -> list[BuiltCopy]:
+        for segment in segments:
+            self._tiered_meters.copy_request(segment.partition.topic)
         try:
-            built = await build_segments(
+            copied = await build_and_copy(
                 segments,
                 self._wal_storage,
                 self._workers,
+                self._storage,
                 into=memory,
                 reads_in_flight=self.settings.reads_in_flight,
+                reading=self._reading,
             )
-            copies = await self._copy(task, segments, built)
+            for segment, metadata in zip(segments, copied, strict=True):
+                max_bytes = self._leader.custom_metadata_max_bytes
+                check_custom_metadata(str(segment.metadata.id), metadata, max_bytes)
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:
             # Its memory is not used again: somebody may still be reading from it.
             self._failures.value += 1
@@ -155,7 +168,10 @@ class BrokerEngine:
         self._memory.append(memory)
         for segment in segments:
             self._tiered_meters.copied(segment.partition.topic, segment.size_bytes)
-        return copies
+        return [
+            BuiltCopy(segment.partition, segment.segment_id, task.epochs[segment.segment_id], metadata)
+            for segment, metadata in zip(segments, copied, strict=True)
+        ]
 
     async def _keep_quota(self, task: "_Task", size_bytes: int) -> None:
         """Wait until so much may be copied; the lease lasts meanwhile."""
@@ -174,31 +190,6 @@ class BrokerEngine:
         wanted_bytes = max(size_bytes, self.settings.unit_bytes if is_nearly_full else 0)
         # Not a bytearray, which would be filled with zeros here and now, while the event loop waits.
         return memoryview(mmap.mmap(-1, wanted_bytes))
-
-    async def _copy(
-        self, task: "_Task", segments: Sequence[PlannedSegment], built: Sequence[BuiltSegment]
-    ) -> list[BuiltCopy]:
-        """All at once; when one fails the others are waited for, since they read the shared memory."""
-        for segment in segments:
-            self._tiered_meters.copy_request(segment.partition.topic)
-        copying = [
-            asyncio.ensure_future(copy_segment(segment, one, self._storage))
-            for segment, one in zip(segments, built, strict=True)
-        ]
-        try:
-            await asyncio.wait(copying)
-        finally:
-            for copy in copying:
-                copy.cancel()
-            await asyncio.gather(*copying, return_exceptions=True)
-        copies = [
-            BuiltCopy(segment.partition, segment.segment_id, task.epochs[segment.segment_id], copy.result())
-            for segment, copy in zip(segments, copying, strict=True)
-        ]
-        for copied, segment in zip(copies, segments, strict=True):
-            max_bytes = self._leader.custom_metadata_max_bytes
-            check_custom_metadata(str(segment.metadata.id), copied.custom_metadata, max_bytes)
-        return copies
 
     async def _publish(
         self, task: "_Task", segments: Sequence[PlannedSegment], copies: Sequence[BuiltCopy]

@@ -18,6 +18,7 @@ from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError
 from moldau.tiered.consolidation.open_plans import Lease, OpenPlan, OpenPlans, OpenSegment
 from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, SegmentGathering
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
+from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.consolidation.standing import SegmentKeeper, Standing
 from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
 from moldau.tiered.metadata_manager import RemoteMetadataUnknownOutcomeError
@@ -39,6 +40,8 @@ _SEGMENTS_A_PLAN: Final = 8
 """Of one partition: so much work is lost, at most, when an engine dies."""
 _WRITES_MAX: Final = 3
 _FRESH_MS: Final = 1_000
+_AT_A_TIME: Final = 16
+"""Partitions that are planned or published side by side: what they write is synced together."""
 
 REFUSALS: Final = frozenset({ErrorCode.fenced_leader_epoch, ErrorCode.invalid_update_version})
 """Errors of a published copy after which it is not needed."""
@@ -84,6 +87,19 @@ class PublishedSegment(NamedTuple):
     error: ErrorCode = ErrorCode.none
     message: str | None = None
     is_waiting: bool = False
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What a plan may still take on, while several partitions are planned for it."""
+
+    left_bytes: int
+
+    def reserve(self, wanted_bytes: int) -> int:
+        """Take at most so many bytes (less than 0: all that are left), to be given back."""
+        reserved = self.left_bytes if wanted_bytes < 0 else min(self.left_bytes, wanted_bytes)
+        self.left_bytes -= reserved
+        return reserved
 
 
 class ConsolidationLeader:
@@ -205,21 +221,23 @@ class ConsolidationLeader:
         start = self._turn % len(led) if led else 0
         until_ms = self._clock.now_ms() + lease_ms
         lease = self._plans.lease(self._entropy.uuid4(), engine, until_ms)
-        work: list[PlannedWork] = []
-        left_bytes = max_bytes
-        for one in led[start:] + led[:start]:
-            if left_bytes <= 0:
-                break
+        budget = _Budget(max_bytes)
+
+        async def plan_one(one: LedPartition) -> list[PlannedWork]:
+            if budget.left_bytes <= 0:
+                return []
             async with self._lock(one.partition):
-                planned = await self._plan_partition(one, lease, left_bytes)
-            work += [PlannedWork(segment, one.epoch) for segment in planned]
-            left_bytes -= sum(segment.size_bytes for segment in planned)
+                planned = await self._plan_partition(one, lease, budget)
+            return [PlannedWork(segment, one.epoch) for segment in planned]
+
+        found = await side_by_side(plan_one, led[start:] + led[:start], _AT_A_TIME)
+        work = [planned for some in found for planned in some]
         if not work:
             self._plans.end(lease)
         return Plan(lease.id, until_ms, work)
 
     async def _plan_partition(
-        self, led: LedPartition, lease: Lease, max_bytes: int
+        self, led: LedPartition, lease: Lease, budget: "_Budget"
     ) -> Sequence[PlannedSegment]:
         standing = self._just_seen(led) or await self._tidy(led)
         if standing is None or self._plans.of(led.partition) is not None:
@@ -230,7 +248,12 @@ class ConsolidationLeader:
             if not standing.is_fenced:
                 # What is begun after this, no older leader has seen, and none can take for a rest.
                 standing = self._note(led, Standing.of(await self._keeper.fence(led)))
-            gathered = await self._gather(led, standing.wal_start, max_bytes)
+            share_bytes = budget.reserve(standing.wal_size_bytes)
+            try:
+                gathered = await self._gather(led, standing.wal_start, share_bytes)
+            finally:
+                budget.left_bytes += share_bytes
+            budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, standing, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
             # Segments that were recorded are nobody's now: the next round deletes them.
@@ -278,8 +301,11 @@ class ConsolidationLeader:
             )
             for one in gathered
         ]
-        for segment in planned:
-            await self._keeper.metadata.add_remote_log_segment_metadata(segment.metadata)
+        await side_by_side(
+            self._keeper.metadata.add_remote_log_segment_metadata,
+            [segment.metadata for segment in planned],
+            _SEGMENTS_A_PLAN,
+        )
         plan = OpenPlan(led.partition, lease, led.epoch, standing.wal_start)
         plan.segments = [OpenSegment(segment) for segment in planned]
         self._plans.add(plan)
@@ -305,11 +331,17 @@ class ConsolidationLeader:
 
     async def publish(self, lease_id: UUID, copies: Sequence[BuiltCopy]) -> list[PublishedSegment]:
         """Segments that were copied: record them as finished, then let the WAL begin behind them."""
-        answers: dict[UUID, PublishedSegment] = {}
-        for partition in dict.fromkeys(copy.partition for copy in copies):
-            some = [copy for copy in copies if copy.partition == partition]
+        of_partition: dict[TopicIdPartition, list[BuiltCopy]] = {}
+        for copy in copies:
+            of_partition.setdefault(copy.partition, []).append(copy)
+
+        async def publish_some(partition: TopicIdPartition) -> dict[UUID, PublishedSegment]:
             async with self._lock(partition):
-                answers.update(await self._publish_some(self._led().get(partition), lease_id, some))
+                return await self._publish_some(self._led().get(partition), lease_id, of_partition[partition])
+
+        answers: dict[UUID, PublishedSegment] = {}
+        for some in await side_by_side(publish_some, list(of_partition), _AT_A_TIME):
+            answers.update(some)
         return [answers[copy.segment_id] for copy in copies]
 
     async def _publish_some(

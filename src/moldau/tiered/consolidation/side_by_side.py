@@ -1,0 +1,33 @@
+"""The same for many things, a bounded number at a time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+__all__ = ["side_by_side"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def side_by_side(
+    function: Callable[[T], Awaitable[R]], arguments: Sequence[T], at_a_time: int
+) -> list[R]:
+    """``function`` of each argument, at most ``at_a_time`` of them under way; results in order.
+
+    Raises the first error; what is under way then is cancelled, and has ended.
+    """
+    results: dict[int, R] = {}
+    numbered = enumerate(arguments)
+
+    async def work() -> None:
+        for number, argument in numbered:
+            results[number] = await function(argument)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(at_a_time, len(arguments))):
+                group.create_task(work())
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [results[number] for number in range(len(arguments))]

@@ -5,12 +5,16 @@ import fcntl
 import mmap
 import os
 import random
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from moldau.runtime import Disk, DiskError, LocalDisk
+from moldau.runtime import disk as disk_module
+from moldau.runtime.disk import Buffer
 from moldau.simulation.disk import SimulatedDisk
 from moldau.simulation.process import Process
 
@@ -44,6 +48,31 @@ def test_what_is_written_can_be_read(place: tuple[Disk, str]) -> None:
     file.sync()
     file.close()
     assert disk.read(f"{folder}/a") == b"hello big world"
+
+
+@pytest.mark.parametrize("missing", [0, 1_000])
+def test_large_writes_go_to_the_system_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    pieces: list[int] = []
+
+    def write_some(descriptor: int, buffers: Sequence[Buffer], position: int) -> int:
+        content = b"".join(buffers)
+        pieces.append(len(content))
+        return os.pwrite(descriptor, content[: len(content) - missing], position)
+
+    monkeypatch.setattr(os, "pwritev", write_some)
+    size_max = disk_module.WRITE_SIZE_BYTES_MAX
+    chance = random.Random(3)
+    content = chance.randbytes(3 * size_max)
+    ends = sorted([chance.randrange(len(content)) for _ in range(20)] + [size_max, len(content)])
+    buffers = [content[begin:end] for begin, end in pairwise([0, *ends])]
+    file = LocalDisk().open(str(tmp_path / "a"), create=True)
+    assert file.write_at(5, buffers) == file.write_at(5 + len(content), [content]) == len(content)
+    assert file.read_at(0, 1 << 30) == bytes(5) + content + content
+    file.close()
+    assert max(pieces) == size_max
+    assert sum(pieces) == 2 * len(content)
 
 
 def test_what_is_read_once_is_what_is_there(place: tuple[Disk, str]) -> None:

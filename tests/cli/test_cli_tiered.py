@@ -14,7 +14,7 @@ from moldau.tiered.object_layout import unpack_indexes
 from moldau.tiered.storage_manager import IndexType
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 PROPERTIES = {"remote.log.manager.task.interval.ms": "50"}
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, Message
 
 T = TypeVar("T")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def eventually(probe: Callable[[], T | None], what: str, timeout_s: float = TIMEOUT_S) -> T:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 200.0
 
 
 class DevProcess:

@@ -8,7 +8,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 async def take(consumer: AIOKafkaConsumer, count: int) -> list[ConsumerRecord]:

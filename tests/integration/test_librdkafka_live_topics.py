@@ -132,7 +132,7 @@ def test_two_producers_and_a_reader_at_the_tail(bootstrap: str, topic: str) -> N
     create(bootstrap, topic)
     senders = [producer(bootstrap, linger_ms=0, enable_idempotence=True) for _ in range(2)]
     # A fetch that nothing wakes waits longer than the test does.
-    waits = {"fetch.wait.max.ms": 200_000, "socket.timeout.ms": 300_000}
+    waits = {"fetch.wait.max.ms": 250_000, "socket.timeout.ms": 300_000}
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "tail", **waits})
     reader.assign([TopicPartition(topic, 0, 0)])
     for number in range(50):

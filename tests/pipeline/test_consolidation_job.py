@@ -28,7 +28,7 @@ from moldau.pipeline.source.snapshot import pin
 from moldau.pipeline.source.units import ask
 
 PARTITIONS, RECORDS = 2, 300
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")

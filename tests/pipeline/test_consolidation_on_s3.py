@@ -26,7 +26,7 @@ from moldau.pipeline.source.snapshot import pin
 from moldau.pipeline.source.units import ask
 
 PARTITIONS, FLUSHES, RECORDS = 4, 3, 20
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 KEYS = {"access.key.id": "test", "secret.access.key": "test"}
 
 

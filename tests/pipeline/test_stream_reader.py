@@ -19,7 +19,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.source.options import parse_options
 from moldau.pipeline.source.stream import MoldauStreamReader
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 SCHEMA = StructType().add("offset", LongType())
 
 

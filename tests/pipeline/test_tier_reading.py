@@ -37,7 +37,7 @@ from moldau.records.record import Record
 COUNT, RECORD_BYTES = 36, 100_000
 """Ten records in a segment of the smallest size that Kafka takes, written by two leader epochs."""
 SMALL = 300
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 PROPERTIES = {
     "metrics.listener": "127.0.0.1:0",
     "remote.log.storage.system.enable": "true",

@@ -198,7 +198,7 @@ def unpack(fetched: Any) -> list[Record]:
     return found
 
 
-async def eventually(probe: Callable[[], Awaitable[object]], what: str, timeout_s: float = 60.0) -> None:
+async def eventually(probe: Callable[[], Awaitable[object]], what: str, timeout_s: float = 120.0) -> None:
     """Await ``probe()`` until it returns something true."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

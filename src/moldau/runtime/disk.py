@@ -37,7 +37,7 @@ WRITE_SIZE_BYTES_MAX = 1024 * 1024
 that gives free memory back, just those that have to come from the host again, for several times the CPU."""
 
 UNCACHED_PIECE_SIZE_BYTES = 2 * 1024 * 1024
-"""Of a write: what others sync waits in the device behind a piece, not behind a file. It is as fast."""
+"""Of a read or write: what others sync waits in the device behind a piece, not behind a file."""
 
 UNCACHED_READ_SIZE_BYTES = 128 * 1024
 """Less than this is what the system would read ahead anyway."""
@@ -276,7 +276,12 @@ class LocalFile:
             return 0
         found = 0
         with self._uncached():
-            found = os.preadv(self._descriptor, [pages], position)
+            while found < len(pages):
+                piece = pages[found : found + UNCACHED_PIECE_SIZE_BYTES]
+                count = os.preadv(self._descriptor, [piece], position + found)
+                found += count
+                if not count or count % mmap.PAGESIZE:
+                    break
         return found
 
     @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from storage_fakes import collect
 from moldau.objects import FileStorage, StorageError
 from moldau.objects.file_storage import LEFTOVER_AGE_MS
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy, SystemClock
+from moldau.runtime.disk import LocalFile
 from moldau.simulation.disk import DiskFault, SimulatedDisk
 from moldau.simulation.process import Process
 
@@ -90,3 +92,37 @@ def test_what_killed_uploads_leave_goes_with_their_objects_and_else_after_a_whil
         assert left() == []
 
     asyncio.run(main())
+
+
+def test_an_upload_that_nobody_waits_for_any_more_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It timed out, its thread sleeps on; the next attempt succeeds, and their memory is used anew."""
+    sleeping, awake = threading.Event(), threading.Event()
+    fill = LocalFile.fill
+
+    def sleep_first(self: LocalFile, content: memoryview) -> None:
+        if not sleeping.is_set():
+            sleeping.set()
+            assert awake.wait(60)
+        fill(self, content)
+
+    monkeypatch.setattr(LocalFile, "fill", sleep_first)
+
+    async def main() -> None:
+        machine = Machine.real()
+        storage = FileStorage(machine, str(tmp_path))
+        memory = bytearray(b"good")
+        first = asyncio.create_task(storage.upload("wal/a", memory, 4))
+        assert await asyncio.to_thread(sleeping.wait, 60)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await storage.upload("wal/a", memory, 4)
+        memory[:] = b"evil"
+        awake.set()
+        machine.workers.close()
+
+    asyncio.run(main())
+    assert [path.name for path in (tmp_path / "wal").iterdir()] == ["a"]
+    assert (tmp_path / "wal" / "a").read_bytes() == b"good"

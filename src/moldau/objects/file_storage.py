@@ -5,9 +5,11 @@ objects that producers were told are safe. Here: temporary file, sync, rename, s
 worker threads; and the simulation can put its disk beneath.
 """
 
+import asyncio
 import contextlib
 import posixpath
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass
 from itertools import count
 
 from moldau.objects.storage import (
@@ -30,9 +32,16 @@ UPLOADING_SUFFIX = ".uploading"
 LEFTOVER_AGE_MS = 3_600_000
 """A temporary file this old belongs to no upload that is still under way, of whichever process."""
 
-
 THREADS = 8
 """They wait for the disk most of the time; the more wait, the more it syncs at once."""
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One upload's own file, and whether nobody waits for it any more: its memory counts no longer."""
+
+    temporary: str
+    is_over: bool = False
 
 
 class FileStorage:
@@ -49,12 +58,15 @@ class FileStorage:
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
         view = check_length(key, data, length)
-        # Each attempt has a file of its own: one that timed out may still be writing in its thread.
-        temporary = f"{self._path(key)}.{next(self._attempts)}{UPLOADING_SUFFIX}"
+        # One that timed out may still be writing in its thread, and from memory that is used again by now.
+        attempt = _Attempt(f"{self._path(key)}.{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
-            await self._workers.run(self._write, self._path(key), temporary, view)
+            await self._workers.run(self._write, self._path(key), attempt, view)
         except OSError as error:
             raise _failed(key, error) from error
+        except asyncio.CancelledError:
+            attempt.is_over = True
+            raise
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         return await self._fetch(self._read, key, offset, size)
@@ -113,7 +125,8 @@ class FileStorage:
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _write(self, path: str, temporary: str, view: memoryview) -> None:
+    def _write(self, path: str, attempt: "_Attempt", view: memoryview) -> None:
+        temporary = attempt.temporary
         folder = posixpath.dirname(path)
         self._folders.make(folder)
         try:
@@ -128,6 +141,9 @@ class FileStorage:
                 file.fill(view)
             finally:
                 file.close()
+            if attempt.is_over:
+                self._remove_quietly(temporary)
+                return
             self._disk.rename(temporary, path)
             self._disk.sync_dir(folder)
         except OSError:

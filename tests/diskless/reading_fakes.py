@@ -60,6 +60,8 @@ class MemoryCoordinator:
         self.partitions: dict[PartitionId, Known] = {}
         self.is_away = False
         self.finds = 0
+        self.distance_s = 0.0
+        """How long each answer is on its way."""
         self._committed = asyncio.Event()
 
     def create(self, key: PartitionKey) -> Known:
@@ -71,6 +73,12 @@ class MemoryCoordinator:
 
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         self.finds += 1
+        found = await self._await_batches(call)
+        if self.distance_s:
+            await asyncio.sleep(self.distance_s)
+        return found
+
+    async def _await_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.max_wait_ms / 1000
         while True:

@@ -167,6 +167,26 @@ def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them
     run(story)
 
 
+def test_own_commits_do_not_drown_the_answers_of_a_coordinator_far_away() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        others = key(2)
+        broker.coordinator.create(K)
+        broker.coordinator.create(others)
+        broker.open(K)
+        partition = broker.open(others)
+        await asyncio.sleep(1)
+        broker.coordinator.distance_s = 0.05
+        broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers())
+        for number in range(1_000):
+            await broker.commit((K, [b"%d" % number]), at_once=True)
+            if number == 500:
+                await broker.commit((others, [b"others"]))
+            await asyncio.sleep(0.002)
+        assert partition.cache.local_end_offset == 1
+
+    run(story)
+
+
 def test_one_request_for_each_object_of_a_round() -> None:
     async def story(broker: ReadingBroker) -> None:
         keys = [key(1, index) for index in range(10)]

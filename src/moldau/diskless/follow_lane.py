@@ -31,6 +31,9 @@ _FIRST_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
 _LOOK_AGAIN_S: Final = 0.02
+_ANSWER_S: Final = 0.25
+"""How long a coordinator may be away from its answers: when there was none for so long, the next question is
+not put off before that time."""
 
 
 class BatchFinder(Protocol):
@@ -121,6 +124,7 @@ class FollowLane:
         self._failures = 0
         self._nudge: asyncio.TimerHandle | None = None
         self._finding: asyncio.Future[Sequence[FoundPartition]] | None = None
+        self._asked_at = self._answered_at = 0.0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -147,7 +151,7 @@ class FollowLane:
         The question that is under way would be answered with just that, which is found for nothing.
         """
         self.look_again()
-        if self._finding is not None:
+        if self._finding is not None and not self._is_awaited():
             self._finding.cancel()
 
     def look_again(self) -> None:
@@ -161,7 +165,14 @@ class FollowLane:
 
     def _look(self) -> None:
         self._nudge = None
-        self._changed.set()
+        if self._finding is None or not self._is_awaited():
+            self._changed.set()
+
+    def _is_awaited(self) -> bool:
+        """Whether the question that is under way should have its answer; else, of questions that are put
+        off again and again, a coordinator far away would never come to answer one."""
+        now = asyncio.get_running_loop().time()
+        return now - self._answered_at > _ANSWER_S > now - self._asked_at
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -217,7 +228,7 @@ class FollowLane:
             min_bytes=0 if are_new else 1,
             max_wait_ms=0 if are_new else settings.max_wait_ms,
         )
-        begin = loop.time()
+        begin = self._asked_at = loop.time()
         finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
         changing = asyncio.ensure_future(self._changed.wait())
         try:
@@ -225,6 +236,7 @@ class FollowLane:
             if not finding.done() or finding.cancelled():
                 return None
             found = finding.result()
+            self._answered_at = loop.time()
         finally:
             self._finding = None
             changing.cancel()

@@ -263,8 +263,9 @@ def test_a_task_returns_coordinates_only(node: moldau.testing.Node, topic: str) 
 
     def watched(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
         assert isinstance(function, BuildUnits)
-        seen.extend(in_place(function, units))
-        return seen
+        made = in_place(function, units)
+        seen.extend(made)
+        return made
 
     consolidate_once(job_of(node, topic), watched)
     assert all(len(one.custom_metadata or b"") < 100 for unit in seen for one in unit.segments)

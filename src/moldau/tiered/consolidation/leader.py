@@ -9,7 +9,7 @@ comes early waits for those before it.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -91,15 +91,10 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """What a plan may still take on, while several partitions are planned for it."""
+    """What a plan may still take on. Partitions gather one after the other: each knows what the others took."""
 
     left_bytes: int
-
-    def reserve(self, wanted_bytes: int) -> int:
-        """Take at most so many bytes (less than 0: all that are left), to be given back."""
-        reserved = self.left_bytes if wanted_bytes < 0 else min(self.left_bytes, wanted_bytes)
-        self.left_bytes -= reserved
-        return reserved
+    gathering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ConsolidationLeader:
@@ -248,12 +243,11 @@ class ConsolidationLeader:
             if not standing.is_fenced:
                 # What is begun after this, no older leader has seen, and none can take for a rest.
                 standing = self._note(led, Standing.of(await self._keeper.fence(led)))
-            share_bytes = budget.reserve(standing.wal_size_bytes)
-            try:
-                gathered = await self._gather(led, standing.wal_start, share_bytes)
-            finally:
-                budget.left_bytes += share_bytes
-            budget.left_bytes -= sum(one.size_bytes for one in gathered)
+            async with budget.gathering:
+                if budget.left_bytes <= 0:
+                    return ()
+                gathered = await self._gather(led, standing.wal_start, budget.left_bytes)
+                budget.left_bytes -= sum(one.size_bytes for one in gathered)
             return await self._begin(led, lease, standing, gathered)
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
             # Segments that were recorded are nobody's now: the next round deletes them.

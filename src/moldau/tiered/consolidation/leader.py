@@ -91,7 +91,7 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """What a plan may still take on. Partitions gather one after the other: each knows what the others took."""
+    """What a plan may still take on. Partitions gather in turn: each knows what the others took."""
 
     left_bytes: int
     gathering: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -11,14 +11,16 @@ from writer_fakes import run_in_virtual_time
 from moldau.diskless.cacher import CacherSettings
 from moldau.diskless.cold_reads import ColdReadSettings, check_lifetimes
 from moldau.diskless.own_commits import OwnCommits
+from moldau.diskless.partition import DisklessPartition
 from moldau.objects import Latency
 from moldau.records import check_batch, iter_records
-from moldau.replication.partition import FoundOffset
+from moldau.replication.partition import FoundOffset, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.workers import InlineWorkers
 
 T = TypeVar("T")
 K = key()
+OTHERS = key(2)
 
 
 def run(
@@ -145,20 +147,25 @@ def test_what_is_still_on_its_way_into_the_cache_is_waited_for() -> None:
     run(story)
 
 
+async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartition:
+    """Another open partition beside ``K``, where own commits reach their caches as fast as it gets."""
+    for each in (K, other):
+        broker.coordinator.create(each)
+    broker.open(K)
+    partition = broker.open(other)
+    await asyncio.sleep(1)
+    broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers())
+    return partition
+
+
 def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them() -> None:
     async def story(broker: ReadingBroker) -> None:
-        others = key(2)
-        broker.coordinator.create(K)
-        broker.coordinator.create(others)
-        broker.open(K)
-        partition = broker.open(others)
-        await asyncio.sleep(1)
-        broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers())  # as fast as it gets
+        partition = await beside(broker, OTHERS)
         finds = broker.coordinator.finds
         for number in range(100):
             await broker.commit((K, [b"%d" % number]), at_once=True)
             if number == 50:
-                await broker.commit((others, [b"others"]))
+                await broker.commit((OTHERS, [b"others"]))
             await asyncio.sleep(0.002)
             if number == 70:
                 assert partition.cache.local_end_offset == 1
@@ -169,18 +176,12 @@ def test_own_commits_in_a_row_are_not_looked_for_and_others_are_found_among_them
 
 def test_own_commits_do_not_drown_the_answers_of_a_coordinator_far_away() -> None:
     async def story(broker: ReadingBroker) -> None:
-        others = key(2)
-        broker.coordinator.create(K)
-        broker.coordinator.create(others)
-        broker.open(K)
-        partition = broker.open(others)
-        await asyncio.sleep(1)
+        partition = await beside(broker, OTHERS)
         broker.coordinator.distance_s = 0.05
-        broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers())
         for number in range(1_000):
             await broker.commit((K, [b"%d" % number]), at_once=True)
             if number == 500:
-                await broker.commit((others, [b"others"]))
+                await broker.commit((OTHERS, [b"others"]))
             await asyncio.sleep(0.002)
         assert partition.cache.local_end_offset == 1
 

@@ -115,6 +115,18 @@ def test_too_large_custom_metadata_keep_diskless_records_in_the_wal(node: Node) 
     play(node, story)
 
 
+SEGMENT = RemoteLogSegmentMetadata(
+    id=RemoteLogSegmentId(UUID(int=1), "t", 0, UUID(int=2)),
+    start_offset=0,
+    end_offset=0,
+    max_timestamp_ms=0,
+    broker_id=0,
+    event_timestamp_ms=0,
+    segment_size_bytes=1,
+    leader_epochs=(EpochStart(0, 0),),
+)
+
+
 class Careless:
     """Gives and raises whatever it likes."""
 
@@ -142,45 +154,62 @@ class Careless:
         return await self._answer()
 
 
+class Hasty:
+    """Raises when it is called, and not when it is waited for."""
+
+    def __getattr__(self, name: str) -> Any:
+        def called(*_: object) -> Any:
+            raise OSError("no route")
+
+        return called
+
+
+def test_what_raises_before_there_is_anything_to_wait_for_is_a_failure_too() -> None:
+    manager = ForeignStorageManager(cast(RemoteStorageManager, Hasty()), "my.Manager")
+
+    async def main() -> None:
+        for call in (
+            lambda: manager.copy_log_segment_data(SEGMENT, cast(Any, None)),
+            lambda: manager.fetch_log_segment(SEGMENT, 0),
+            lambda: manager.fetch_index(SEGMENT, IndexType.OFFSET),
+            lambda: manager.delete_log_segment_data(SEGMENT),
+        ):
+            with pytest.raises(RemoteStorageError, match=r"my\.Manager: OSError: no route"):
+                await call()  # type: ignore[operator]
+        await manager.close()
+
+    asyncio.run(main())
+
+
 def test_answers_are_what_the_protocol_says_or_an_error_that_names_the_manager() -> None:
     careless = Careless()
     manager = ForeignStorageManager(cast(RemoteStorageManager, careless), "my.Manager")
-    segment = RemoteLogSegmentMetadata(
-        id=RemoteLogSegmentId(UUID(int=1), "t", 0, UUID(int=2)),
-        start_offset=0,
-        end_offset=0,
-        max_timestamp_ms=0,
-        broker_id=0,
-        event_timestamp_ms=0,
-        segment_size_bytes=1,
-        leader_epochs=(EpochStart(0, 0),),
-    )
     data: Any = None
 
     async def main() -> None:
         careless.answer = bytearray(b"abc")
-        assert await manager.copy_log_segment_data(segment, data) == b"abc"
-        assert await manager.fetch_log_segment(segment, 0) == b"abc"
-        assert await manager.fetch_index(segment, IndexType.OFFSET) == b"abc"
+        assert await manager.copy_log_segment_data(SEGMENT, data) == b"abc"
+        assert await manager.fetch_log_segment(SEGMENT, 0) == b"abc"
+        assert await manager.fetch_index(SEGMENT, IndexType.OFFSET) == b"abc"
         careless.answer = None
-        assert await manager.copy_log_segment_data(segment, data) is None
+        assert await manager.copy_log_segment_data(SEGMENT, data) is None
         for wrong, said in (
             ("text", "my.Manager gave .*str"),
             (OSError("no route"), "my.Manager: OSError: no"),
         ):
             careless.answer = wrong
             for call in (
-                manager.copy_log_segment_data(segment, data),
-                manager.fetch_log_segment(segment, 0),
-                manager.fetch_index(segment, IndexType.OFFSET),
+                manager.copy_log_segment_data(SEGMENT, data),
+                manager.fetch_log_segment(SEGMENT, 0),
+                manager.fetch_index(SEGMENT, IndexType.OFFSET),
             ):
                 with pytest.raises(RemoteStorageError, match=said):
                     await call
         with pytest.raises(RemoteStorageError, match="deleting t-0"):
-            await manager.delete_log_segment_data(segment)
+            await manager.delete_log_segment_data(SEGMENT)
         careless.answer = RemoteStorageError("as it is", transient=False)
         with pytest.raises(RemoteStorageError, match=r"^as it is$") as caught:
-            await manager.delete_log_segment_data(segment)
+            await manager.delete_log_segment_data(SEGMENT)
         assert not caught.value.transient
         await manager.close()
 

@@ -6,7 +6,7 @@ failures of a store are, and one segment that it cannot take does not stop the o
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from moldau.tiered.segments import RemoteLogSegmentMetadata
@@ -49,7 +49,9 @@ class ForeignStorageManager:
     async def copy_log_segment_data(
         self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
     ) -> bytes | None:
-        custom = await self._told("copying", metadata, self.inner.copy_log_segment_data(metadata, data))
+        custom = await self._told(
+            "copying", metadata, lambda: self.inner.copy_log_segment_data(metadata, data)
+        )
         if custom is None or isinstance(custom, bytes | bytearray | memoryview):
             return None if custom is None else bytes(custom)
         raise self._no_promise(metadata, f"custom metadata that are {type(custom).__name__} and not bytes")
@@ -57,15 +59,19 @@ class ForeignStorageManager:
     async def fetch_log_segment(
         self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
     ) -> memoryview:
-        reading = self.inner.fetch_log_segment(metadata, start_position, end_position)
-        return self._as_view(metadata, await self._told("reading", metadata, reading))
+        found = await self._told(
+            "reading",
+            metadata,
+            lambda: self.inner.fetch_log_segment(metadata, start_position, end_position),
+        )
+        return self._as_view(metadata, found)
 
     async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
-        reading = self.inner.fetch_index(metadata, index_type)
-        return self._as_view(metadata, await self._told("reading", metadata, reading))
+        found = await self._told("reading", metadata, lambda: self.inner.fetch_index(metadata, index_type))
+        return self._as_view(metadata, found)
 
     async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        await self._told("deleting", metadata, self.inner.delete_log_segment_data(metadata))
+        await self._told("deleting", metadata, lambda: self.inner.delete_log_segment_data(metadata))
 
     async def close(self) -> None:
         """Never raises: the node ends, whatever the other says, and within a time."""
@@ -75,9 +81,11 @@ class ForeignStorageManager:
         except Exception:
             logger.exception("%s cannot be closed", self._name)
 
-    async def _told(self, doing: str, metadata: RemoteLogSegmentMetadata, work: Awaitable[T]) -> T:
+    async def _told(
+        self, doing: str, metadata: RemoteLogSegmentMetadata, call: Callable[[], Awaitable[T]]
+    ) -> T:
         try:
-            return await work
+            return await call()  # which may raise before there is anything to wait for
         except RemoteStorageError:
             raise
         except Exception as error:

@@ -71,10 +71,8 @@ class TieredMeters:
         )
         for name, read in _GAUGES.items():
             self._topics.gauge(name, lambda read=read: self._sum(read))  # type: ignore[misc]
-        for name in _COUNTERS:
-            self._topics.counter(
-                name
-            )  # from the start: whoever watches for errors must see that there are none
+        for name in _COUNTERS:  # from the start: whoever watches for errors must see that there are none
+            self._topics.counter(name)
         self._expired_fetches = meters.scoped("kafka.server", "DelayedRemoteFetchMetrics").counter(
             "ExpiresPerSec", "Remote reads that were not there in remote.fetch.max.wait.ms."
         )

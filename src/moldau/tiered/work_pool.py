@@ -1,4 +1,4 @@
-"""Who may go on: so many jobs at a time, or one in a turn of the loop; the others wait in order."""
+"""Who may go on: so many jobs at a time, or so many in a turn of the loop; the others wait in order."""
 
 import asyncio
 from collections import deque

@@ -285,20 +285,18 @@ class ClassicPartition:
         if error is not ErrorCode.none:
             return ReadOutcome(error=error)
         log = self.log
-        from_follower = request.replica_id >= 0
-        if from_follower and log.log_start_offset <= request.offset <= log.log_end_offset:
-            self._follower_fetched(request.replica_id, request.offset)
-        watermark = self.high_watermark
-        stable = log.last_stable_offset(watermark)
-        known = ReadOutcome(
-            high_watermark=watermark, last_stable_offset=stable, log_start_offset=log.log_start_offset
-        )
         if request.last_fetched_epoch >= 0:
             epoch, end = log.end_offset_for_epoch(request.last_fetched_epoch)
             if epoch < 0:  # newer than anything here, or older
-                return known._replace(error=ErrorCode.offset_out_of_range)
+                return self._known()._replace(error=ErrorCode.offset_out_of_range)
             if epoch != request.last_fetched_epoch or end < request.offset:
-                return known._replace(diverging_epoch=(epoch, end))
+                return self._known()._replace(diverging_epoch=(epoch, end))
+        from_follower = request.replica_id >= 0
+        # Only now: a follower whose log differs from this one holds none of these records for certain.
+        if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
+            self._follower_fetched(request.replica_id, request.offset)
+        known = self._known()
+        watermark, stable = known.high_watermark, known.last_stable_offset
         readable_end = log.log_end_offset if from_follower else watermark
         if not log.log_start_offset <= request.offset <= readable_end:
             return known._replace(error=ErrorCode.offset_out_of_range)
@@ -333,6 +331,14 @@ class ClassicPartition:
             log_start_offset=log.log_start_offset,
             aborted=aborted,
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
+        )
+
+    def _known(self) -> ReadOutcome:
+        watermark = self.high_watermark
+        return ReadOutcome(
+            high_watermark=watermark,
+            last_stable_offset=self.log.last_stable_offset(watermark),
+            log_start_offset=self.log.log_start_offset,
         )
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:

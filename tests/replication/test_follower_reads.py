@@ -1,0 +1,96 @@
+"""A follower's fetch counts only when the leader has checked that the follower's log agrees with its own."""
+
+import asyncio
+import pathlib
+from uuid import UUID
+
+import pytest
+
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.classic import ACKS_ALL, ClassicPartition
+from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, Machine
+from moldau.storage.log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
+LEADER, FOLLOWER = 1, 2
+
+
+class LedPartition:
+    """A partition of two in-sync replicas: ten records of epoch 3 and, from offset 10 on, epoch 5."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        machine = Machine.real()
+        self.log = PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0))
+        self.partition = ClassicPartition(
+            machine,
+            PartitionKey(UUID(int=1), 0),
+            "t",
+            self.log,
+            LEADER,
+            WaitingRoom(),
+            min_in_sync=2,
+            high_watermark=0,
+            meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+        )
+        for epoch in (3, 5):
+            self.partition.become_leader(epoch, (LEADER, FOLLOWER), (LEADER, FOLLOWER))
+            for _ in range(10):
+                self.partition.append(BATCH, required_acks=1, timeout_ms=1000)
+
+    def fetch(self, offset: int, last_fetched_epoch: int) -> ReadOutcome:
+        outcome = self.partition.read(
+            ReadRequest(
+                offset,
+                1 << 20,
+                current_leader_epoch=5,
+                last_fetched_epoch=last_fetched_epoch,
+                replica_id=FOLLOWER,
+            )
+        )
+        assert isinstance(outcome, ReadOutcome)
+        return outcome
+
+
+@pytest.fixture
+def led(tmp_path: pathlib.Path) -> LedPartition:
+    return LedPartition(tmp_path)
+
+
+def test_a_diverged_follower_does_not_move_the_high_watermark(led: LedPartition) -> None:
+    outcome = led.fetch(15, last_fetched_epoch=4)  # five records of a leader that lost its term
+    assert outcome.diverging_epoch == (3, 10)
+    assert led.partition.high_watermark == 0
+    assert led.fetch(12, last_fetched_epoch=3).diverging_epoch == (3, 10)
+    assert led.partition.high_watermark == 0
+    assert led.fetch(10, last_fetched_epoch=3).diverging_epoch is None
+    assert led.partition.high_watermark == 10
+
+
+def test_a_follower_with_an_unknown_epoch_does_not_move_the_high_watermark(led: LedPartition) -> None:
+    assert led.fetch(10, last_fetched_epoch=9).error is ErrorCode.offset_out_of_range
+    assert led.partition.high_watermark == 0
+
+
+def test_a_diverged_follower_does_not_acknowledge_a_write(led: LedPartition) -> None:
+    async def write() -> AppendOutcome:
+        answer = led.partition.append(BATCH, required_acks=ACKS_ALL, timeout_ms=600_000)
+        assert isinstance(answer, asyncio.Future)
+        assert led.fetch(21, last_fetched_epoch=4).diverging_epoch == (3, 10)
+        assert not answer.done()
+        assert led.fetch(21, last_fetched_epoch=5).diverging_epoch is None
+        return await answer
+
+    assert asyncio.run(write()) == AppendOutcome(ErrorCode.none, 20, -1, 0)
+
+
+def test_a_follower_below_the_log_start_is_not_counted(led: LedPartition) -> None:
+    led.fetch(20, last_fetched_epoch=5)
+    led.log.update_log_start_offset(12)
+    assert led.fetch(11, last_fetched_epoch=5).error is ErrorCode.offset_out_of_range
+    assert led.partition.high_watermark == 20

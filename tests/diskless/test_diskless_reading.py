@@ -368,8 +368,9 @@ def test_lookups_by_time_are_exact_to_the_record() -> None:
         assert await find(-3) == (4, 400)
         assert await find(-4) == (0, -1)
         assert await find(-5) == (-1, -1)
+        assert await find(-6) == (-1, -1)
         with pytest.raises(KafkaError):
-            await find(-6)
+            await find(-7)
         await partition.delete_records(2)
         # The first batch's latest record is deleted: the batch promises what it does not hold any more.
         assert await find(201) == (3, 250)

@@ -8,7 +8,13 @@ from test_diskless_reading import run
 from moldau.diskless.cacher import CacherSettings
 from moldau.records import Record, build_batch
 from moldau.records.timestamps import first_offset_at_or_after
-from moldau.replication.partition import MAX_TIMESTAMP, FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.partition import (
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    MAX_TIMESTAMP,
+    FoundOffset,
+    ReadOutcome,
+    ReadRequest,
+)
 from moldau.runtime import ErrorCode
 
 K = key()
@@ -63,6 +69,23 @@ def test_a_reader_goes_through_both_parts() -> None:
         await broker.until_cached(partition, 4)
         assert await consume(partition, 0, 4) == {0: b"0", 1: b"1", 2: b"2", 3: b"3"}
         assert remote.reads == [0, 1]
+
+    run(story)
+
+
+def test_the_earliest_pending_upload_is_the_first_record_in_the_wal() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        for number in range(4):
+            await broker.commit((K, [b"%d" % number]))
+        partition = broker.open(K)
+        partition.remote = Remote()
+        known = broker.coordinator.partitions[K]
+        for log_start, wal_start, pending in ((0, 0, 0), (0, 2, 2), (1, 2, 2), (3, 3, 3)):
+            known.log_start, known.wal_start = log_start, wal_start
+            found = await partition.find_offset(
+                EARLIEST_PENDING_UPLOAD_TIMESTAMP, read_committed=False, current_leader_epoch=-1
+            )
+            assert found == FoundOffset(pending, -1, 0)
 
     run(story)
 

@@ -14,6 +14,7 @@ from tiered_stories import (
     EARLIEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+    PENDING_UPLOAD,
     PROPERTIES,
     STEP_MS,
     TIERED,
@@ -226,9 +227,11 @@ def test_a_live_topic_becomes_tiered_and_ceases_to_be(node: Node, play: Callable
         await client.create(topic, **plain)
         await fill(client, topic, 3)
         assert (await client.offset_at(topic, LATEST_TIERED)).offset == -1
+        assert (await client.offset_at(topic, PENDING_UPLOAD)).offset == -1
         enabled = {"remote_storage_enable": "true", "local_retention_bytes": "1"}
         assert await client.alter(topic, **enabled) is ErrorCode.none
         await until_tiers(client, topic, 0, 6, 5)
+        assert (await client.offset_at(topic, PENDING_UPLOAD)).offset == 6
         await read_from(client, topic, 0)
         assert await client.alter(topic, remote_storage_enable="false") is ErrorCode.invalid_config
         disabled = {"remote_storage_enable": "false", "remote_log_delete_on_disable": "true"}

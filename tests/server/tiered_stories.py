@@ -9,6 +9,7 @@ from plain_requests import Requests, eventually
 from moldau.runtime import SystemClock
 
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
+PENDING_UPLOAD = -6
 BATCH_RECORDS = 3
 STEP_MS = 1_000
 PROPERTIES = {

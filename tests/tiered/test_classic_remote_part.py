@@ -13,6 +13,7 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import (
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     AbortedTransaction,
     FoundOffset,
     PartitionKey,
@@ -151,6 +152,50 @@ def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Stor
         partition.remote = cast(Any, remote)
         found = await partition.find_offset(start_ms + 4_000, read_committed=False, current_leader_epoch=-1)
         assert (found.offset, remote.searched) == (4, [3, 9])
+
+    play(story)
+
+
+def test_the_earliest_pending_upload_follows_the_copied_part(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        partition = led(house)
+
+        async def pending() -> FoundOffset:
+            return await partition.find_offset(
+                EARLIEST_PENDING_UPLOAD_TIMESTAMP, read_committed=False, current_leader_epoch=-1
+            )
+
+        house.fill(3)
+        assert await pending() == FoundOffset(), "the topic is not tiered"
+        partition.remote = ClassicRemotePart(PARTITION, house.log, house.reader, partition.read)
+        assert await pending() == FoundOffset(0, -1, 0), "no segment is copied yet"
+        house.log.update_log_start_offset(1)
+        assert await pending() == FoundOffset(1, -1, 0)
+        await house.copying.run()
+        assert await pending() == FoundOffset(9, -1, 0)
+        house.fill(1)
+        house.log.update_log_start_offset(10)
+        assert await pending() == FoundOffset(10, -1, 0), "what lies before the log's start is deleted"
+
+    play(story)
+
+
+def test_a_leader_that_does_not_know_its_remote_part_does_not_guess_what_is_pending(
+    play: Callable[[Story], None],
+) -> None:
+    async def story(house: House) -> None:
+        async def none_copied() -> int:
+            return -1
+
+        house.fill(3)
+        partition = led(house)
+        await house.copying.run()
+        house.free()
+        partition.remote = cast(Any, SimpleNamespace(highest_offset=none_copied))
+        found = await partition.find_offset(
+            EARLIEST_PENDING_UPLOAD_TIMESTAMP, read_committed=False, current_leader_epoch=-1
+        )
+        assert found == FoundOffset()
 
     play(story)
 

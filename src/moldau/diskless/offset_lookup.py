@@ -22,7 +22,8 @@ from moldau.records.errors import CorruptRecordError
 from moldau.records.timestamps import iter_positions_in_time
 from moldau.replication.partition import (
     EARLIEST_LOCAL_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
     MAX_TIMESTAMP,
     FoundOffset,
 )
@@ -59,7 +60,9 @@ class OffsetLookup:
         """
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return await self._earliest_local(cache)
-        if timestamp_ms < LATEST_TIERED_TIMESTAMP:
+        if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            return FoundOffset() if remote is None else await self._earliest_in_wal(cache)
+        if timestamp_ms < EARLIEST_PENDING_UPLOAD_TIMESTAMP:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
@@ -112,6 +115,11 @@ class OffsetLookup:
             raise KafkaError(ErrorCode.leader_not_available)
         start = cache.local_start_offset if cache.is_usable else cache.high_watermark
         return FoundOffset(max(start, cache.log_start_offset), -1, LEADER_EPOCH)
+
+    async def _earliest_in_wal(self, cache: PartitionCache) -> FoundOffset:
+        """The first offset that is not in the remote tier (KIP-1023)."""
+        listed = await self._list(cache, EARLIEST_TIMESTAMP)
+        return FoundOffset(max(listed.log_start_offset, listed.wal_start_offset), -1, LEADER_EPOCH)
 
     async def _behind(self, cache: PartitionCache, offset: int, timestamp_ms: int) -> FoundOffset:
         """What the batch promised lies below the log start inside it: go on behind it."""

@@ -10,6 +10,7 @@ from moldau.records.errors import RecordsRejectedError
 from moldau.replication.leadership import Leadership
 from moldau.replication.partition import (
     EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -379,6 +380,8 @@ class ClassicPartition:
         if timestamp_ms == LATEST_TIERED_TIMESTAMP:
             copied = -1 if self.remote is None else await self.remote.highest_offset()
             return FoundOffset() if copied < 0 else FoundOffset(copied, -1, log.epoch_for_offset(copied))
+        if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            return await self._find_pending_upload()
         if timestamp_ms == MAX_TIMESTAMP:
             return await self._find_max_timestamp(end)
         if timestamp_ms < 0:
@@ -386,6 +389,16 @@ class ClassicPartition:
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
         return await self._find_timestamp(timestamp_ms, end)
+
+    async def _find_pending_upload(self) -> FoundOffset:
+        """The first offset that is not in the remote tier (KIP-1023)."""
+        if self.remote is None:
+            return FoundOffset()
+        log, copied = self.log, await self.remote.highest_offset()
+        if copied < 0 and log.local_log_start_offset > log.log_start_offset:
+            return FoundOffset()  # this leader has yet to learn which part was copied
+        offset = max(copied + 1, log.log_start_offset)
+        return FoundOffset(offset, -1, log.epoch_for_offset(offset))
 
     async def _find_timestamp(self, timestamp_ms: int, end_offset: int) -> FoundOffset:
         log = self.log

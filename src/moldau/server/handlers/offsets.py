@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from typing import Final
 
 from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
@@ -79,14 +78,11 @@ class OffsetHandlers:
     ) -> listing.ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
-            is_pending = part.timestamp == EARLIEST_PENDING_UPLOAD_TIMESTAMP
             found = await partition.find_offset(
-                LATEST_TIERED_TIMESTAMP if is_pending else part.timestamp,
+                part.timestamp,
                 read_committed=read_committed,
                 current_leader_epoch=part.current_leader_epoch,
             )
-            if is_pending and found.offset >= 0:
-                found = replace(found, offset=found.offset + 1)  # KIP-1023: what follows the uploaded part
         except KafkaError as error:
             return listing.ListOffsetsPartitionResponse(
                 partition_index=part.partition_index, error_code=error.code

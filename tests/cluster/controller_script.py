@@ -64,7 +64,7 @@ class ControllerScript:
         settings = ControllerSettings(
             cluster_id=CLUSTER_ID,
             supported_features=SUPPORTED_FEATURES,
-            diskless_metadata_partitions=2,
+            diskless_enabled=True,
             partitions_per_request_max=50,
         )
         self.controller = Controller(settings, SmallConfigPolicy(), SeededEntropy(7))
@@ -137,7 +137,7 @@ class ControllerScript:
         return -1 if broker is None else broker.epoch
 
     def do_diskless_default(self, _words: list[str], _flags: set[str], _options: dict[str, str]) -> str:
-        settings = ControllerSettings(cluster_id=CLUSTER_ID, diskless_metadata_partitions=2)
+        settings = ControllerSettings(cluster_id=CLUSTER_ID, diskless_enabled=True)
         image = self.controller.image
         policy = SmallConfigPolicy(diskless_default=True)
         self.controller = Controller(settings, policy, SeededEntropy(7))

@@ -25,14 +25,14 @@ def _patient_node(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"moldau.diskless.{name}", 60.0)
 
 
-def on_a_node(data: Path, story: Story) -> None:
+def on_a_node(data: Path, story: Story, **properties: str) -> None:
     """Start a node on the folder, play, stop it."""
 
     async def told(bootstrap_servers: str) -> None:
         async with Requests(bootstrap_servers) as client, asyncio.timeout(200):
             await story(client)
 
-    with Node(data=str(data), properties=PROPERTIES, diskless=True) as node:
+    with Node(data=str(data), properties={**PROPERTIES, **properties}, diskless=True) as node:
         asyncio.run(told(node.bootstrap_servers))
 
 
@@ -162,3 +162,20 @@ def test_deletions_outlive_a_restart(tmp_path: Path) -> None:
     on_a_node(tmp_path, before)
     on_a_node(tmp_path, after)
     on_a_node(tmp_path, lambda client: _ends_at(client, 1))
+
+
+@pytest.mark.parametrize("configured", ["1", "5"])
+def test_new_partitions_go_to_coordinators_that_exist_whatever_the_config_says(
+    tmp_path: Path, configured: str
+) -> None:
+    async def before(client: Requests) -> None:
+        await client.create("t")
+
+    async def after(client: Requests) -> None:
+        await client.create("u", partitions=6)
+        for index in range(6):
+            answer = await client.produce("u", build_batch(records(b"x")), partition=index)
+            assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
+
+    on_a_node(tmp_path, before, **{"diskless.metadata.topic.num.partitions": "2"})
+    on_a_node(tmp_path, after, **{"diskless.metadata.topic.num.partitions": configured})

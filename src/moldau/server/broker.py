@@ -262,6 +262,7 @@ class Broker:
         await publisher.until(lambda: self._view.controller_for_clients() == self._identity.node_id)
         if self._diskless is not None:
             await self._api.ensure_topic(self._diskless.metadata_topic)
+            self._diskless.warn_of_other_partition_count()
         return Address(addresses[0].host, addresses[0].port)
 
     def _advertised(self, ports: dict[str, int]) -> list[Endpoint]:

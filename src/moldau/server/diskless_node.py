@@ -128,6 +128,17 @@ class DisklessNode:
         """How ``__diskless_metadata`` is made."""
         return InternalTopic(DISKLESS_METADATA_TOPIC, self._metadata_partitions, 3, {"retention.ms": "-1"})
 
+    def warn_of_other_partition_count(self) -> None:
+        """Say so when the configuration names another number of coordinators than there are."""
+        topic = self._image().topics.get(DISKLESS_METADATA_TOPIC)
+        if topic is not None and len(topic.partitions) != self._metadata_partitions:
+            logger.warning(
+                "diskless.metadata.topic.num.partitions is %d, but %s has %d partitions, and these count",
+                self._metadata_partitions,
+                DISKLESS_METADATA_TOPIC,
+                len(topic.partitions),
+            )
+
     async def start(self) -> None:
         try:
             await self.runtime.start(was_used_before=self._was_used_before())

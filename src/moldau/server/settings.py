@@ -238,11 +238,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         default_replication_factor=config.integer("default.replication.factor"),
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         delete_topic_enable=config.flag("delete.topic.enable"),
-        diskless_metadata_partitions=(
-            config.integer("diskless.metadata.topic.num.partitions")
-            if config.flag("diskless.system.enable")
-            else 0
-        ),
+        diskless_enabled=config.flag("diskless.system.enable"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
+from moldau.cluster.decisions.topic_names import DISKLESS_METADATA_TOPIC, INTERNAL_TOPICS
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image import ResourceType
 from moldau.cluster.partition import NO_COORDINATOR
@@ -24,12 +24,12 @@ def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict
     possible = name not in INTERNAL_TOPICS and not _is_compacted(view, configs)
     if requested is None:
         default = view.configs.default(ResourceType.TOPIC, DISKLESS_ENABLE)
-        if _is_true(default) and possible and view.settings.diskless_metadata_partitions > 0:
+        if _is_true(default) and possible and view.settings.diskless_enabled:
             resolved[DISKLESS_ENABLE] = "true"
         return resolved
     if not _is_true(requested):
         return resolved
-    if view.settings.diskless_metadata_partitions <= 0:
+    if not view.settings.diskless_enabled:
         raise _invalid(f"{DISKLESS_ENABLE}=true needs diskless.system.enable=true on the cluster.")
     if name in INTERNAL_TOPICS:
         raise _invalid(f"The internal topic {name} cannot be diskless.")
@@ -66,11 +66,20 @@ def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count
 
 
 def coordinators_for(view: View, configs: Mapping[str, str], count: int) -> list[int]:
-    """Owners of ``count`` new partitions of a topic; ``NO_COORDINATOR`` for a classic topic."""
+    """Owners of ``count`` new partitions of a topic; ``NO_COORDINATOR`` for a classic topic.
+
+    The coordinators are the partitions that ``__diskless_metadata`` has, whatever a node is configured to
+    create. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
+    """
     if not is_diskless(configs):
         return [NO_COORDINATOR] * count
+    metadata = view.image.topics.get(DISKLESS_METADATA_TOPIC)
+    if metadata is None:
+        raise KafkaError(
+            ErrorCode.coordinator_not_available, f"{DISKLESS_METADATA_TOPIC} does not exist yet; try again."
+        )
     load = dict(view.image.topics.diskless_load.items())
-    return assign_coordinators(load, view.settings.diskless_metadata_partitions, count)
+    return assign_coordinators(load, len(metadata.partitions), count)
 
 
 def _is_compacted(view: View, configs: Mapping[str, str]) -> bool:

@@ -61,8 +61,8 @@ class ControllerSettings:
     partitions_per_request_max: int = 10_000
     session_timeout_ms: int = 9_000
     delete_topic_enable: bool = True
-    diskless_metadata_partitions: int = 0
-    """Partitions of ``__diskless_metadata``; 0 means that diskless topics are off."""
+    diskless_enabled: bool = False
+    """``diskless.system.enable``"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -276,7 +276,8 @@ DISKLESS = (
     int32(
         "diskless.metadata.topic.num.partitions",
         50,
-        "Partitions of `__diskless_metadata`, which is the number of coordinators; not to be changed later.",
+        "Partitions that `__diskless_metadata` is created with, which is the number of coordinators; a later"
+        " change has no effect.",
         HIGH,
         check=at_least(1),
     ),

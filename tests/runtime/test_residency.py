@@ -1,11 +1,16 @@
 """What a process has read through its maps does not stay in its memory for ever."""
 
+import mmap
 import pathlib
 import re
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
 from moldau.runtime import LocalDisk, residency
+from moldau.runtime.disk import LocalFile
 
 MIB = 1024 * 1024
 BOUND = 32 * MIB
@@ -33,3 +38,62 @@ def test_reading_a_large_file_leaves_a_bounded_residue(
     assert mapped_bytes() - before <= BOUND + 8 * MIB
     assert sum(first[::4096]) == MIB // 4096  # a view from before is still good
     file.close()
+
+
+def unlinked_file(tmp_path: pathlib.Path, size: int) -> LocalFile:
+    """An open file without a name, so that its space is free once nothing holds it."""
+    path = tmp_path / "deleted"
+    path.write_bytes(b"\1" * size)
+    file = LocalDisk().open(str(path), read_only=True)
+    path.unlink()
+    assert isinstance(file, LocalFile)
+    return file
+
+
+def is_mapped(path: pathlib.Path) -> bool:
+    return str(path) in pathlib.Path("/proc/self/maps").read_text()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.01)
+
+
+def test_map_of_a_closed_file_is_removed_at_once(tmp_path: pathlib.Path) -> None:
+    file = unlinked_file(tmp_path, 4 * MIB)
+    file.view(0, 2 * MIB)
+    assert is_mapped(tmp_path)
+    file.close()
+    wait_until(lambda: not is_mapped(tmp_path))
+
+
+def test_map_of_a_closed_file_stays_for_the_views_that_are_left(tmp_path: pathlib.Path) -> None:
+    file = unlinked_file(tmp_path, 4 * MIB)
+    view = file.view(MIB, 2 * MIB)
+    file.close()
+    wait_until(lambda: residency.PROCESS.retired_count == 1)
+    assert bytes(view[:4]) == b"\1\1\1\1"
+    assert is_mapped(tmp_path)
+    view.release()
+    wait_until(lambda: not is_mapped(tmp_path))
+    assert residency.PROCESS.retired_count == 0
+
+
+def test_map_of_a_closed_file_is_removed_by_another_thread(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed_in: list[threading.Thread] = []
+    close = residency._close
+
+    def noting(unused: mmap.mmap) -> bool:
+        removed_in.append(threading.current_thread())
+        return close(unused)
+
+    monkeypatch.setattr(residency, "_close", noting)
+    file = unlinked_file(tmp_path, 4 * MIB)
+    file.view(0, 2 * MIB)
+    file.close()
+    wait_until(lambda: not is_mapped(tmp_path))
+    assert threading.current_thread() not in removed_in

@@ -323,13 +323,19 @@ class LocalFile:
             length = os.fstat(self._descriptor).st_size
             if needed > length:
                 raise DiskError(5, f"read of {needed} bytes past the end ({length})", self._path)
-            # An old map is dropped, not closed: views of it may be on their way to a socket.
+            self._drop_map()
             self._map = mmap.mmap(self._descriptor, length, prot=mmap.PROT_READ)
             self._map_view = memoryview(self._map)
         return self._map_view
 
+    def _drop_map(self) -> None:
+        """Leave the map to be removed later: views of it may be on their way to a socket."""
+        unused, self._map, self._map_view = self._map, None, None
+        if unused is not None:
+            residency.PROCESS.retire(unused)
+
     def truncate(self, size: int) -> None:
-        self._map = self._map_view = None
+        self._drop_map()
         with _named(self._path):
             os.ftruncate(self._descriptor, size)
 
@@ -367,7 +373,7 @@ class LocalFile:
                 _FADVISE(self._descriptor, position, size, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        self._map = self._map_view = None
+        self._drop_map()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

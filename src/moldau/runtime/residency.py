@@ -1,27 +1,41 @@
-"""Keeps what memory maps have shown from counting as this process's memory for ever.
+"""Bounds the memory that memory maps of files are counted for, and removes maps off the event loop.
 
 Pages of a mapped file that were touched stay in the process's page table until the map goes. A broker that
-streams a large log would look as large as the log, though all of it is the kernel's cache. Letting go of
-the page table entries costs little, loses nothing, and views stay valid: a touch brings the page back.
+streams a large log would look as large as the log, though all of it is the kernel's cache. Dropping the
+page table entries costs little, loses nothing, and views stay valid: a touch brings the page back.
+
+Removing a map costs time in proportion to its pages, and the last map of a deleted file also frees (on some
+file systems: writes back) the file. A map that is no longer needed is therefore retired: a thread removes it
+as soon as no view of it is left.
 """
 
 import mmap
+import threading
 from typing import Final
 
 RESIDENT_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""How much may have been shown by all maps together before all of them let go."""
+"""Bytes that all maps together may have shown before all of them drop their page table entries."""
+
+_INLINE_SIZE_BYTES_MAX: Final = 1024 * 1024
+"""Maps up to this size are removed where they are dropped: that takes microseconds."""
+
+_RETRY_S_MIN: Final = 0.02
+_RETRY_S_MAX: Final = 1.0
 
 
 class Residency:
-    """What the maps of a process have shown since they last let go."""
+    """The maps of a process that have shown bytes since their page table entries were last dropped."""
 
     def __init__(self, size_bytes_max: int = RESIDENT_SIZE_BYTES_MAX) -> None:
         self._size_bytes_max = size_bytes_max
         self._size_bytes = 0
         self._maps: dict[int, mmap.mmap] = {}
+        self._retired: list[mmap.mmap] = []
+        self._changes = threading.Lock()
+        self._is_unmapping = False
 
     def shown(self, shown: mmap.mmap, size_bytes: int) -> None:
-        """A view of so many bytes of a map was handed out."""
+        """Account for a view of a map: ``size_bytes`` were handed out."""
         self._maps[id(shown)] = shown
         self._size_bytes += size_bytes
         if self._size_bytes > self._size_bytes_max:
@@ -33,6 +47,49 @@ class Residency:
             each.madvise(mmap.MADV_DONTNEED)
         self._maps.clear()
         self._size_bytes = 0
+
+    def retire(self, unused: mmap.mmap) -> None:
+        """Remove a map in a thread, once its last view is gone. The caller drops its own references."""
+        self._maps.pop(id(unused), None)
+        if len(unused) <= _INLINE_SIZE_BYTES_MAX:
+            return
+        with self._changes:
+            self._retired.append(unused)
+            if self._is_unmapping:
+                return
+            self._is_unmapping = True
+        threading.Thread(target=self._unmap_retired, name="moldau-unmap", daemon=True).start()
+
+    @property
+    def retired_count(self) -> int:
+        """The number of retired maps that are not removed yet."""
+        return len(self._retired)
+
+    def _unmap_retired(self) -> None:
+        """Remove maps until none is retired; a map with views left is tried again later."""
+        pause = threading.Event()
+        retry_s = _RETRY_S_MIN
+        while True:
+            with self._changes:
+                retired = list(self._retired)
+                if not retired:
+                    self._is_unmapping = False
+                    return
+            done = {id(each) for each in retired if _close(each)}
+            with self._changes:
+                self._retired = [each for each in self._retired if id(each) not in done]
+            retry_s = _RETRY_S_MIN if done else min(2 * retry_s, _RETRY_S_MAX)
+            if len(done) < len(retired):
+                pause.wait(retry_s)
+
+
+def _close(unused: mmap.mmap) -> bool:
+    """Remove a map without holding Python's lock; return False while views of it exist."""
+    try:
+        unused.close()
+    except BufferError:
+        return False
+    return True
 
 
 PROCESS: Final = Residency()

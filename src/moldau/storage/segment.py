@@ -98,7 +98,9 @@ class Segment:
     def create(self, now_ms: int, roll_jitter_ms: int) -> None:
         """Make the files, empty. Old bytes under these names are cut away, never written over."""
         self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
-        self._file.truncate(0)
+        if self._file.size():
+            # Not an empty one: ext4 writes a file back at its last close once it was truncated to nothing.
+            self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()
         self._disk.remove(self.path(TRANSACTION_INDEX_SUFFIX))

@@ -358,9 +358,41 @@ def test_large_answer_leaves_room_for_others_in_each_turn_of_the_loop():
             await asyncio.sleep(0)
             steps.append(len(wire.transport.written))
         assert steps[0] < len(body) <= steps[-1]
-        assert all(later - earlier <= 512 * 1024 for earlier, later in pairwise([0, *steps]))
+        assert all(later - earlier <= 1280 * 1024 for earlier, later in pairwise([0, *steps]))
         await wire.settle()
         assert wire.responses == [(1, body)]
+
+    run(scenario)
+
+
+def test_answer_of_a_mebibyte_leaves_in_one_write():
+    async def scenario():
+        body = bytes(range(256)) * 4080
+        wire = Wire(make_server(lambda context, request: [memoryview(body)]))
+        wire.feed(request_frame(1))
+        assert wire.responses == [(1, body)]
+
+    run(scenario)
+
+
+def test_connections_with_large_answers_share_a_turn_of_the_loop():
+    async def scenario():
+        body = bytes(range(256)) * 4096 * 3
+        server = make_server(lambda context, request: [memoryview(body)])
+        wires = [Wire(server) for _ in range(8)]
+        for wire in wires:
+            wire.feed(request_frame(1))
+        written = [[len(wire.transport.written) for wire in wires]]
+        for _ in range(16):
+            await asyncio.sleep(0)
+            written.append([len(wire.transport.written) for wire in wires])
+        totals = [0, *map(sum, written)]
+        # A mebibyte for the first; a run or two for each of the others.
+        assert all(later - earlier <= (4 + 2 * 8) * 256 * 1024 for earlier, later in pairwise(totals))
+        assert min(written[4]) >= 4 * 256 * 1024
+        for wire in wires:
+            await wire.settle()
+            assert wire.responses == [(1, body)]
 
     run(scenario)
 

@@ -19,7 +19,7 @@ from moldau.network.context import Answer, Buffers, ConnectionContext, LaterAnsw
 from moldau.network.frames import FrameReceiver
 from moldau.network.limits import NetworkCounters, NetworkLimits
 from moldau.network.memory import ByteBudget, ReceiveMemory
-from moldau.network.writing import WriteQueue
+from moldau.network.writing import TurnShare, WriteQueue
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.framing import read_request_header, response_frame
 from moldau.runtime.errors import KafkaError
@@ -44,6 +44,7 @@ class ConnectionOwner(Protocol):
     counters: NetworkCounters
     budget: ByteBudget
     vectored: bool
+    turn_share: TurnShare
 
     def dispatch(self, context: RequestContext, body: memoryview) -> Answer: ...
 
@@ -334,7 +335,7 @@ class ServerConnection(FrameReceiver):
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
             # One receive may hold thousands of requests: let the transport say stop among them.
-            self._counters.bytes_out += writes.flush(in_turns=True)
+            self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:
         # Answers that become ready in the same turn of the loop leave in one write.
@@ -359,7 +360,7 @@ class ServerConnection(FrameReceiver):
 
     def _flush(self) -> None:
         writes = self._writes
-        self._counters.bytes_out += writes.flush(in_turns=True)
+        self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
         if not writes.is_empty and not writes.paused and not self._flush_goes_on:
             self._flush_goes_on = True
             if writes.queued_bytes > _QUEUED_BYTES_MAX:

@@ -16,7 +16,7 @@ from moldau.network.connection import ServerConnection
 from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
 from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
 from moldau.network.memory import ByteBudget, ReceiveMemory
-from moldau.network.writing import transport_sends_vectors
+from moldau.network.writing import TurnShare, transport_sends_vectors
 from moldau.runtime.open_files import last_descriptor_for_clients
 
 log = logging.getLogger("moldau.network")
@@ -56,6 +56,7 @@ class SocketServer:
         self.counters = NetworkCounters()
         self.budget = ByteBudget(self.limits.queued_max_request_bytes)
         self.vectored = False
+        self.turn_share = TurnShare()
         self._servers: list[asyncio.AbstractServer] = []
         self._connections: dict[ServerConnection, None] = {}
         self._connections_by_ip: Counter[str] = Counter()

@@ -164,6 +164,9 @@ class DisklessPartition:
         config = self.config
         header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
         refuse_transaction(header)
+        if config.compression is not None:
+            batch, header = recompress(records, header, config.compression, config.max_message_bytes)
+            records = memoryview(batch)
         if config.message_timestamp_type is TimestampType.CREATE_TIME:
             check_timestamps(
                 records,
@@ -172,9 +175,6 @@ class DisklessPartition:
                 before_max_ms=config.message_timestamp_before_max_ms,
                 after_max_ms=config.message_timestamp_after_max_ms,
             )
-        if config.compression is not None:
-            batch, header = recompress(records, header, config.compression, config.max_message_bytes)
-            records = memoryview(batch)
         return records, header
 
     def _append_now(self, records: memoryview, header: BatchHeader, timeout_ms: float) -> AppendAnswer:

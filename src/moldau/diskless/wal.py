@@ -53,7 +53,8 @@ TAIL_READ_BYTES = 64 * 1024
 """A read of this size from the end holds the whole tail of most objects (1,500 batches)."""
 
 _RUN = Struct(">16siII")
-_BATCH = Struct(">IiiqqqhiHI")
+_BATCH = Struct(">IiiqqqhihI")
+"""The types of a batch's own header, in which all 16 bits of the attributes may be set."""
 _TRAILER = Struct(">qiIIIIHHI8s")
 _BEFORE_CRC = Struct(">qiIIIIHH")
 _CRC = Struct(">I")

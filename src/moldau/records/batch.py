@@ -64,6 +64,9 @@ HEADER_SIZE_BYTES = 61
 LOG_OVERHEAD_BYTES = 12
 """Base offset and length: what a batch carries before the bytes that its length field counts."""
 
+RECORD_BYTES_MIN = 7
+"""Of a record: length, attributes, two deltas, two lengths and the count of headers, a byte each."""
+
 MAGIC = 2
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -236,14 +239,39 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeader]:
     """Check what a producer sent for one partition; return its headers (always exactly one, as in Kafka).
 
-    The codes are those of Kafka's broker: ``INVALID_RECORD`` for no batch, more than one, another
-    magic, a control batch, a base offset that is not 0, a count that differs from the offsets, a
-    producer id without a sequence; ``MESSAGE_TOO_LARGE`` beyond ``max_batch_bytes`` (the topic's
-    max.message.bytes, counted with the 12 bytes before the length); ``CORRUPT_MESSAGE`` for a length
-    below the header's or a wrong CRC; ``INVALID_TIMESTAMP`` when the producer claims LogAppendTime.
+    The rule for each field of the header and the code of a refusal, those of Kafka's broker:
 
-    Kafka drops a partial batch behind the first; here it is ``INVALID_RECORD``, so that callers may
-    append ``buffer`` as it is.
+    ====================== =====================================================================
+    field                  rule
+    ====================== =====================================================================
+    base offset            0, else ``INVALID_RECORD``
+    batch length           exactly one whole batch, else ``INVALID_RECORD``; below the header's own
+                           size ``CORRUPT_MESSAGE``; with the 12 bytes before it at most
+                           ``max_batch_bytes`` (max.message.bytes), else ``MESSAGE_TOO_LARGE``
+    partition leader epoch any; the leader writes its own
+    magic                  2; 0 and 1 are ``INVALID_RECORD``, others ``CORRUPT_MESSAGE``
+    CRC                    that of the bytes behind it, else ``CORRUPT_MESSAGE``
+    attributes 0-2         a codec that Kafka defines, else ``INVALID_RECORD``
+    attributes 3           not LogAppendTime, else ``INVALID_TIMESTAMP``
+    attributes 4           a transaction is refused by :func:`refuse_transaction`
+    attributes 5           no control batch, else ``INVALID_RECORD``
+    attributes 6           any; the base timestamp is then read as the delete horizon
+    attributes 7-15        any: unused bits are ignored, stored and given to consumers
+    last offset delta      record count - 1, else ``INVALID_RECORD``
+    base timestamp         any; the records' own timestamps are checked, where a topic asks for it
+    max timestamp          by message.timestamp.after.max.ms (``check_timestamps``)
+    producer id            any; a negative one is none
+    producer epoch         at least -1 with a producer id, else ``INVALID_PRODUCER_EPOCH``
+    base sequence          not negative with a producer id, else ``INVALID_RECORD``; any without
+    record count           positive, else ``INVALID_RECORD``; in an uncompressed batch no more than
+                           there is room for
+    ====================== =====================================================================
+
+    Kafka differs in four points. It drops a partial batch behind the first, which is ``INVALID_RECORD``
+    here, so that callers may append ``buffer`` as it is. It opens every batch and compares the count with
+    the records; here a batch is opened only where its topic needs that. It answers an undefined codec with
+    ``UNKNOWN_SERVER_ERROR``. It takes LogAppendTime from a producer in a topic with CreateTime and clears
+    the bit, which would give the records timestamps that their producer never set.
     """
     if len(buffer) < HEADER_SIZE_BYTES:
         raise _too_short(buffer)
@@ -261,8 +289,9 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
         or count <= 0
         or header[6] != count - 1
         or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT)
-        or (header[9] >= 0 and header[11] < 0)
+        or (header[9] >= 0 and (header[11] < 0 or header[10] < NO_PRODUCER_EPOCH))
         or attributes & COMPRESSION_MASK > CODEC_MAX
+        or (count * RECORD_BYTES_MIN > size - HEADER_SIZE_BYTES and not attributes & COMPRESSION_MASK)
     ):
         _explain_refusal(buffer, header, max_batch_bytes)
     return [header]
@@ -311,11 +340,20 @@ def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) 
         raise InvalidRecordError(
             f"producer {header.producer_id} sent a batch with sequence number {header.base_sequence}"
         )
+    if header.has_producer_id and header.producer_epoch < NO_PRODUCER_EPOCH:
+        raise KafkaError(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {header.producer_id} sent a batch with epoch {header.producer_epoch}",
+        )
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         raise KafkaError(
             ErrorCode.invalid_timestamp, "producers must not set the timestamp type LogAppendTime"
         )
-    _ = header.compression  # raises for the codecs that Kafka does not define
+    # ``compression`` raises for the codecs that Kafka does not define.
+    if header.compression is Compression.NONE and count * RECORD_BYTES_MIN > len(buffer) - HEADER_SIZE_BYTES:
+        raise InvalidRecordError(
+            f"{count} records do not fit in the {len(buffer) - HEADER_SIZE_BYTES} bytes of the batch"
+        )
     raise AssertionError(f"the fast check refused a batch that breaks no rule: {header}")
 
 

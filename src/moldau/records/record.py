@@ -10,7 +10,7 @@ from typing import NamedTuple
 from moldau.records.batch import HEADER_SIZE_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
 from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
 from moldau.records.errors import InvalidRecordError
-from moldau.records.varint import read_varlong
+from moldau.records.varint import INT64_MAX, INT64_MIN, read_varlong, wrapped
 
 __all__ = ["Headers", "Record", "iter_opened", "iter_records", "open_batch", "read_records"]
 
@@ -107,6 +107,8 @@ def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: i
     else:
         delta, position = read_varlong(data, position + 1)
         timestamp = base_timestamp + delta
+    if not INT64_MIN <= timestamp <= INT64_MAX:
+        timestamp = wrapped(timestamp)
     raw = data[position]
     if raw < 0x80:
         offset = base_offset + (raw >> 1 ^ -(raw & 1))

@@ -6,7 +6,7 @@ from moldau.records.batch import TIMESTAMP_TYPE_BIT, Buffer, parse_header
 from moldau.records.compression import DECOMPRESSED_BYTES_MAX
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import open_batch
-from moldau.records.varint import read_varlong
+from moldau.records.varint import read_varlong, wrapped
 
 __all__ = ["first_offset_at_or_after", "first_offset_of_max_timestamp", "iter_positions_in_time"]
 
@@ -58,5 +58,5 @@ def iter_positions_in_time(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -
         if position > end:
             raise InvalidRecordError(f"a record of {size} bytes is shorter than its own fields")
         position = end
-        timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+        timestamp = wrapped(header.base_timestamp + timestamp_delta) if append_time is None else append_time
         yield header.base_offset + offset_delta, timestamp

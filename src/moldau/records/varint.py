@@ -2,7 +2,10 @@
 
 from moldau.records.errors import InvalidRecordError
 
-__all__ = ["encode_unsigned_varint", "encode_varint", "read_varlong"]
+__all__ = ["INT64_MAX", "INT64_MIN", "encode_unsigned_varint", "encode_varint", "read_varlong", "wrapped"]
+
+INT64_MIN = -(2**63)
+INT64_MAX = 2**63 - 1
 
 _ONE_BYTE = tuple(bytes([value]) for value in range(128))
 
@@ -48,3 +51,8 @@ def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
                 break
             return (raw >> 1) ^ -(raw & 1), position
     raise InvalidRecordError(f"varint of more than {bits} bits")
+
+
+def wrapped(value: int) -> int:
+    """A sum of two 64 bit numbers as 64 bit arithmetic gives it, in Kafka's clients and brokers too."""
+    return (value - INT64_MIN & 2**64 - 1) + INT64_MIN

@@ -18,6 +18,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.file_codec import Receipt
 from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.producers import (
+    NO_EPOCH,
     SEQUENCE_MODULUS,
     Verdict,
     Window,
@@ -310,7 +311,7 @@ class CommitDecision:
     def _judge(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
         """Check a producer's batch against its window; when accepted, move the draft's window on."""
         epoch, sequence, delta = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
-        if sequence < 0 or epoch < 0:
+        if sequence < 0 or epoch < NO_EPOCH:
             return Rejected(position, ErrorCode.invalid_record)
         window = draft.window(batch.producer_id)
         verdict = judge(window, epoch, sequence, delta)

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 SEQUENCE_MODULUS: Final = 1 << 31
 WINDOW_BATCHES: Final = 5
+NO_EPOCH: Final = -1
+"""A producer id without an epoch, which Kafka takes, and then with any sequence."""
 
 Window: TypeAlias = bytes
 
@@ -63,7 +65,8 @@ def time_of(window: Window) -> int:
 def judge(window: Window | None, epoch: int, base_sequence: int, delta: int) -> Verdict | Entry | None:
     """``None``: append it. An entry: it is a duplicate of that batch.
 
-    A producer that is not known may begin anywhere: its state may have expired. A new epoch begins at 0.
+    A producer that is not known, or had no epoch, may begin anywhere: its state may have expired. A new epoch
+    begins at 0.
     """
     if window is None:
         return None
@@ -71,14 +74,14 @@ def judge(window: Window | None, epoch: int, base_sequence: int, delta: int) -> 
     if epoch != known_epoch:
         if epoch < known_epoch:
             return Verdict.STALE_EPOCH
-        return None if base_sequence == 0 else Verdict.OUT_OF_ORDER
+        return None if base_sequence == 0 or known_epoch == NO_EPOCH else Verdict.OUT_OF_ORDER
     if base_sequence == (entries[-1][1] + 1) % SEQUENCE_MODULUS:
         return None
     last = (base_sequence + delta) % SEQUENCE_MODULUS
     for entry in entries:
         if entry[0] == base_sequence and entry[1] == last:
             return entry
-    return Verdict.OUT_OF_ORDER
+    return None if known_epoch == NO_EPOCH else Verdict.OUT_OF_ORDER
 
 
 def follows(window: Window, epoch: int, base_sequence: int) -> bool:

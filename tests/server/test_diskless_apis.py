@@ -199,7 +199,7 @@ def test_cluster_action_is_asked_for():
 
 def test_where_a_coordinator_is_is_not_told_to_everybody():
     kind = CoordinatorKind(
-        InternalTopic("t", 1, 1), coordinator_of_key, partial(check_cluster_action, NodesOnly())
+        InternalTopic("t", 1, 1, ""), coordinator_of_key, partial(check_cluster_action, NodesOnly())
     )
     handlers = CoordinatorHandlers(None, None, {DISKLESS_COORDINATOR_KEY_TYPE: kind})
     context = context_of(FIND_COORDINATOR[0], "somebody", FIND_COORDINATOR[1])

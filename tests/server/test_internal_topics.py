@@ -1,17 +1,36 @@
 """What the cluster writes for itself is not for clients to write or to take away."""
 
+import asyncio
+import json
 import shutil
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from plain_requests import Requests
 
+from moldau.protocol.messages import find_coordinator
 from moldau.records import Compression, iter_headers
+from moldau.runtime import ErrorCode
 from moldau.runtime import KafkaError as MoldauError
+from moldau.server.topic_creation import durable_configs
 from moldau.testing import Node
 
 DISKLESS = {"diskless.system.enable": "true", "diskless.storage.url": "memory://"}
+
+
+def health(node: Node) -> dict[str, str]:
+    """The reasons on the health page, by check."""
+    try:
+        with urllib.request.urlopen(f"{node.monitoring_url}/health", timeout=60) as answer:
+            content = answer.read()
+    except urllib.error.HTTPError as unwell:
+        content = unwell.read()
+    checks: dict[str, str] = json.loads(content)["checks"]
+    return checks
 
 
 def produce_error(bootstrap: str, topic: str, client_id: str) -> KafkaError | None:
@@ -50,6 +69,58 @@ def test_a_formatted_folder_without_its_metadata_log_is_refused(tmp_path: Path) 
     shutil.rmtree(tmp_path / "__cluster_metadata-0")
     with pytest.raises(MoldauError, match="__cluster_metadata-0 is missing"):
         Node(data=str(tmp_path)).start()
+
+
+def test_an_internal_topic_is_not_created_with_fewer_replicas_than_configured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    properties = {"offsets.topic.replication.factor": "3", "metrics.listener": "127.0.0.1:0"}
+    with Node(properties=properties) as node:
+
+        async def ask() -> tuple[ErrorCode, ErrorCode]:
+            async with Requests(node.bootstrap_servers) as client:
+                wanted = find_coordinator.FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
+                found = (await client.ask(wanted)).coordinators[0].error_code
+                return found, (await client.describe("__consumer_offsets")).error_code
+
+        assert asyncio.run(ask()) == (
+            ErrorCode.coordinator_not_available,
+            ErrorCode.unknown_topic_or_partition,
+        )
+        assert "__consumer_offsets" in health(node)["topics"]
+    (warning,) = [each.getMessage() for each in caplog.records if "__consumer_offsets" in each.getMessage()]
+    assert "offsets.topic.replication.factor=3" in warning
+
+
+def test_a_node_starts_before_the_diskless_metadata_can_be_created() -> None:
+    properties = {
+        **DISKLESS,
+        "diskless.metadata.topic.replication.factor": "2",
+        "metrics.listener": "127.0.0.1:0",
+    }
+    with Node(properties=properties) as node:
+
+        async def ask() -> None:
+            async with Requests(node.bootstrap_servers) as client:
+                await client.create("classic")
+                assert await client.produce_values("classic", b"x") == 0
+
+        asyncio.run(ask())
+        assert "diskless.metadata.topic.replication.factor=2" in health(node)["topics"]
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        refused = admin.create_topics([NewTopic("d", 1, 1, config={"diskless.enable": "true"})])["d"]
+        with pytest.raises(Exception, match="COORDINATOR_NOT_AVAILABLE"):
+            refused.result(60)
+
+
+@pytest.mark.parametrize(("factor", "min_in_sync"), [(1, "1"), (2, "2"), (3, "2")])
+def test_topics_that_decide_what_is_freed_need_two_replicas_where_they_can(
+    factor: int, min_in_sync: str
+) -> None:
+    assert durable_configs(factor) == {
+        "min.insync.replicas": min_in_sync,
+        "unclean.leader.election.enable": "false",
+    }
 
 
 def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class House:
             ClusterView("cluster", 1, lambda: image, lambda: 1),
             registry,
             arrivals,
-            InternalTopic(NAME, partition_count, 1),
+            InternalTopic(NAME, partition_count, 1, ""),
             self._ensure,
         )
 

@@ -218,16 +218,20 @@ class ClassicPartition:
 
         Raises ``KafkaError`` when it was not appended. The caller watches the high watermark.
         """
-        leadership = self._leadership
-        if leadership is None:
-            raise KafkaError(ErrorCode.not_leader_or_follower)
-        if len(leadership.in_sync) < self.min_in_sync:
-            raise KafkaError(ErrorCode.not_enough_replicas)
+        leadership = self.check_in_sync()
         info = self.log.append_as_leader(batches, headers, leadership.leader_epoch, origin=origin)
         if leadership.local_append(self.log.log_end_offset):
             # The caller learns its offset first; whoever waits for it is woken after that.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
         return info
+
+    def check_in_sync(self) -> Leadership:
+        """This term, if a write with acks=all may be taken in it. Raises ``KafkaError``."""
+        if self._leadership is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        if len(self._leadership.in_sync) < self.min_in_sync:
+            raise KafkaError(ErrorCode.not_enough_replicas)
+        return self._leadership
 
     def _await_replicas(
         self, last_offset: int, outcome: AppendOutcome, timeout_ms: int

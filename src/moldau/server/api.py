@@ -1,6 +1,7 @@
 """The APIs of a broker's client listeners: every handler family with what it needs."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -61,6 +62,8 @@ FORWARDED: Final = (
     ApiKey.UPDATE_FEATURES,
     ApiKey.UNREGISTER_BROKER,
 )
+
+TOPIC_RETRY_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,7 @@ class BrokerApi:
             CONSUMER_OFFSETS_TOPIC,
             config.integer("offsets.topic.num.partitions"),
             config.integer("offsets.topic.replication.factor"),
+            "offsets.topic.replication.factor",
             {
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
@@ -214,6 +218,25 @@ class BrokerApi:
     async def ensure_topic(self, topic: InternalTopic) -> None:
         """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
         await self._creator.ensure(topic)
+
+    async def ensure_topic_soon(self, topic: InternalTopic) -> None:
+        """Create an internal topic; while that is refused, go on trying in the background."""
+        try:
+            await self._creator.ensure(topic)
+        except KafkaError:
+            self.in_background(self._ensure_later(topic))
+
+    async def _ensure_later(self, topic: InternalTopic) -> None:
+        while True:
+            await asyncio.sleep(TOPIC_RETRY_S)
+            with contextlib.suppress(KafkaError):
+                await self._creator.ensure(topic)
+                return
+
+    def topic_problem(self) -> str | None:
+        """An internal topic that was needed and could not be created, for the health page."""
+        refused = self._creator.refusals.items()
+        return next((f"{name} cannot be created yet: {reason}" for name, reason in refused), None)
 
     def in_background(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that nobody waits for; it ends with the node."""

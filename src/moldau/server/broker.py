@@ -232,6 +232,7 @@ class Broker:
         if listener is None:
             return None
         checks = health_checks(self._controller, self._hosting, logs)
+        checks["topics"] = self._api.topic_problem
         if self._diskless is not None:
             checks["objects"] = self._diskless.runtime.problem
         if self._tiered is not None:
@@ -261,7 +262,7 @@ class Broker:
             await ended
         await publisher.until(lambda: self._view.controller_for_clients() == self._identity.node_id)
         if self._diskless is not None:
-            await self._api.ensure_topic(self._diskless.metadata_topic)
+            await self._api.ensure_topic_soon(self._diskless.metadata_topic)
             self._diskless.warn_of_other_partition_count()
         return Address(addresses[0].host, addresses[0].port)
 

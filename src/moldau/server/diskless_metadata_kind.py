@@ -58,15 +58,20 @@ class DisklessMetadataKind:
         arrivals: WaitingRoom[PartitionKey],
         coordinators: DisklessCoordinator,
         meters: BrokerTopicMeters,
+        min_in_sync: Callable[[], int],
         on_change: Callable[[int], None],
     ) -> None:
-        """``on_change`` is called with a coordinator that this broker begins or ends to lead."""
+        """``min_in_sync``: the topic's ``min.insync.replicas``.
+
+        ``on_change`` is called with a coordinator that this broker begins or ends to lead.
+        """
         self._machine = machine
         self._logs = logs
         self._local_id = local_id
         self._arrivals = arrivals
         self._coordinators = coordinators
         self._meters = meters
+        self._min_in_sync = min_in_sync
         self._on_change = on_change
         self._led: dict[int, int] = {}
 
@@ -80,7 +85,7 @@ class DisklessMetadataKind:
             log,
             self._local_id,
             self._arrivals,
-            min_in_sync=1,
+            min_in_sync=self._min_in_sync(),
             high_watermark=log.high_watermark,
             meters=self._meters,
         )
@@ -101,7 +106,7 @@ class DisklessMetadataKind:
     def _load(self, index: int, epoch: int, partition: MetadataPartition) -> None:
         snapshots = SnapshotLog(self._machine, partition.log)
         snapshots.truncate_to_latest_snapshot()
-        log = LocalMetadataLog(snapshots, epoch)
+        log = LocalMetadataLog(snapshots, epoch, partition.check_in_sync)
         self._coordinators.load(index, epoch, log, log, f"{partition.log.directory}/{DATABASE_FILE}")
         self._on_change(index)
 
@@ -111,7 +116,9 @@ class DisklessMetadataKind:
             self._on_change(index)
 
     def reconfigure(self, partition: Partition) -> None:
-        """What its log needs does not depend on configuration."""
+        """Its log does not depend on configuration."""
+        assert isinstance(partition, MetadataPartition)
+        partition.min_in_sync = self._min_in_sync()
 
     def close(self, partition: Partition, *, deleted: bool) -> None:
         assert isinstance(partition, MetadataPartition)

@@ -28,7 +28,7 @@ from moldau.server.diskless_metadata_kind import DisklessMetadataKind
 from moldau.server.meters import NodeMeters
 from moldau.server.settings import log_config
 from moldau.server.topic_configs import EffectiveConfigs
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topic_creation import InternalTopic, durable_configs
 from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ class DisklessNode:
             around.arrivals,
             self.coordinators,
             around.meters.topics,
+            lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas,
             self._coordinator_changed,
         )
 
@@ -126,7 +127,10 @@ class DisklessNode:
     @property
     def metadata_topic(self) -> InternalTopic:
         """How ``__diskless_metadata`` is made."""
-        return InternalTopic(DISKLESS_METADATA_TOPIC, self._metadata_partitions, 3, {"retention.ms": "-1"})
+        key = "diskless.metadata.topic.replication.factor"
+        factor = self._configs.broker.integer(key)
+        configs = {"retention.ms": "-1", **durable_configs(factor)}
+        return InternalTopic(DISKLESS_METADATA_TOPIC, self._metadata_partitions, factor, key, configs)
 
     def warn_of_other_partition_count(self) -> None:
         """Say so when the configuration names another number of coordinators than there are."""

@@ -60,6 +60,7 @@ def development_config(
         "remote.log.storage.system.enable": "false" if "," in properties.get("log.dirs", "") else "true",
         "remote.log.metadata.topic.num.partitions": "4",
         "remote.log.metadata.topic.replication.factor": "1",
+        "diskless.metadata.topic.replication.factor": "1",
         "rsm.config.url": f"file://{quote(data)}/objects",
         # Not 0: kafka-python joins while it still waits for the topic's metadata, assigns nothing when
         # it is answered before that, and then sits for a long time on an empty assignment.

@@ -10,7 +10,7 @@ from moldau.metrics import Meters
 from moldau.runtime.machine import Machine
 from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
 from moldau.server.diskless_settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topic_creation import InternalTopic, durable_configs
 from moldau.tiered.foreign_storage_manager import METHODS as STORAGE_METHODS
 from moldau.tiered.foreign_storage_manager import ForeignStorageManager
 from moldau.tiered.log_manager import RemoteLogManagerSettings
@@ -166,11 +166,15 @@ def metadata_manager(
 
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
     """How ``__remote_log_metadata`` is made."""
+    factor_key = "remote.log.metadata.topic.replication.factor"
+    factor = _number(config, factor_key)
     return InternalTopic(
         REMOTE_LOG_METADATA_TOPIC,
         _number(config, "remote.log.metadata.topic.num.partitions"),
-        _number(config, "remote.log.metadata.topic.replication.factor"),
+        factor,
+        factor_key,
         {
+            **durable_configs(factor),
             "cleanup.policy": "delete",
             "retention.ms": str(_number(config, "remote.log.metadata.topic.retention.ms")),
             # log.retention.bytes is about data: events that go by their size would leave segments unknown.

@@ -1,6 +1,7 @@
 """Topics that come into being because somebody needs them: auto-created ones and the internal ones."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from moldau.protocol.messages.create_topics import (
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.cluster_view import ClusterView
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
@@ -21,7 +24,20 @@ class InternalTopic:
     name: str
     partition_count: int
     replication_factor: int
+    factor_key: str
+    """Where the replication factor is configured, for messages."""
     configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def durable_configs(replication_factor: int) -> dict[str, str]:
+    """Configs of a topic whose records free bytes or decide outcomes: none is committed on one replica alone.
+
+    A factor of 1 leaves one replica to do so.
+    """
+    return {
+        "min.insync.replicas": str(min(2, replication_factor)),
+        "unclean.leader.election.enable": "false",
+    }
 
 
 class TopicCreator:
@@ -47,6 +63,8 @@ class TopicCreator:
         self._timeout_ms = timeout_ms
         self.auto_create = auto_create
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
+        self.refusals: dict[str, str] = {}
+        """Internal topics that could not be created at the last attempt, with the reason."""
 
     def name_error(self, name: str) -> ErrorCode | None:
         """What is wrong with a topic's name, if anything."""
@@ -65,11 +83,11 @@ class TopicCreator:
         return self._internal_topic(internal)
 
     def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
-        alive = sum(1 for broker in self._view.image.active_brokers())
+        # As configured: a topic that is made with fewer replicas stays without them for ever.
         return CreatableTopic(
             name=topic.name,
             num_partitions=topic.partition_count,
-            replication_factor=max(1, min(topic.replication_factor, alive)),
+            replication_factor=topic.replication_factor,
             configs=[CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()],
         )
 
@@ -77,11 +95,11 @@ class TopicCreator:
         """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
         if self._view.image.topics.get(topic.name) is not None:
             return
+        self._internal[topic.name] = topic
         error = await self._once(self._internal_topic(topic))
         if error is not ErrorCode.none:
-            raise KafkaError(
-                ErrorCode.coordinator_not_available, f"{topic.name} cannot be created: {error.name}"
-            )
+            reason = self.refusals.get(topic.name, error.name)
+            raise KafkaError(ErrorCode.coordinator_not_available, f"{topic.name} cannot be created: {reason}")
 
     async def _once(self, topic: CreatableTopic) -> ErrorCode:
         task = self._under_way.get(topic.name)
@@ -97,11 +115,23 @@ class TopicCreator:
             response = await self._controller.send(request)
         except KafkaError as error:
             return error.code
-        error_code: ErrorCode = response.topics[0].error_code
+        result = response.topics[0]
+        error_code: ErrorCode = result.error_code
         if error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+            self.refusals.pop(topic.name, None)
             await self._until_seen(topic.name)
             return ErrorCode.none
+        if topic.name in self._internal:
+            self._note_refusal(self._internal[topic.name], error_code, result.error_message)
         return error_code
+
+    def _note_refusal(self, topic: InternalTopic, error: ErrorCode, message: str | None) -> None:
+        reason = message or error.name
+        if error is ErrorCode.invalid_replication_factor:
+            reason = f"{reason} ({topic.factor_key}={topic.replication_factor})"
+        if self.refusals.get(topic.name) != reason:
+            self.refusals[topic.name] = reason
+            logger.warning("%s cannot be created yet: %s", topic.name, reason)
 
     async def close(self) -> None:
         """Give up what is under way."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 from enum import Enum
 from uuid import UUID
 
+from moldau.cluster.decisions.topic_names import CLEANLY_LED_TOPICS
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image import MetadataImage, ResourceType
 from moldau.cluster.partition import NO_LEADER, LeaderRecoveryState, Partition
@@ -139,6 +140,8 @@ def recovery_election(view: View, topic: Topic) -> Election:
     """How a topic gets a leader when no in-sync replica can lead."""
     if topic.is_diskless:
         return Election.UNCLEAN
+    if topic.name in CLEANLY_LED_TOPICS:
+        return Election.ONLINE
     configs = view.image.config(ResourceType.TOPIC, topic.name)
     allowed = configs.get(UNCLEAN_LEADER_ELECTION_ENABLE)
     if allowed is None:
@@ -204,6 +207,8 @@ def _elect_one(
         return _answer(index, ErrorCode.election_not_needed, "The preferred replica leads already.")
     if election is Election.UNCLEAN and partition.has_leader:
         return _answer(index, ErrorCode.election_not_needed, "The partition has a leader.")
+    if election is Election.UNCLEAN and name in CLEANLY_LED_TOPICS:
+        election = Election.ONLINE
     record = change_partition(topic.topic_id, index, partition, can_lead=view.is_active, election=election)
     new_leader = partition.leader if record is None or record.leader == NO_LEADER_CHANGE else record.leader
     if election is Election.PREFERRED and new_leader != partition.preferred_leader:
@@ -213,7 +218,8 @@ def _elect_one(
             "The preferred replica is not in sync or not active.",
         )
     if record is None:
-        return _answer(index, ErrorCode.eligible_leaders_not_available, "No replica is active.")
+        which = "in-sync replica" if election is Election.ONLINE else "replica"
+        return _answer(index, ErrorCode.eligible_leaders_not_available, f"No {which} is active.")
     records.append(record)
     return PartitionResult(partition_id=index, error_message=None)
 

@@ -21,6 +21,9 @@ INTERNAL_TOPICS = frozenset(
     }
 )
 
+CLEANLY_LED_TOPICS = frozenset({DISKLESS_METADATA_TOPIC, "__transaction_state", "__remote_log_metadata"})
+"""Their records free bytes or decide outcomes: a replica that is not in sync never leads them."""
+
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 

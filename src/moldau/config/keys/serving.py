@@ -161,7 +161,7 @@ OFFSETS = (
     int16(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of `__consumer_offsets`; fewer where there are fewer brokers (`moldau dev`).",
+        "Replicas of `__consumer_offsets`, which is not created with fewer; 1 in `moldau dev`.",
         HIGH,
         check=at_least(1),
     ),

@@ -77,7 +77,7 @@ TIERED = (
     int16(
         "remote.log.metadata.topic.replication.factor",
         3,
-        "Replicas of `__remote_log_metadata`.",
+        "Replicas of `__remote_log_metadata`, which is not created with fewer; 1 in `moldau dev`.",
         LOW,
         check=at_least(1),
     ),
@@ -301,6 +301,13 @@ MOLDAU = (
         None,
         "Where objects live: `s3://bucket/prefix`, `gs://…`, `az://…`, `file:///path` or `memory://`.",
         HIGH,
+    ),
+    int16(
+        "diskless.metadata.topic.replication.factor",
+        3,
+        "Replicas of `__diskless_metadata`, which is not created with fewer; 1 in `moldau dev`.",
+        HIGH,
+        check=at_least(1),
     ),
     int64(
         "diskless.metadata.max.new.records.between.snapshots",

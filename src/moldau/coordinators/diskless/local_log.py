@@ -22,11 +22,18 @@ class LocalMetadataLog:
     """
 
     def __init__(
-        self, log: SnapshotLog, epoch: int, *, max_batch_bytes: int = METADATA_MAX_MESSAGE_BYTES
+        self,
+        log: SnapshotLog,
+        epoch: int,
+        check_in_sync: Callable[[], object] = lambda: None,
+        *,
+        max_batch_bytes: int = METADATA_MAX_MESSAGE_BYTES,
     ) -> None:
+        """``check_in_sync`` raises ``KafkaError`` when too few replicas are in sync for an append."""
         self.max_batch_bytes = max_batch_bytes
         self._log = log
         self._epoch = epoch
+        self._check_in_sync = check_in_sync
         self._listener: Callable[[int], None] | None = None
         self._flushing: asyncio.Task[None] | None = None
         self._failure: KafkaError | None = None
@@ -49,6 +56,7 @@ class LocalMetadataLog:
     def append(self, batch: bytearray) -> int:
         if self._failure is not None:
             raise KafkaError(self._failure.code, self._failure.message)
+        self._check_in_sync()
         base_offset = self._log.end_offset
         self._log.append_as_leader(batch, self._epoch)
         self._plan_flush()

@@ -1,8 +1,8 @@
 """Fetch the foreign clients that the integration tests use into ``.tools/``.
 
-Kafka's own jars and Spark's connector come from Maven, the JavaScript clients from npm (the versions are
-pinned in ``tools/clients/``), kafka-python's test suite from its source distribution (the version that
-is installed). Nothing of it is needed to run Moldau. Exits 1 when something cannot be had.
+Kafka's own jars, Spark's connector and Avro's Java library come from Maven, the JavaScript clients from npm
+(the versions are pinned in ``tools/clients/``), kafka-python's test suite from its source distribution (the
+version that is installed). Nothing of it is needed to run Moldau. Exits 1 when something cannot be had.
 """
 
 import importlib.metadata
@@ -37,6 +37,11 @@ def fetch_jars() -> None:
 def fetch_spark_connector() -> None:
     """Spark's Kafka connector into ``.tools/spark-kafka``."""
     _fetch_from_maven(HERE / "spark-kafka" / "pom.xml", TARGET / "spark-kafka")
+
+
+def fetch_avro() -> None:
+    """Avro's Java library into ``.tools/avro``."""
+    _fetch_from_maven(HERE / "avro" / "pom.xml", TARGET / "avro")
 
 
 def fetch_node_modules() -> None:
@@ -86,7 +91,8 @@ def fetch_kafka_python_tests() -> None:
 def main() -> int:
     TARGET.mkdir(exist_ok=True)
     failures = 0
-    for fetch in (fetch_jars, fetch_spark_connector, fetch_node_modules, fetch_kafka_python_tests):
+    fetches = (fetch_jars, fetch_spark_connector, fetch_avro, fetch_node_modules, fetch_kafka_python_tests)
+    for fetch in fetches:
         try:
             fetch()
         except (OSError, subprocess.CalledProcessError) as error:

@@ -108,6 +108,9 @@ def storable(found: pa.DataType | None, levels_max: int | None = None) -> pa.Dat
     if pa.types.is_list(found):
         element = storable(found.value_type, below)
         return None if element is None else pa.list_(element)
+    if pa.types.is_map(found):
+        item = storable(found.item_type, below)
+        return None if item is None else pa.map_(found.key_type, item)
     return found
 
 

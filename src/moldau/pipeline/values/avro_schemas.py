@@ -1,0 +1,239 @@
+"""Avro schemas: parsing, the logical types that are known, and defaults as the values they stand for.
+
+The library decodes raw values (numbers, bytes, text); logical types are applied to whole columns afterwards
+(:mod:`moldau.pipeline.values.avro_columns`). So a value and a default take the same way to the column.
+"""
+
+import json
+import math
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from moldau.client.errors import ToolError
+
+RECORDS: Final = ("record", "error")
+_TIMES: Final = {
+    ("int", "date"): "date",
+    ("int", "time-millis"): "time",
+    ("long", "time-micros"): "time",
+    ("long", "timestamp-millis"): "timestamp",
+    ("long", "timestamp-micros"): "timestamp",
+    ("long", "timestamp-nanos"): "timestamp",
+    ("long", "local-timestamp-millis"): "local timestamp",
+    ("long", "local-timestamp-micros"): "local timestamp",
+    ("long", "local-timestamp-nanos"): "local timestamp",
+}
+_UNITS: Final = {"millis": "ms", "micros": "us", "nanos": "ns"}
+
+
+class Logical(NamedTuple):
+    """A logical type: its family, its unit (of times), its precision and scale (of decimals)."""
+
+    family: str
+    unit: str = ""
+    precision: int = 0
+    scale: int = 0
+
+
+class Schema(NamedTuple):
+    """A schema as the library has parsed it, and its named types."""
+
+    root: Any
+    names: dict[str, Any]
+
+    def resolve(self, schema: Any) -> Any:
+        """A primitive type's name, a union, or the definition of anything else."""
+        while True:
+            if isinstance(schema, str):
+                if schema not in self.names:
+                    return schema
+                schema = self.names[schema]
+            elif isinstance(schema, dict) and not isinstance(schema["type"], str):
+                schema = schema["type"]
+            elif isinstance(schema, dict) and schema["type"] in self.names:
+                schema = self.names[schema["type"]]
+            else:
+                return schema
+
+
+@cache
+def parse(text: str) -> Schema:
+    """Raises :class:`ToolError` for text that is no Avro schema."""
+    return _parse(text, with_logical_types=True)
+
+
+@cache
+def parse_raw(text: str) -> Any:
+    """The schema for the library: without logical types, with defaults as raw values.
+
+    Definitions stand wherever their names stood, for the library does not resolve each mixture of the two.
+    Names are left where a type contains itself, which no reader's schema does here.
+    """
+    schema = _parse(text, with_logical_types=False)
+    fields = [one for record in schema.names.values() for one in record.get("fields", ()) if "default" in one]
+    # All are found before one is set: the default of a record takes those of its fields.
+    defaults = [_default(one["default"], one["type"], schema, one["name"]) for one in fields]
+    for field, default in zip(fields, defaults, strict=True):
+        field["default"] = default
+    root = _inlined(schema.root, schema, ())
+    for one in root if isinstance(root, list) else [root]:
+        if isinstance(one, dict):
+            one.update({"__fastavro_parsed": True, "__named_schemas": schema.names})
+    return root
+
+
+def _inlined(declared: Any, schema: Schema, open_names: tuple[str, ...]) -> Any:
+    found = schema.resolve(declared)
+    if isinstance(found, list):
+        return [_inlined(one, schema, open_names) for one in found]
+    if isinstance(found, str):
+        return found
+    name = found.get("name")
+    if name in open_names:
+        return name
+    inside = open_names if name is None else (*open_names, name)
+    copy = dict(found)
+    for part in ("items", "values"):
+        if part in copy:
+            copy[part] = _inlined(copy[part], schema, inside)
+    if "fields" in copy:
+        copy["fields"] = [{**one, "type": _inlined(one["type"], schema, inside)} for one in copy["fields"]]
+    return copy
+
+
+def _parse(text: str, *, with_logical_types: bool) -> Schema:
+    try:
+        root = fastavro.parse_schema(_selected(json.loads(text), with_logical_types))
+    except (ValueError, SchemaParseException, UnknownType, KeyError, TypeError, RecursionError) as error:
+        raise ToolError(f"this is no Avro schema: {type(error).__name__}: {error}") from error
+    names: dict[str, Any] = {}
+    _collect_names(root, names)
+    return Schema(root, names)
+
+
+def _collect_names(schema: Any, names: dict[str, Any]) -> None:
+    if isinstance(schema, list):
+        for one in schema:
+            _collect_names(one, names)
+    elif isinstance(schema, dict):
+        if "name" in schema and isinstance(schema["type"], str):
+            names[schema["name"]] = schema
+        for field in schema.get("fields", ()):
+            _collect_names(field["type"], names)
+        for inside in ("type", "items", "values"):
+            _collect_names(schema.get(inside), names)
+
+
+def _selected(schema: Any, with_logical_types: bool) -> Any:
+    """The schema without logical types, or without those that are unknown or invalid, as Avro wants it."""
+    if isinstance(schema, list):
+        return [_selected(one, with_logical_types) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    keep = with_logical_types and logical_of(schema) is not None
+    return {
+        name: _selected(one, with_logical_types) if name in ("type", "items", "values", "fields") else one
+        for name, one in schema.items()
+        if name != "logicalType" or keep
+    }
+
+
+def logical_of(schema: Any) -> Logical | None:
+    """The logical type, if it is one that changes how the raw value reads."""
+    if not isinstance(schema, dict) or not isinstance(schema.get("type"), str):
+        return None
+    kind, logical = schema["type"], str(schema.get("logicalType"))
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        return _decimal(schema)
+    if (kind, logical) not in _TIMES:
+        return None
+    unit = _UNITS.get(logical.rpartition("-")[2], "")
+    return Logical(_TIMES[kind, logical], unit)
+
+
+def _decimal(schema: dict[str, Any]) -> Logical | None:
+    precision, scale = schema.get("precision"), schema.get("scale", 0)
+    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision or not precision:
+        return None
+    if schema["type"] == "fixed":
+        size = schema.get("size")
+        if type(size) is not int or size < 1 or precision > math.floor(math.log10(2) * (8 * size - 1)):
+            return None
+    return Logical("decimal", precision=precision, scale=scale)
+
+
+def _default(value: Any, declared: Any, schema: Schema, name: str) -> Any:
+    """What a default in a schema's JSON stands for. Raises :class:`ToolError`."""
+    resolved = schema.resolve(declared)
+    if isinstance(resolved, list):
+        for branch in resolved:  # the first that matches
+            if _matches(value, schema.resolve(branch)):
+                return _default(value, branch, schema, name)
+        raise _no_default(value, name)
+    kind = resolved if isinstance(resolved, str) else resolved["type"]
+    if not _matches(value, resolved):
+        raise _no_default(value, name)
+    match kind:
+        case "bytes" | "fixed":
+            return value.encode("latin-1")
+        case "float" | "double":
+            return float(value)
+        case "array":
+            return [_default(one, resolved["items"], schema, name) for one in value]
+        case "map":
+            return {key: _default(one, resolved["values"], schema, name) for key, one in value.items()}
+        case "record" | "error":
+            return _default_record(value, resolved, schema, name)
+    return value
+
+
+def _default_record(value: dict[str, Any], record: Any, schema: Schema, name: str) -> dict[str, Any]:
+    found = {}
+    for field in record["fields"]:
+        inside = f"{name}.{field['name']}"
+        if field["name"] in value:
+            found[field["name"]] = _default(value[field["name"]], field["type"], schema, inside)
+        elif "default" in field:
+            found[field["name"]] = _default(field["default"], field["type"], schema, inside)
+        else:
+            raise ToolError(f"this is no Avro schema: the default of {name} has no value for {inside}")
+    return found
+
+
+def _matches(value: Any, schema: Any) -> bool:
+    kind = schema if isinstance(schema, str) else schema["type"]
+    match kind:
+        case "null":
+            return value is None
+        case "boolean":
+            return isinstance(value, bool)
+        case "int":
+            return type(value) is int and -(2**31) <= value < 2**31
+        case "long":
+            return type(value) is int and -(2**63) <= value < 2**63
+        case "float" | "double":
+            return type(value) in (int, float)
+        case "string":
+            return isinstance(value, str)
+        case "bytes":
+            return isinstance(value, str) and all(ord(one) < 256 for one in value)
+        case "fixed":
+            return (
+                isinstance(value, str)
+                and len(value) == schema["size"]
+                and all(ord(one) < 256 for one in value)
+            )
+        case "enum":
+            return value in schema["symbols"]
+        case "array":
+            return isinstance(value, list)
+    return isinstance(value, dict)
+
+
+def _no_default(value: Any, name: str) -> ToolError:
+    return ToolError(
+        f"this is no Avro schema: field {name} has the default {value!r}, which its type has not"
+    )

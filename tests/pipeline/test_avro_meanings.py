@@ -1,0 +1,168 @@
+"""Where Avro leaves open how schemas that differ are resolved: units of time, scales, values out of range."""
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
+pytest.importorskip("fastavro", reason="needs fastavro: pip install 'moldau[spark]'")
+
+import pyarrow as pa
+from avro_cases import encode
+
+from moldau.client.errors import ToolError
+from moldau.pipeline.values.avro import AvroSchemas, avro_type, decode_avro
+from moldau.pipeline.values.ddl import render_ddl
+from moldau.pipeline.values.evolution import storable
+
+HEADER = b"\x00\x00\x00\x00\x07"
+MOMENT = datetime.datetime(2026, 11, 22, 7, 13, 20, tzinfo=datetime.UTC)
+
+
+def logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def record(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": "x", "type": schema, **more}]}
+
+
+def read(written: Any, wanted: Any, *values: Any) -> list[Any]:
+    """The values as the reader's column has them; the reason where one is rejected."""
+    schemas = AvroSchemas(json.dumps(record(wanted)), {7: json.dumps(record(written))}, True)
+    schemas.check()
+    encoded = [HEADER + encode(record(written), {"x": value}) for value in values]
+    found, rejected = decode_avro(pa.array(encoded, pa.binary()), avro_type(schemas.reader), schemas)
+    return [rejected.get(row, one and one["x"]) for row, one in enumerate(found.to_pylist())]
+
+
+def test_times_keep_their_meaning_in_another_unit() -> None:
+    seconds = int(MOMENT.timestamp())
+    units = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+    for local in ("", "local-"):
+        expected = MOMENT.replace(tzinfo=None) if local else MOMENT
+        for written, factor in units.items():
+            for wanted in ("millis", "micros"):
+                old, new = (logical("long", f"{local}timestamp-{unit}") for unit in (written, wanted))
+                assert read(old, new, seconds * factor) == [expected]
+            old, new = (logical("long", f"{local}timestamp-{unit}") for unit in (written, "nanos"))
+            assert read(old, new, seconds * factor) == [seconds * 10**9]
+    assert read(logical("int", "time-millis"), logical("long", "time-micros"), 1001) == [
+        datetime.time(0, 0, 1, 1000)
+    ]
+
+
+def test_what_a_unit_cannot_hold_is_rejected() -> None:
+    nanos, micros = (logical("long", f"timestamp-{unit}") for unit in ("nanos", "micros"))
+    (exact, lossy) = read(nanos, micros, 1_000, 1_001)
+    assert exact == datetime.datetime(1970, 1, 1, 0, 0, 0, 1, datetime.UTC)
+    assert "would lose data" in lossy
+    assert "out of bounds" in read(micros, nanos, 2**62)[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (logical("long", "timestamp-millis"), 2**60),
+        (logical("long", "timestamp-micros"), -(2**62)),
+        (logical("long", "local-timestamp-millis"), 253_402_300_800_000),
+        (logical("int", "date"), 2**31 - 1),
+        (logical("int", "time-millis"), 86_400_000),
+        (logical("long", "time-micros"), -1),
+        (logical("bytes", "decimal", precision=4, scale=2), b"\x7f\xff"),
+        (logical("bytes", "decimal", precision=38, scale=2), b"\x7f" * 40),
+        (logical("bytes", "decimal", precision=4, scale=2), b""),
+    ],
+)
+def test_a_value_out_of_range_is_rejected_alone(schema: Any, value: Any) -> None:
+    good = b"\x01" if schema["type"] == "bytes" else 1
+    found = read(
+        {"type": "array", "items": schema}, {"type": "array", "items": schema}, [good], [good, value]
+    )
+    assert isinstance(found[0], list)
+    assert found[1].startswith("the column cannot hold it: ")
+
+
+def test_a_number_without_a_logical_type_is_taken_as_the_readers() -> None:
+    at = logical("long", "timestamp-millis")
+    assert read("long", at, int(MOMENT.timestamp()) * 1000) == [MOMENT]
+    assert read(at, "long", 5) == [5]
+
+
+def test_decimals_keep_their_value_in_another_scale() -> None:
+    def decimal(precision: int, scale: int) -> dict[str, Any]:
+        return logical("bytes", "decimal", precision=precision, scale=scale)
+
+    (longer,) = read(decimal(4, 2), decimal(9, 4), b"\x7d")
+    assert str(longer) == "1.2500"
+    (shorter, lossy) = read(
+        decimal(9, 4), decimal(4, 2), (12500).to_bytes(2, "big"), (12501).to_bytes(2, "big")
+    )
+    assert str(shorter) == "1.25"
+    assert "would cause data loss" in lossy
+
+
+def test_other_meanings_are_refused_before_anything_is_read() -> None:
+    date, moment = logical("int", "date"), logical("long", "timestamp-millis")
+    for old, new in ((date, moment), (moment, logical("long", "local-timestamp-millis"))):
+        with pytest.raises(
+            ToolError, match=r"column value\.x\.element: a .* was written, which is not read as a "
+        ):
+            read({"type": "array", "items": old}, {"type": "array", "items": new}, [1])
+    with pytest.raises(ToolError, match=r"column value\.x: the writer's union has several meanings"):
+        read(["null", "int", logical("long", "timestamp-micros")], ["null", moment], 5)
+
+
+@pytest.mark.parametrize(
+    ("schema", "default"),
+    [
+        ("int", "5"),
+        ("int", 2**31),
+        ("int", True),
+        ("bytes", "ž"),
+        ({"type": "fixed", "name": "F", "size": 2}, "abc"),
+        (["null", "int"], "x"),
+        ({"type": "enum", "name": "E", "symbols": ["A"]}, "B"),
+        ({"type": "array", "items": "int"}, ["x"]),
+        (record("int"), {}),
+    ],
+)
+def test_a_default_of_another_type_is_refused(schema: Any, default: Any) -> None:
+    renamed = {**schema, "name": "S"} if isinstance(schema, dict) and "name" in schema else schema
+    with pytest.raises(ToolError, match="this is no Avro schema"):
+        AvroSchemas(json.dumps(record(renamed, default=default)), {}, False).check()
+
+
+def test_null_alone_is_no_column() -> None:
+    text = json.dumps(record({"type": "map", "values": "null"}))
+    assert storable(avro_type(text)) is None
+    both = {**record("null"), "fields": [*record("null")["fields"], {"name": "y", "type": "int"}]}
+    found = storable(avro_type(json.dumps(both)))
+    assert found is not None
+    assert render_ddl(found) == "y INT"
+
+
+def test_columns_that_a_table_has_beyond_the_schema_are_null() -> None:
+    at = logical("long", "timestamp-millis")
+    text = json.dumps(record(at))
+    column = pa.struct([*avro_type(text), pa.field("y", pa.list_(pa.int32()))])
+    value = encode(record(at), {"x": 0})
+    found, rejected = decode_avro(pa.array([value, None], pa.binary()), column, AvroSchemas(text, {}, False))
+    assert not rejected
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    assert found.to_pylist() == [{"x": epoch, "y": None}, None]
+
+
+def test_rows_of_several_writers_keep_their_order() -> None:
+    old, new = record("int"), record("long")
+    schemas = AvroSchemas(json.dumps(new), {7: json.dumps(old), 8: json.dumps(new)}, True)
+    values = [
+        b"\x00\x00\x00\x00" + bytes([7 + row % 2]) + encode(new if row % 2 else old, {"x": row})
+        for row in range(20)
+    ]
+    values[5] = b"oops"
+    found, rejected = decode_avro(pa.array(values, pa.binary()), avro_type(schemas.reader), schemas)
+    assert [one and one["x"] for one in found.to_pylist()] == [None if row == 5 else row for row in range(20)]
+    assert set(rejected) == {5}

@@ -4,15 +4,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+OLDEST_SPARK := .venv-spark-oldest
 SEEDS ?= 200
 # Half of what the suite does is waiting for clients and JVMs, so it takes more processes than cores.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test check format bench bench-peers simulate docs lock clean
+.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate docs lock clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Make .venv from the lock file
 
@@ -30,6 +31,18 @@ run: $(STAMP) ## Run a development node in ./moldau-data (PORT=9092)
 
 test: $(STAMP) ## Run the whole test suite
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(ARGS)
+
+$(OLDEST_SPARK)/.installed: requirements/spark-oldest.lock $(STAMP)
+	@rm -rf $(OLDEST_SPARK)
+	@$(BIN)/python -m venv $(OLDEST_SPARK)
+	$(OLDEST_SPARK)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements/spark-oldest.lock
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> `$(OLDEST_SPARK)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"`/zz_moldau.pth
+	@touch $@
+
+test-oldest-spark: $(OLDEST_SPARK)/.installed ## Run the tests marked every_spark on the oldest supported Spark
+	$(OLDEST_SPARK)/bin/python -m pytest -m every_spark tests/pipeline $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, floors and sizes
 	$(BIN)/ruff format --check .
@@ -62,6 +75,8 @@ docs: $(STAMP) ## Rewrite the generated parts of docs/
 lock: ## Rewrite the lock file from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 		--group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+		requirements/spark-oldest.in -o requirements/spark-oldest.lock
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tools
+	rm -rf $(VENV) $(OLDEST_SPARK) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .tools

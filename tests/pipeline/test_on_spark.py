@@ -59,6 +59,7 @@ def reader(spark: SparkSession, node: moldau.testing.Node, **options: Any) -> An
     return found.options(**options)
 
 
+@pytest.mark.every_spark
 def test_a_data_frame_has_each_record_once(spark: SparkSession, node: moldau.testing.Node) -> None:
     frame = reader(spark, node, subscribe="orders", includeHeaders="true", minPartitions="6").load()
     assert frame.rdd.getNumPartitions() >= 6
@@ -110,6 +111,7 @@ def test_what_cannot_be_done_is_said(
         reader(spark, node, **options).load()
 
 
+@pytest.mark.every_spark
 @pytest.mark.parametrize("table_format", ["parquet", "iceberg"])
 def test_exported_twice_each_record_is_there_once(
     spark: SparkSession, node: moldau.testing.Node, tmp_path: pathlib.Path, table_format: str
@@ -129,6 +131,7 @@ def test_exported_twice_each_record_is_there_once(
     assert tuple(row)[:2] == (total + 30, total + 30)
 
 
+@pytest.mark.every_spark
 def test_a_failed_task_is_one_sentence(spark: SparkSession) -> None:
     # Inside, because workers cannot import this file.
     def fail(unit: OffsetRange) -> None:

@@ -1,11 +1,16 @@
 """Options of ``format("moldau")``."""
 
+import pathlib
+import re
+
 import pytest
 
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.source import kafka_options
 from moldau.pipeline.source.options import (
+    CONNECTOR,
     EARLIEST,
     LATEST,
     SourceOptions,
@@ -91,3 +96,96 @@ def test_a_stream_has_no_end() -> None:
     check_streaming(parsed(subscribe="a", startingOffsets="latest"))
     with pytest.raises(ToolError, match="no ending offsets"):
         check_streaming(parsed(subscribe="a", endingOffsets="latest"))
+
+
+GUIDE = {
+    "assign": '{"a": [0, 1]}',
+    "subscribe": "a",
+    "subscribePattern": "a.*",
+    "kafka.bootstrap.servers": "localhost:9092",
+    "startingTimestamp": "1000",
+    "startingOffsetsByTimestamp": '{"a": {"0": 1000}}',
+    "startingOffsets": "earliest",
+    "startingOffsetsByTimestampStrategy": "latest",
+    "endingTimestamp": "1000",
+    "endingOffsetsByTimestamp": '{"a": {"0": 1000}}',
+    "endingOffsets": "latest",
+    "failOnDataLoss": "false",
+    "kafkaConsumer.pollTimeoutMs": "120000",
+    "fetchOffset.numRetries": "3",
+    "fetchOffset.retryIntervalMs": "1000",
+    "maxOffsetsPerTrigger": "1000",
+    "minOffsetsPerTrigger": "10",
+    "maxTriggerDelay": "15m",
+    "minPartitions": "4",
+    "maxRecordsPerPartition": "1000",
+    "groupIdPrefix": "spark-kafka-source",
+    "kafka.group.id": "mine",
+    "includeHeaders": "true",
+    "topic": "a",
+    "kafka.security.protocol": "PLAINTEXT",
+    "kafka.client.id": "mine",
+    "kafka.fetch.max.bytes": "1000000",
+    "kafka.max.partition.fetch.bytes": "1000000",
+    "kafka.session.timeout.ms": "45000",
+    "kafka.acks": "1",
+    "kafka.linger.ms": "5",
+    "kafka.compression.type": "zstd",
+    "kafka.isolation.level": "read_committed",
+    "kafka.request.timeout.ms": "20000",
+}
+"""Every option of Spark's Kafka integration guide, and configurations of clients that are often given."""
+
+
+@pytest.mark.parametrize("name", GUIDE)
+def test_options_of_the_connector_are_known(name: str) -> None:
+    parsed(**{name: GUIDE[name]})
+
+
+def test_each_option_of_the_connector_is_tried_and_documented() -> None:
+    assert set(CONNECTOR) <= set(GUIDE)
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
+    listed = set(re.findall(r"`([A-Za-z.]+)`", page))
+    assert set(CONNECTOR) <= listed
+    refused = {f"kafka.{name}" for name in kafka_options.REFUSED}
+    assert refused <= listed
+
+
+def test_times_of_the_connector_have_a_meaning() -> None:
+    options = parsed(subscribe="a", maxTriggerDelay="2h", **{"kafka.request.timeout.ms": "1500"})
+    assert (options.max_trigger_delay_s, options.request_timeout_s) == (7200, 1.5)
+    assert parsed(subscribe="a", maxTriggerDelay="250").max_trigger_delay_s == 0.25
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("kafka.security.protocol", "SASL_SSL", "cannot be 'SASL_SSL': nodes have no TLS and no SASL yet"),
+        ("kafka.sasl.jaas.config", "x", "nodes have no TLS and no SASL yet"),
+        ("kafka.ssl.truststore.location", "x", "nodes have no TLS and no SASL yet"),
+        ("kafka.auto.offset.reset", "earliest", "give 'startingOffsets' instead"),
+        ("kafka.enable.auto.commit", "false", "in its checkpoint, not in a consumer group"),
+        ("kafka.key.deserializer", "x", "keys and values are binary columns"),
+        ("kafka.partitioner.class", "x", "Kafka's default partitioner"),
+        ("kafka.partitioner.ignore.keys", "true", "Kafka's default partitioner"),
+        ("kafka.transactional.id", "x", "needs no transactions"),
+        ("kafka.acks", "2", "it is all, -1, 0 or 1"),
+        ("kafka.isolation.levle", "x", "is it 'kafka.isolation.level'\\?"),
+        ("maxOffsetPerTrigger", "5", "is it 'maxOffsetsPerTrigger'\\?"),
+        ("maxTriggerDelay", "soon", "a time like 30s, 15m or 1h"),
+        ("maxRecordsPerPartition", "0", "positive number"),
+        ("kafka.request.timeout.ms", "-1", "positive number"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_in_one_line(name: str, value: str, problem: str) -> None:
+    with pytest.raises(ToolError, match=problem) as failure:
+        parsed(subscribe="a", **{name: value})
+    assert name in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_a_batch_is_at_least_as_long_as_at_most() -> None:
+    with pytest.raises(
+        ToolError, match=r"'minOffsetsPerTrigger' \(6\) is above 'maxOffsetsPerTrigger' \(5\)"
+    ):
+        parsed(subscribe="a", minOffsetsPerTrigger="6", maxOffsetsPerTrigger="5")

@@ -11,12 +11,20 @@ pytest.importorskip("pyspark", reason="needs PySpark: pip install 'moldau[spark]
 
 from confluent_kafka.admin import AdminClient
 from exporting import create_topic, produce_values
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StructType
 
 import moldau.testing
 from moldau.client.errors import ToolError
+from moldau.pipeline.source.older_stream import MoldauOlderStreamReader
 from moldau.pipeline.source.options import parse_options
+from moldau.pipeline.source.stream_offsets import Place, StreamOffsets
+from moldau.pipeline.source.stream_plan import StreamPlanner
+from moldau.pipeline.spark_versions import note_missing
+
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="needs PySpark 4.2 or newer")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
 from moldau.pipeline.source.stream import MoldauStreamReader
 
 TIMEOUT_S = 120.0
@@ -59,7 +67,9 @@ def latest(reader: MoldauStreamReader, start: dict[str, Any], topic: str, count:
     return ends[-1]
 
 
-def rows_of(reader: MoldauStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+def rows_of(
+    reader: MoldauStreamReader | MoldauOlderStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[int]:
     """Offsets of a batch."""
     return sorted(
         offset
@@ -134,6 +144,95 @@ def test_a_topic_may_be_deleted_while_a_batch_is_read(
 def test_a_query_does_not_begin_with_a_topic_that_is_not_there(node: moldau.testing.Node) -> None:
     with pytest.raises(Exception, match="topic nowhere does not exist"):
         reader_of(node, subscribe="nowhere", failOnDataLoss="false").initialOffset()
+
+
+def options_of(node: moldau.testing.Node, **options: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": node.bootstrap_servers, "startingOffsets": "earliest", **options}
+
+
+def ends_of(*offsets: int) -> StreamOffsets:
+    """Of a topic ``t``, one offset for each partition."""
+    return StreamOffsets({Place("t", number): offset for number, offset in enumerate(offsets)}, {"t": "id"})
+
+
+def test_a_batch_waits_for_enough_records_and_not_for_ever(node: moldau.testing.Node) -> None:
+    now_s = 1000.0
+    given = {"subscribe": "t", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "1m"}
+    planner = StreamPlanner(parse_options(options_of(node, **given)), lambda: now_s)
+    begin = ends_of(0, 0)
+    assert planner.end_of_batch(begin, ends_of(2, 1), None) == ends_of(2, 1)  # the first one comes at once
+    begin = ends_of(2, 1)
+    assert planner.end_of_batch(begin, ends_of(8, 4), None) == begin
+    assert planner.end_of_batch(begin, ends_of(8, 5), None) == ends_of(8, 5)
+    begin = ends_of(8, 5)
+    now_s += 59
+    assert planner.end_of_batch(begin, ends_of(9, 5), None) == begin
+    assert planner.end_of_batch(begin, ends_of(9, 5), None, may_wait=False) == ends_of(9, 5)
+    now_s += 1
+    assert planner.end_of_batch(begin, ends_of(9, 5), None) == ends_of(9, 5)
+
+
+def test_a_query_that_takes_what_is_there_waits_for_nothing(node: moldau.testing.Node) -> None:
+    topic = create_topic(node, "little", 1)
+    produce_values(node, topic, [b"v"] * 3)
+    latest(reader_of(node, subscribe=topic), reader_of(node, subscribe=topic).initialOffset(), topic, 3)
+    reader = reader_of(node, subscribe=topic, minOffsetsPerTrigger="1000", maxOffsetsPerTrigger="2000")
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    reader.latestOffset(start, ReadMaxRows(1))
+    assert reader.latestOffset(start, ReadMaxRows(2))[topic] == {"0": 2}
+
+
+def test_before_spark_4_2_a_batch_is_limited_where_the_position_is_known(
+    node: moldau.testing.Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ranges are planned in the order in which Spark 4.0 does it for a new query, and when one goes on."""
+    note_missing.cache_clear()
+    topic = create_topic(node, "older", 1)
+    produce_values(node, topic, [b"v"] * 5)
+    latest(reader_of(node, subscribe=topic), reader_of(node, subscribe=topic).initialOffset(), topic, 5)
+    options = parse_options(options_of(node, subscribe=topic, maxOffsetsPerTrigger="2"))
+    reader = MoldauOlderStreamReader(SCHEMA, options)
+    first = reader.latestOffset()
+    start = reader.initialOffset()
+    assert (start[topic], first[topic]) == ({"0": 0}, {"0": 5})
+    assert "needs Spark 4.2, and this is " in caplog.text
+    assert rows_of(reader, start, first) == [0, 1, 2, 3, 4]
+    assert reader.latestOffset() == first
+    restarted = MoldauOlderStreamReader(SCHEMA, options)
+    seen = {**first, topic: {"0": 1}}
+    assert restarted.partitions(seen, seen) == []
+    second = restarted.latestOffset()
+    assert rows_of(restarted, seen, second) == [1, 2]
+    assert rows_of(restarted, second, restarted.latestOffset()) == [3, 4]
+
+
+def test_before_spark_4_2_no_partition_begins_behind_the_end_that_was_told_first(
+    node: moldau.testing.Node,
+) -> None:
+    topic = create_topic(node, "racing", 1)
+    options = parse_options(options_of(node, subscribe=topic, startingOffsets="latest"))
+    reader = MoldauOlderStreamReader(SCHEMA, options)
+    first = reader.latestOffset()
+    produce_values(node, topic, [b"v"] * 3)
+    latest(reader_of(node, subscribe=topic), reader_of(node, subscribe=topic).initialOffset(), topic, 3)
+    start = reader.initialOffset()
+    assert start == first
+    assert rows_of(reader, start, first) == []
+    assert rows_of(reader, first, reader.latestOffset()) == [0, 1, 2]
+
+
+def test_before_spark_4_2_a_deleted_topic_is_told_when_the_first_batch_is_planned(
+    node: moldau.testing.Node,
+) -> None:
+    kept, lost = create_topic(node, "kept-older", 1), create_topic(node, "lost-older", 1)
+    options = parse_options(options_of(node, subscribe=f"{kept},{lost}"))
+    seen = MoldauOlderStreamReader(SCHEMA, options).latestOffset()
+    delete(node, lost)
+    reader = MoldauOlderStreamReader(SCHEMA, options)
+    end = reader.latestOffset()
+    with pytest.raises(ToolError, match="not exist any more: lost-older-0"):
+        reader.partitions(seen, end)
 
 
 @pytest.fixture(autouse=True)

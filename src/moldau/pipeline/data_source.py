@@ -5,25 +5,27 @@ action on a batch DataFrame sees the same records. Tasks read their ranges thems
 diskless topics and else through brokers; only coordinates are planned.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
-from moldau.pipeline.source import filters
 from moldau.pipeline.source.columns import Columns
 from moldau.pipeline.source.filters import Narrowing
-from moldau.pipeline.source.options import LATEST, check_batch, parse_options
+from moldau.pipeline.source.options import LATEST, SourceOptions, check_batch, parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
-from moldau.pipeline.source.stream import MoldauStreamReader
-from moldau.pipeline.source.units import UnitPartition, ask, plan
+from moldau.pipeline.source.units import ask, plan
+from moldau.pipeline.spark_versions import HAS_FILTERS, HAS_READ_LIMITS, note_missing
 from moldau.pipeline.tasks import settle
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 FORMAT: Final = "moldau"
 COLUMNS: Final = (
@@ -41,7 +43,10 @@ class MoldauDataSource(DataSource):
         self.parsed = parse_options(dict(options))
         # Only a streaming query may begin at the end, and a sink reads nothing.
         reads = self.parsed.reads and self.parsed.starting != LATEST
-        self.topics = ask(self.parsed.bootstrap, lambda client: pin(client, self.parsed)) if reads else []
+        self.topics = self._asked(lambda client: pin(client, self.parsed)) if reads else []
+
+    def _asked(self, look: Callable[[Client], Any]) -> Any:
+        return ask(self.parsed.bootstrap, look, self.parsed.request_timeout_s)
 
     @classmethod
     def name(cls) -> str:
@@ -52,10 +57,16 @@ class MoldauDataSource(DataSource):
 
     def reader(self, schema: StructType) -> "MoldauReader":
         check_batch(self.parsed)
-        return MoldauReader(schema, self.topics, self.parsed.min_partitions)
+        return MoldauReader(schema, self.topics, self.parsed)
 
-    def streamReader(self, schema: StructType) -> MoldauStreamReader:
-        return MoldauStreamReader(schema, self.parsed)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if HAS_READ_LIMITS:
+            from moldau.pipeline.source.stream import MoldauStreamReader
+
+            return MoldauStreamReader(schema, self.parsed)
+        from moldau.pipeline.source.older_stream import MoldauOlderStreamReader
+
+        return MoldauOlderStreamReader(schema, self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> MoldauWriter:
         return MoldauWriter(self._target(schema, overwrite))
@@ -72,22 +83,27 @@ class MoldauDataSource(DataSource):
 class MoldauReader(DataSourceReader):
     """Plans units, and reads them in the tasks."""
 
-    def __init__(self, schema: StructType, topics: list[TopicRanges], min_partitions: int) -> None:
+    def __init__(self, schema: StructType, topics: list[TopicRanges], options: SourceOptions) -> None:
         settle()
         self._columns = Columns(schema)
         self._topics = topics
-        self._min_partitions = min_partitions
+        self._options = options
         self._narrowing = Narrowing()
-        self.pushFilters = _Pushing(self)  # type: ignore[method-assign, assignment]
+        if HAS_FILTERS:
+            self.pushFilters = _Pushing(self)  # type: ignore[method-assign, assignment]
+        else:
+            note_missing("filters of a query do not narrow what is read of topics", "4.1")
 
-    def narrow(self, pushed: Sequence[Filter]) -> Iterator[Filter]:
+    def narrow(self, pushed: Sequence["Filter"]) -> Iterator["Filter"]:
         """Read less; the filters that Spark still has to apply."""
-        self._narrowing, left = filters.push(pushed)
+        from moldau.pipeline.source.pushdown import push
+
+        self._narrowing, left = push(pushed)
         return left
 
     def partitions(self) -> list[InputPartition]:
         topics = [TopicRanges(topic.source, tuple(self._narrowed(topic))) for topic in self._topics]
-        return plan(topics, self._min_partitions)
+        return plan(topics, self._options.min_partitions, self._options.max_records_per_partition)
 
     def _narrowed(self, topic: TopicRanges) -> list[OffsetRange]:
         narrowing = self._narrowing
@@ -99,14 +115,15 @@ class MoldauReader(DataSourceReader):
         if earliest_ms is None or not cut:
             return cut
         source = topic.source
-        firsts = ask(source.bootstrap, lambda client: _first_at(client, source, cut, earliest_ms))
+        firsts = ask(
+            source.bootstrap,
+            lambda client: _first_at(client, source, cut, earliest_ms),
+            self._options.request_timeout_s,
+        )
         return [replace_start(one, firsts[one.partition]) for one in cut]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        # Spark turns an empty list of partitions into one that is no partition.
-        if not isinstance(partition, UnitPartition):
-            return iter(())
-        return self._columns.read(partition.source, partition.unit, self._narrowing.timestamp_us)
+        return self._columns.read_unit(partition, self._narrowing.timestamp_us)
 
 
 class _Pushing:
@@ -117,12 +134,14 @@ class _Pushing:
     nothing is lost but speed.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
     def __init__(self, reader: MoldauReader) -> None:
         self._reader = reader
 
-    def __call__(self, pushed: list[Filter]) -> Iterator[Filter]:
+    @property
+    def __func__(self) -> Any:
+        return DataSourceReader.pushFilters
+
+    def __call__(self, pushed: list["Filter"]) -> Iterator["Filter"]:
         return self._reader.narrow(pushed)
 
 

@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
 from moldau.client.cluster import Client, connected
@@ -57,6 +58,8 @@ class SinkTarget:
     max_message_bytes: int
     exactly: CommitTarget | None
     """``None``: at least once, through the brokers."""
+    timeout_s: float = TIMEOUT_S
+    """How long an answer is waited for."""
 
 
 @dataclass
@@ -70,7 +73,9 @@ class Written(WriterCommitMessage):
 def find_target(options: SourceOptions, schema: StructType) -> SinkTarget:
     """Look at the topic, and decide which guarantee can be kept. Raises :class:`ToolError`."""
     _check(schema, options.topic)
-    target: SinkTarget = ask(options.bootstrap, lambda client: _find_target(client, options))
+    target: SinkTarget = ask(
+        options.bootstrap, lambda client: _find_target(client, options), options.request_timeout_s
+    )
     return target
 
 
@@ -92,7 +97,14 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
         counts = {row.name: len(row.partitions) for row in rows if row.name and not row.is_internal}
         logger.warning("rows are written at least once: each of them names its topic")
         routing = Routing(None, counts)
-        return SinkTarget(options.bootstrap, routing, options.compression, MESSAGE_BYTES_MAX, None)
+        return SinkTarget(
+            options.bootstrap,
+            routing,
+            options.compression,
+            MESSAGE_BYTES_MAX,
+            None,
+            options.request_timeout_s,
+        )
     topic = await client.topic(options.topic)
     limit = await find_config(client, TOPIC_CONFIG, topic.name, "max.message.bytes")
     access = None if options.from_brokers else await find_wal_access(client, topic, options.storage)
@@ -109,7 +121,9 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
         logger.warning("topic %s is written at least once: %s", topic.name, reason)
     routing = Routing(topic.name, {topic.name: len(topic.leaders)})
     size = int(limit) if limit else MESSAGE_BYTES_MAX
-    return SinkTarget(options.bootstrap, routing, options.compression, size, exactly)
+    return SinkTarget(
+        options.bootstrap, routing, options.compression, size, exactly, options.request_timeout_s
+    )
 
 
 def _openable(
@@ -149,7 +163,7 @@ class _Tasks:
             first_partition=SystemEntropy().randrange(2**31),
         )
         parts: list[Part] = []
-        async with connected(target.bootstrap, TIMEOUT_S) as client:
+        async with connected(target.bootstrap, target.timeout_s) as client:
             for some in rows:
                 builder.add(some)
                 if builder.size_bytes >= PART_BYTES:
@@ -209,6 +223,7 @@ class _Driver:
         ask(
             self._target.bootstrap,
             lambda client: work(SinkCommitter(client, store, exactly, clock, entropy)),
+            self._target.timeout_s,
         )
 
 
@@ -229,7 +244,17 @@ class MoldauWriter(DataSourceArrowWriter):
         _Driver(self._target).abort(messages)
 
 
-class MoldauStreamWriter(DataSourceStreamArrowWriter):
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
+elif hasattr(datasource, "DataSourceStreamArrowWriter"):
+    StreamArrowWriter = datasource.DataSourceStreamArrowWriter
+else:
+
+    class StreamArrowWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        """Spark 4.0 has no such class; it gives record batches to whatever is a ``DataSourceArrowWriter``."""
+
+
+class MoldauStreamWriter(StreamArrowWriter):
     """A batch of a streaming query. Spark makes one in the driver and one in each task."""
 
     def __init__(self, target: SinkTarget) -> None:

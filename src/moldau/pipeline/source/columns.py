@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from moldau.client.errors import ToolError
@@ -15,6 +14,8 @@ from moldau.pipeline.reading.decoding import SCHEMA, FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.source.filters import Span
+from moldau.pipeline.source.units import UnitPartition
+from moldau.pipeline.spark_versions import arrow_schema
 from moldau.pipeline.tasks import settle
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Columns:
     """Reads units in the form of a query's schema. Raises :class:`ToolError` for unknown columns."""
 
     def __init__(self, schema: StructType) -> None:
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = arrow_schema(schema)
         for name in self._schema.names:
             if name != TOPIC and name not in SCHEMA.names:
                 raise ToolError(f"a topic has no column {name!r}")
@@ -49,6 +50,12 @@ class Columns:
             count = max(1, shaped.num_rows * ROWS_BYTES // max(1, shaped.nbytes))
             for start in range(0, shaped.num_rows, count):
                 yield shaped.slice(start, count)
+
+    def read_unit(self, partition: Any, timestamp_us: Span | None = None) -> Iterator[Any]:
+        """What a task reads; nothing for ``None``, which Spark makes of an empty list of partitions."""
+        if not isinstance(partition, UnitPartition):
+            return iter(())
+        return self.read(partition.source, partition.unit, timestamp_us or Span())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
         """The query's columns, in its order; ``topics`` has the topic's name as often at least."""

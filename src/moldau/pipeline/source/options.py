@@ -1,4 +1,4 @@
-"""The options of ``format("moldau")``: Spark's Kafka connector's, as far as they are built."""
+"""The options of ``format("moldau")``: those of Spark's Kafka connector, and a few more."""
 
 import json
 import re
@@ -7,19 +7,28 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.source.kafka_options import (
+    BOOTSTRAP,
+    COMPRESSION,
+    ISOLATION,
+    MEANINGFUL,
+    PREFIX,
+    REQUEST_TIMEOUT,
+    check_kafka_option,
+    unknown,
+)
 from moldau.records.compression import Compression
 
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets with a meaning of their own in the connector's JSON."""
 
-BOOTSTRAP: Final = "kafka.bootstrap.servers"
-ISOLATION: Final = "kafka.isolation.level"
-COMPRESSION: Final = "kafka.compression.type"
 STORAGE_PREFIXES: Final = ("diskless.storage.", "rsm.config.")
-_KNOWN: Final = (
-    BOOTSTRAP,
-    ISOLATION,
+POLL_TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
+WITHOUT_EFFECT: Final = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+"""Options of the connector's consumers: there is no group here, and the client asks again by itself."""
+CONNECTOR: Final = (
+    *MEANINGFUL,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -31,13 +40,19 @@ _KNOWN: Final = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "minPartitions",
+    "maxRecordsPerPartition",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "failOnDataLoss",
     "includeHeaders",
     "topic",
-    COMPRESSION,
-    "readFrom",
+    POLL_TIMEOUT,
+    *WITHOUT_EFFECT,
 )
+"""Options of Spark's Kafka connector, beside the configurations of Kafka's clients."""
+_KNOWN: Final = (*CONNECTOR, "readFrom")
+_TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """What Spark passes on of its own."""
@@ -74,7 +89,12 @@ class SourceOptions:
     starting: Position | None
     ending: Position | None
     min_partitions: int
+    max_records_per_partition: int | None
+    """The most offsets of a task."""
     max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_s: float
+    """How long a stream waits for ``min_offsets_per_trigger``."""
     fail_on_data_loss: bool
     include_headers: bool
     committed_only: bool
@@ -85,6 +105,10 @@ class SourceOptions:
     """Where a sink writes rows to."""
     compression: Compression
     """Of what a sink writes."""
+    request_timeout_s: float
+    """How long the driver waits for an answer."""
+    poll_timeout_s: float
+    """How long a task waits without any progress."""
 
     @property
     def reads(self) -> bool:
@@ -108,7 +132,9 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     pattern = found.get("subscribePattern")
     if pattern is not None:
         _check_pattern(pattern)
-    limit = found.get("maxOffsetsPerTrigger")
+    least, most = _optional("minOffsetsPerTrigger", found), _optional("maxOffsetsPerTrigger", found)
+    if least is not None and most is not None and least > most:
+        raise ToolError(f"option 'minOffsetsPerTrigger' ({least}) is above 'maxOffsetsPerTrigger' ({most})")
     return SourceOptions(
         bootstrap=found[BOOTSTRAP],
         topics=_topics(found),
@@ -116,7 +142,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         starting=_position(found, "starting"),
         ending=_position(found, "ending"),
         min_partitions=_count("minPartitions", found.get("minPartitions", "1")),
-        max_offsets_per_trigger=None if limit is None else _count("maxOffsetsPerTrigger", limit),
+        max_records_per_partition=_optional("maxRecordsPerPartition", found),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_s=_duration_s("maxTriggerDelay", found.get("maxTriggerDelay", "15m")),
         fail_on_data_loss=_flag("failOnDataLoss", found.get("failOnDataLoss", "true")),
         include_headers=_flag("includeHeaders", found.get("includeHeaders", "false")),
         committed_only=isolation == "read_committed",
@@ -124,6 +153,8 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         from_brokers=read_from == "brokers",
         topic=found.get("topic"),
         compression=_compression(found.get(COMPRESSION, "none")),
+        request_timeout_s=_count(REQUEST_TIMEOUT, found.get(REQUEST_TIMEOUT, "30000")) / 1000,
+        poll_timeout_s=_count(POLL_TIMEOUT, found.get(POLL_TIMEOUT, "30000")) / 1000,
     )
 
 
@@ -163,9 +194,12 @@ def _sorted_out(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str
         if key.lower() in _SPARKS_OWN:
             continue
         name = _BY_LOWER_CASE.get(key.lower())
-        if name is None:
-            raise ToolError(f"option {key!r} is not supported; these are: {', '.join(_KNOWN)}")
-        found[name] = value
+        if name is not None:
+            found[name] = value
+        elif key.lower().startswith(PREFIX):
+            check_kafka_option(key, value)
+        else:
+            raise unknown(key, _KNOWN)
     return found, storage
 
 
@@ -250,6 +284,18 @@ def _count(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ToolError(f"option {name!r} is a positive number, not {text!r}")
     return int(text)
+
+
+def _optional(name: str, found: Mapping[str, str]) -> int | None:
+    return _count(name, found[name]) if name in found else None
+
+
+def _duration_s(name: str, text: str) -> float:
+    """As Spark reads it: a whole number and a unit, milliseconds without one."""
+    match = re.fullmatch(r"([0-9]+)([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _TIME_UNITS_S:
+        raise ToolError(f"option {name!r} is a time like 30s, 15m or 1h, not {text!r}")
+    return int(match[1]) * _TIME_UNITS_S[match[2]]
 
 
 def _flag(name: str, text: str) -> bool:

@@ -68,6 +68,7 @@ async def source_of(client: Client, options: SourceOptions, topic: Topic) -> Sou
         topic_id=str(topic.topic_id),
         committed_only=options.committed_only,
         may_lose=not options.fail_on_data_loss,
+        timeout_s=options.poll_timeout_s,
         wal=wal,
         tier=None if options.from_brokers else await find_tier_access(client, topic, options.storage, wal),
     )

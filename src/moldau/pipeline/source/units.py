@@ -1,7 +1,7 @@
 """Units as Spark's tasks get them: ranges of offsets, and how their topic is read."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,17 +27,28 @@ class UnitPartition(InputPartition):
     unit: tuple[OffsetRange, ...]
 
 
-def plan(topics: Sequence[TopicRanges], units_min: int) -> list[InputPartition]:
-    """Units of all topics."""
+def plan(
+    topics: Sequence[TopicRanges], units_min: int, records_max: int | None = None
+) -> list[InputPartition]:
+    """Units of all topics: ``units_min`` or more where there are so many offsets.
+
+    No unit has more than ``records_max`` offsets; with that bound, partitions are read one by one.
+    """
     everything = [one for topic in topics for one in topic.ranges]
     total = sum(one.end - one.start for one in everything)
     usual = min(UNIT_RECORDS_MAX, max(UNIT_RECORDS_MIN, -(-total // UNITS)))
+    if records_max is not None:
+        usual = min(usual, records_max)
     size = unit_size(everything, units_min, usual)
     return [
         UnitPartition(_of_unit(topic.source, unit), unit)
         for topic in topics
-        for unit in group(topic.ranges, topic.source.wal.coordinators if topic.source.wal else {}, size)
+        for unit in group(topic.ranges, _owners(topic.source) if records_max is None else {}, size)
     ]
+
+
+def _owners(source: Source) -> Mapping[int, int]:
+    return {} if source.wal is None else source.wal.coordinators
 
 
 def _of_unit(source: Source, unit: Sequence[OffsetRange]) -> Source:
@@ -49,11 +60,11 @@ def _of_unit(source: Source, unit: Sequence[OffsetRange]) -> Source:
     return replace(source, wal=replace(source.wal, coordinators=few))
 
 
-def ask(bootstrap: str, look: Callable[[Client], Any]) -> Any:
+def ask(bootstrap: str, look: Callable[[Client], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """What a coroutine finds out with a client of its own."""
 
     async def run() -> Any:
-        async with connected(bootstrap, TIMEOUT_S) as client:
+        async with connected(bootstrap, timeout_s) as client:
             return await look(client)
 
     return asyncio.run(run())

@@ -1,0 +1,64 @@
+"""``spark.readStream.format("moldau")`` under Spark 4.0 and 4.1.
+
+These versions ask a reader where the topics end, and do not tell where the query is or how it is triggered.
+The reader knows the position from the ranges that it plans: of each batch, and an empty one when a query goes
+on from its checkpoint. Before the first batch of a new query, and with ``availableNow``, it knows nothing.
+Such a batch takes everything that is there, despite ``maxOffsetsPerTrigger``, so ``availableNow`` takes all.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from moldau.pipeline.source.columns import Columns
+from moldau.pipeline.source.options import SourceOptions
+from moldau.pipeline.source.stream_offsets import StreamOffsets
+from moldau.pipeline.source.stream_plan import StreamPlanner
+from moldau.pipeline.spark_versions import note_missing
+
+
+class MoldauOlderStreamReader(DataSourceStreamReader):
+    """Plans batches in one process, and reads their units in tasks, which see nothing of its state."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._planner = StreamPlanner(options)
+        self._columns = Columns(schema)
+        self._position: StreamOffsets | None = None
+        """Where the last planned batch ended."""
+        self._first_end: StreamOffsets | None = None
+        """What was told before the position was known."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        starts = self._planner.initial()
+        if self._first_end is not None:  # the end of the first batch is known already: none begins behind it
+            ends = self._first_end.offsets
+            offsets = {at: min(start, ends[at]) for at, start in starts.offsets.items() if at in ends}
+            starts = replace(starts, offsets=offsets)
+        return starts.to_json()
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as these versions call it
+        ends = self._planner.latest()
+        limit = self._planner.limit
+        if self._position is None:
+            if limit is not None:
+                note_missing(
+                    "maxOffsetsPerTrigger does not limit the first batch of a new query,"
+                    " nor batches of trigger(availableNow=True)",
+                    "4.2",
+                )
+            self._first_end = ends
+            return ends.to_json()
+        return self._planner.end_of_batch(self._position, ends, limit).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        before, after = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        if after == self._first_end:
+            self._planner.check_gone(before, after)
+        self._position = after
+        return self._planner.partitions(before, after)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._columns.read_unit(partition)

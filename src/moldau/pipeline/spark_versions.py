@@ -1,0 +1,41 @@
+"""Interfaces of Python data sources that only newer versions of Spark have.
+
+Moldau runs on Spark 4.0 and newer. Where an interface is missing, results are the same and what is lost is
+told by :func:`note_missing`, with the version that has it.
+"""
+
+import functools
+import importlib.util
+import inspect
+import logging
+from typing import Any, Final
+
+from pyspark.sql import datasource
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+logger = logging.getLogger(__name__)
+
+HAS_FILTERS: Final = hasattr(datasource, "Filter")
+"""Spark 4.1: readers are given the filters of a query."""
+HAS_READ_LIMITS: Final = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
+"""Spark 4.2: stream readers are told where a batch begins and how long it may be."""
+
+
+_TIMEZONE: Final[Any] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
+"""Before Spark 4.2 it is always UTC."""
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """A schema of Spark as one of Arrow, with timestamps in UTC."""
+    return to_arrow_schema(schema, **_TIMEZONE)
+
+
+@functools.cache
+def note_missing(feature: str, since: str) -> None:
+    """Log once in a process that a feature needs a newer Spark, and how Moldau does without it."""
+    import pyspark
+
+    logger.warning("%s (needs Spark %s, and this is %s)", feature, since, pyspark.__version__)

@@ -7,6 +7,7 @@ one place, where the node is put together.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
@@ -22,6 +23,19 @@ EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 """ListOffsets' special timestamps, as Apache Kafka released them."""
 
 CONSUMER_REPLICA_ID = -1
+
+
+class StopReason(Enum):
+    """Why a broker stops serving a partition, which decides which of its data go."""
+
+    TOPIC_DELETED = "the topic is deleted: this replica's data go, and the data that brokers share"
+    REPLICA_REMOVED = "other brokers hold the partition now: this replica's data go, and shared data stay"
+    KEPT = "the replica is stopped and stays on this broker: nothing goes"
+
+    @property
+    def removes_replica(self) -> bool:
+        """Whether this broker's own data of the partition go."""
+        return self is not StopReason.KEPT
 
 
 class PartitionKey(NamedTuple):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from moldau.cluster.topics_image import Topic
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import Partition, PartitionKey
+from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 from moldau.storage.log_config import LogConfig
@@ -62,8 +62,8 @@ class ClassicKind:
         partition.log.config = self._log_config(partition.topic)
         partition.min_in_sync = self._min_in_sync(partition.topic)
 
-    def close(self, partition: Partition, *, deleted: bool) -> None:
+    def close(self, partition: Partition, reason: StopReason) -> None:
         assert isinstance(partition, ClassicPartition)
         partition.resign(partition.leader_epoch)
-        if deleted:
+        if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))

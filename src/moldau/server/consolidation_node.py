@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.repeating import Repeating
 from moldau.metrics import Meters
+from moldau.replication.partition import StopReason
 from moldau.runtime.machine import Machine
 from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC, ClusterView
 from moldau.server.diskless_node import DisklessNode
@@ -171,8 +172,8 @@ class ConsolidationNode:
         if name in self._led:
             self._led[name] = self._as_led(name, partition)
 
-    def closed(self, partition: DisklessPartition, *, deleted: bool) -> None:
-        """The partition has left this broker; with ``deleted``, its topic is gone."""
+    def closed(self, partition: DisklessPartition, reason: StopReason) -> None:
+        """This broker serves the partition no more."""
         name = _identity(partition)
         self._held.pop(name, None)
         partition.remote = None
@@ -180,7 +181,7 @@ class ConsolidationNode:
         self._tiered.meters.forget(name.topic, name.partition)
         metadata = self._tiered.metadata
         has_segments = not metadata.is_ready(name) or metadata.list_remote_log_segments(name)
-        if deleted and was_led and has_segments:
+        if reason is StopReason.TOPIC_DELETED and was_led and has_segments:
             self._tiered.remover.delete_partition(name)
         else:
             metadata.on_stop_partitions([name])

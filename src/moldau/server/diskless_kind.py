@@ -9,7 +9,7 @@ from moldau.diskless.cache_bound import CacheBound
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.runtime import DisklessRuntime
-from moldau.replication.partition import Partition, PartitionKey
+from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
@@ -25,7 +25,7 @@ class RemoteHooks(Protocol):
 
     def reconfigured(self, partition: DisklessPartition) -> None: ...
 
-    def closed(self, partition: DisklessPartition, *, deleted: bool) -> None: ...
+    def closed(self, partition: DisklessPartition, reason: StopReason) -> None: ...
 
 
 class DisklessKind:
@@ -85,12 +85,12 @@ class DisklessKind:
         if self.remote is not None:
             self.remote.reconfigured(partition)
 
-    def close(self, partition: Partition, *, deleted: bool) -> None:
+    def close(self, partition: Partition, reason: StopReason) -> None:
         assert isinstance(partition, DisklessPartition)
         self._runtime.close_partition(partition)
         if self.remote is not None:
-            self.remote.closed(partition, deleted=deleted)
-        if deleted:
+            self.remote.closed(partition, reason)
+        if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
 
 
@@ -106,4 +106,4 @@ class DisklessOffKind:
 
     def reconfigure(self, partition: Partition) -> None: ...
 
-    def close(self, partition: Partition, *, deleted: bool) -> None: ...
+    def close(self, partition: Partition, reason: StopReason) -> None: ...

@@ -8,7 +8,7 @@ from moldau.coordinators.diskless.local_log import LocalMetadataLog
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition, PartitionKey
+from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition, PartitionKey, StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
@@ -120,9 +120,9 @@ class DisklessMetadataKind:
         assert isinstance(partition, MetadataPartition)
         partition.min_in_sync = self._min_in_sync()
 
-    def close(self, partition: Partition, *, deleted: bool) -> None:
+    def close(self, partition: Partition, reason: StopReason) -> None:
         assert isinstance(partition, MetadataPartition)
         partition.resign(partition.leader_epoch)
         self._unload(partition.key.partition)
-        if deleted:
+        if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from moldau.cluster.image import MetadataImage
 from moldau.cluster.topics_image import Topic
-from moldau.replication.partition import Partition, PartitionKey
+from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import KafkaError
 from moldau.server.registry import PartitionRegistry
 
@@ -31,8 +31,8 @@ class PartitionKind(Protocol):
         """The topic's or the broker's configuration has changed."""
         ...
 
-    def close(self, partition: Partition, *, deleted: bool) -> None:
-        """Let go of a partition; with ``deleted``, of its data too."""
+    def close(self, partition: Partition, reason: StopReason) -> None:
+        """Stop serving a partition, and delete the data that ``reason`` says."""
         ...
 
 
@@ -68,7 +68,7 @@ class PartitionHosting:
         for topic in removed:
             self._seen.pop(topic.topic_id.int, None)
             for index in range(len(topic.partitions)):
-                self._close(PartitionKey(topic.topic_id, index), topic.name, deleted=True)
+                self._close(PartitionKey(topic.topic_id, index), topic.name, StopReason.TOPIC_DELETED)
         for name in changed:
             current = image.topics.get(name)
             if current is not None and self._seen.get(current.topic_id.int) is not current:
@@ -86,7 +86,7 @@ class PartitionHosting:
         for index, metadata in enumerate(topic.partitions):
             key = PartitionKey(topic.topic_id, index)
             if self._local_id not in metadata.replicas:
-                self._close(key, topic.name, deleted=True)
+                self._close(key, topic.name, StopReason.REPLICA_REMOVED)
                 continue
             partition = self._registry.get_by_id(*key) or self._open(topic, key)
             if partition is None:
@@ -113,10 +113,10 @@ class PartitionHosting:
         self._registry.add(partition)
         return partition
 
-    def _close(self, key: PartitionKey, topic: str, *, deleted: bool) -> None:
+    def _close(self, key: PartitionKey, topic: str, reason: StopReason) -> None:
         partition = self._registry.remove(key)
         kind = self._kinds.pop(key, None)
         if partition is None or kind is None:
             return
         self._listener.leads_no_more(topic, key.partition)
-        kind.close(partition, deleted=deleted)
+        kind.close(partition, reason)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from moldau.cluster.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import Partition
+from moldau.replication.partition import Partition, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.classic_kind import ClassicKind
 from moldau.server.registry import PartitionRegistry
@@ -47,15 +47,15 @@ class TieredKind:
         self._classic.reconfigure(partition)
         self._update(partition)
 
-    def close(self, partition: Partition, *, deleted: bool) -> None:
+    def close(self, partition: Partition, reason: StopReason) -> None:
         assert isinstance(partition, ClassicPartition)
         was_leader, was_tiered = partition.is_leader, partition.remote is not None
-        self._classic.close(partition, deleted=deleted)
+        self._classic.close(partition, reason)
         if not was_tiered:
             return
         partition.remote = None
         name = _identity(partition)
-        if deleted and was_leader:
+        if reason is StopReason.TOPIC_DELETED and was_leader:
             self._remover.delete_partition(name, after=self._manager.stop(name))
         else:
             self._manager.release(name)
@@ -115,7 +115,7 @@ class TieredOffKind:
 
     def reconfigure(self, partition: Partition) -> None: ...
 
-    def close(self, partition: Partition, *, deleted: bool) -> None: ...
+    def close(self, partition: Partition, reason: StopReason) -> None: ...
 
 
 def _identity(partition: ClassicPartition) -> TopicIdPartition:

@@ -1,6 +1,7 @@
 """Nodes as processes of their own: how they start, what stops them, and what they say when they cannot."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -242,3 +243,31 @@ def test_a_reader_that_leaves_early_is_no_error_worth_a_traceback(ready):
         check=True,
     )
     assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
+def test_a_node_with_too_few_open_files_does_not_start(tmp_path):
+    process = start(
+        "dev",
+        *("--data", str(tmp_path), "--port", "0"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
+    )
+    code, out, err = finish(process)
+    assert (code, out) == (1, "")
+    assert err == (
+        "moldau: the limit of open files is 64, and a node needs at least 256:"
+        " raise it (ulimit -n, or LimitNOFILE of the service)\n"
+    )
+
+
+def test_a_node_raises_its_own_soft_limit_of_open_files(tmp_path):
+    process = start(
+        "dev",
+        *("--data", str(tmp_path), "--port", "0"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256)),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("ready ")
+    finally:
+        process.kill()
+        process.communicate()

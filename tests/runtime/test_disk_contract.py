@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from moldau.runtime import Disk, DiskError, LocalDisk
-from moldau.runtime import disk as disk_module
+from moldau.runtime import local_disk as disk_module
 from moldau.runtime.disk import Buffer
 from moldau.simulation.disk import SimulatedDisk
 from moldau.simulation.process import Process

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from moldau.runtime import LocalDisk, residency
-from moldau.runtime.disk import LocalFile
+from moldau.runtime.local_disk import LocalFile
 
 MIB = 1024 * 1024
 BOUND = 32 * MIB

@@ -145,7 +145,8 @@ def test_a_timestamp_finds_the_first_record_not_the_batch(box: Any) -> None:
     for index in range(20):
         base = now + 100 * index
         append(log, build_batch(records(box, timestamps=[base, base + 10, base + 5])))
-    for closed in (log, open_log(box)):
+    for opened in (lambda: log, lambda: open_log(box)):
+        closed = opened()
         assert closed.offset_for_timestamp(now + 1206) == (37, now + 1210)
         assert closed.offset_for_timestamp(now + 1206, 37) is None
         assert closed.offset_for_timestamp(now + 10_000) is None

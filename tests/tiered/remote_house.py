@@ -13,7 +13,7 @@ from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
 from moldau.replication.partition import ReadOutcome
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy
-from moldau.runtime.disk import LocalDisk
+from moldau.runtime.local_disk import LocalDisk
 from moldau.storage.append_info import AppendOrigin, ReadResult
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig

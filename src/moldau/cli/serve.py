@@ -18,6 +18,7 @@ from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.machine import Machine
+from moldau.runtime.open_files import lack_of_open_files
 from moldau.server.broker import Address
 from moldau.server.node import Node
 from moldau.storage.log_directory import LogDirectoryError
@@ -59,7 +60,11 @@ def run_node(
     except ConfigError as error:
         raise CommandError(one_line(error)) from error
     logs.configure(log_level)
-    run_on_loop(_serve(Node(config, Machine.real(), format_new=format_new), beside))
+    machine = Machine.real()
+    reason = lack_of_open_files()
+    if reason is not None:
+        raise CommandError(reason)
+    run_on_loop(_serve(Node(config, machine, format_new=format_new), beside))
 
 
 def collect_rarely() -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import apsw
 
 from moldau.runtime.clock import Clock, SystemClock
-from moldau.runtime.disk import Disk, LocalDisk
+from moldau.runtime.disk import Disk
 from moldau.runtime.entropy import Entropy, SystemEntropy
+from moldau.runtime.local_disk import LocalDisk
 from moldau.runtime.open_files import allow_many_open_files
 from moldau.runtime.workers import ThreadWorkers, Workers
 

@@ -1,8 +1,27 @@
-"""The process's bound on open files: each partition keeps three, each connection one."""
+"""The process's bound on open files, and how files and connections share it."""
 
 import logging
+from typing import Final
 
 logger = logging.getLogger(__name__)
+
+OPEN_FILES_MIN: Final = 256
+"""A node with fewer refuses to start: its own files and sockets leave too little for clients."""
+
+_UNLIMITED: Final = 1 << 30
+
+
+def _limits() -> tuple[int, int] | None:
+    """The soft and the hard limit; None on a system that has none."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        _UNLIMITED if soft == resource.RLIM_INFINITY else soft,
+        _UNLIMITED if hard == resource.RLIM_INFINITY else hard,
+    )
 
 
 def allow_many_open_files() -> int:
@@ -26,16 +45,29 @@ def allow_many_open_files() -> int:
     return hard
 
 
+def lack_of_open_files() -> str | None:
+    """Why a node cannot serve under the process's limit of open files; None when it can."""
+    limits = _limits()
+    if limits is None or limits[0] >= OPEN_FILES_MIN:
+        return None
+    return (
+        f"the limit of open files is {limits[0]}, and a node needs at least {OPEN_FILES_MIN}:"
+        " raise it (ulimit -n, or LimitNOFILE of the service)"
+    )
+
+
+def descriptors_for_files() -> int:
+    """How many files may hold a descriptor at a time: a third of the limit, for a map holds a second one."""
+    limits = _limits()
+    return _UNLIMITED if limits is None else limits[0] // 3
+
+
 def last_descriptor_for_clients() -> int | None:
     """The highest file descriptor that a connection may take, so that the disk keeps some; None: any.
 
     Descriptors are given lowest first, so a new connection's tells how many there are.
     """
-    try:
-        import resource
-    except ImportError:
+    limits = _limits()
+    if limits is None or limits[0] >= _UNLIMITED:
         return None
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return None
-    return soft - max(64, soft // 10)
+    return limits[0] - max(64, limits[0] // 10)

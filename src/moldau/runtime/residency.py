@@ -9,6 +9,7 @@ file systems: writes back) the file. A map that is no longer needed is therefore
 as soon as no view of it is left.
 """
 
+import contextlib
 import mmap
 import threading
 from typing import Final
@@ -44,7 +45,9 @@ class Residency:
     def let_go(self) -> None:
         """Drop the page table entries of every map that was shown."""
         for each in self._maps.values():
-            each.madvise(mmap.MADV_DONTNEED)
+            # Another thread may have retired it while this one took the last view of it.
+            with contextlib.suppress(ValueError):
+                each.madvise(mmap.MADV_DONTNEED)
         self._maps.clear()
         self._size_bytes = 0
 

@@ -57,6 +57,7 @@ class PartitionLog(AsideLog):
         try:
             return segments.read(offset, max_bytes, upper_bound_offset, min_one_batch)
         except OSError as error:
+            self.check_descriptors("reading", error)
             self.fail("reading", error)
 
     def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:

@@ -109,6 +109,7 @@ class AppendingLog(LogState):
         try:
             position = active.write(buffers, size_bytes)
         except OSError as error:
+            self.check_descriptors("appending to", error)
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
             self.fail("appending to", error)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.checkpoint import CheckpointError
 from moldau.storage.cleaner import CleanerSettings, LogCleaner
 from moldau.storage.file_names import (
@@ -254,7 +255,7 @@ class LogManager:
             yield
         except KafkaError as error:
             if isinstance(error.__cause__, OSError):
-                self._take_offline(directory, str(error))
+                self._disk_failed(directory, error.__cause__, str(error))
             raise
 
     # -- logs ---------------------------------------------------------------------------------
@@ -338,7 +339,14 @@ class LogManager:
     # -- failure ------------------------------------------------------------------------------
 
     def _log_failed(self, directory: LogDirectory, error: OSError) -> None:
-        self._take_offline(directory, f"{error.filename or directory.path}: {error.strerror or error}")
+        self._disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
+
+    def _disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
+        """Without free descriptors the disk is well: nothing but the operation, or its log, has failed."""
+        if error.errno in LACK_OF_DESCRIPTORS:
+            logger.error("%s: %s", directory.path, reason)
+        else:
+            self._take_offline(directory, reason)
 
     def _take_offline(self, directory: LogDirectory, reason: str) -> None:
         if not directory.is_online:
@@ -357,7 +365,7 @@ class LogManager:
         try:
             yield
         except OSError as error:
-            self._take_offline(directory, f"{error.filename or directory.path}: {error.strerror or error}")
+            self._log_failed(directory, error)
 
     # -- chores -------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import NoReturn, Self
 
 from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.file_names import LEADER_EPOCHS
 from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
 from moldau.storage.log_config import LogConfig
@@ -279,6 +280,12 @@ class LogState:
             if self.on_failure is not None:
                 self.on_failure(error)
         raise KafkaError(ErrorCode.kafka_storage_error, self._failure.message) from error
+
+    def check_descriptors(self, doing: str, error: OSError) -> None:
+        """Raise a retriable error if nothing but a free file descriptor was missing: the log is well."""
+        if error.errno in LACK_OF_DESCRIPTORS:
+            reason = f"{doing} {self.directory} failed: {error.strerror or error} (see ulimit -n)"
+            raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
 
     @contextlib.contextmanager
     def guarded(self, doing: str) -> Iterator[None]:

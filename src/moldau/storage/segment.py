@@ -313,12 +313,18 @@ class Segment:
             self._file.close()
             self._file = None
 
+    def hold_files(self) -> None:
+        """Open the files: readers that hold this segment go on when their names are removed."""
+        self.file  # noqa: B018
+        self.offset_index.hold_file()
+        self.time_index.hold_file()
+
     def mark_deleted(self) -> list[str]:
         """Rename the files out of the log; return their new paths, to be removed later.
 
         The log file goes first: what is left of a segment without it is removed at the next start.
         """
-        self.file  # readers that hold this segment keep their file open  # noqa: B018
+        self.hold_files()
         renamed = []
         for suffix in SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,8 @@
 """What the offset index and the time index share: sorted fixed-size entries, appended at the end.
 
 The entries of the active segment are in memory and reach the file in chunks; those of a sealed
-segment stay in the file and are searched there, so that old segments cost no memory. An index is
+segment stay in the file and are searched there, so that old segments cost no memory. The file is held open
+only where a lookup needs it: an idle segment costs no descriptor. An index is
 never the only home of a fact: after a crash it is rebuilt from the log.
 """
 
@@ -27,7 +28,17 @@ class SparseIndex:
     entry: ClassVar[Struct]
     key_typecode: ClassVar[str]
 
-    __slots__ = ("_dirty", "_disk", "_file", "_keys", "_sealed", "_values", "_written", "max_entries", "path")
+    __slots__ = (
+        "_dirty",
+        "_disk",
+        "_file",
+        "_keys",
+        "_sealed_size",
+        "_values",
+        "_written",
+        "max_entries",
+        "path",
+    )
 
     def __init__(self, disk: Disk, path: str, max_size_bytes: int) -> None:
         self._disk = disk
@@ -38,11 +49,12 @@ class SparseIndex:
         self._written = 0
         self._dirty = False
         self._file: File | None = None
-        self._sealed: memoryview | None = None
+        self._sealed_size: int | None = None
+        """Bytes of the file, whose entries are searched there; None while they are in memory."""
 
     def __len__(self) -> int:
-        sealed = self._sealed
-        return len(self._keys) if sealed is None else len(sealed) // self.entry.size
+        sealed_size = self._sealed_size
+        return len(self._keys) if sealed_size is None else sealed_size // self.entry.size
 
     @property
     def is_full(self) -> bool:
@@ -50,29 +62,35 @@ class SparseIndex:
 
     def at(self, index: int) -> tuple[int, int]:
         """Entry number ``index``, as (key, value)."""
-        sealed = self._sealed
-        if sealed is None:
+        if self._sealed_size is None:
             return self._keys[index], self._values[index]
-        key, value = self.entry.unpack_from(sealed, index * self.entry.size)
+        size = self.entry.size
+        key, value = self.entry.unpack(self._open_file().read_at(index * size, size))
         return key, value
 
     def floor(self, key: int) -> int:
         """The number of the last entry whose key is not above ``key``; -1 when there is none."""
-        if self._sealed is None:
+        if self._sealed_size is None:
             return bisect_right(self._keys, key) - 1
-        return bisect_right(range(len(self)), key, key=self._sealed_key) - 1
+        return self._floor_sealed(key, 0)
 
     def floor_value(self, value: int) -> int:
         """The number of the last entry whose value is not above ``value``; -1 when there is none."""
-        if self._sealed is None:
+        if self._sealed_size is None:
             return bisect_right(self._values, value) - 1
-        return bisect_right(range(len(self)), value, key=self._sealed_value) - 1
+        return self._floor_sealed(value, 1)
 
-    def _sealed_key(self, index: int) -> int:
-        return self.at(index)[0]
-
-    def _sealed_value(self, index: int) -> int:
-        return self.at(index)[1]
+    def _floor_sealed(self, wanted: int, field: int) -> int:
+        size_bytes = self._sealed_size
+        if not size_bytes:
+            return -1
+        content, entry = self._open_file().view(0, size_bytes), self.entry
+        found = bisect_right(
+            range(len(self)),
+            wanted,
+            key=lambda index: int(entry.unpack_from(content, index * entry.size)[field]),
+        )
+        return found - 1
 
     def add(self, key: int, value: int) -> None:
         """Append an entry; the caller keeps the order."""
@@ -97,7 +115,12 @@ class SparseIndex:
         self._keys = array(self.key_typecode)
         self._values = array("I")
         self._written = 0
-        self._open_file().truncate(0)
+        file = self._disk.open(self.path, create=True)
+        try:
+            if file.size():
+                file.truncate(0)
+        finally:
+            file.close()
 
     def load(self) -> None:
         """Take the entries into memory, to append to them. Raises :class:`CorruptIndexError`."""
@@ -116,13 +139,9 @@ class SparseIndex:
     def open_sealed(self) -> None:
         """Search the entries in the file. Raises :class:`CorruptIndexError`."""
         self._release()
-        file = self._disk.open(self.path, read_only=True)
-        try:
-            size_bytes = file.size()
-            self._check_size(size_bytes)
-            self._sealed = file.view(0, size_bytes) if size_bytes else memoryview(b"")
-        finally:
-            file.close()
+        size_bytes = self._disk.size(self.path)
+        self._check_size(size_bytes)
+        self._sealed_size = size_bytes
 
     def _check_size(self, size_bytes: int) -> None:
         if size_bytes % self.entry.size:
@@ -131,7 +150,7 @@ class SparseIndex:
     def write_out(self) -> None:
         """Write the entries that the file does not have yet."""
         start = self._written
-        if self._sealed is None and start < len(self._keys):
+        if self._sealed_size is None and start < len(self._keys):
             content = b"".join(map(self.entry.pack, self._keys[start:], self._values[start:]))
             self._open_file().write_at(start * self.entry.size, [content])
             self._written = len(self._keys)
@@ -150,7 +169,7 @@ class SparseIndex:
 
     def seal(self) -> None:
         """Write everything out and free the memory: no more entries will come."""
-        if self._sealed is None:
+        if self._sealed_size is None:
             self.write_out()
             self.open_sealed()
 
@@ -163,9 +182,15 @@ class SparseIndex:
         """Release the file without writing: the disk has failed, or the file is deleted."""
         self._close_file()
 
+    def hold_file(self) -> None:
+        """Open the file of a sealed index: lookups go on when its name is removed."""
+        if self._sealed_size:
+            self._open_file()
+
     def _open_file(self) -> File:
         if self._file is None:
-            self._file = self._disk.open(self.path, create=True)
+            sealed = self._sealed_size is not None
+            self._file = self._disk.open(self.path, create=not sealed, read_only=sealed)
         return self._file
 
     def _close_file(self) -> None:
@@ -175,7 +200,7 @@ class SparseIndex:
 
     def _release(self) -> None:
         self._close_file()
-        self._sealed = None
+        self._sealed_size = None
         self._keys = array(self.key_typecode)
         self._values = array("I")
         self._written = 0

@@ -7,8 +7,8 @@ from struct import Struct
 
 from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, FileKind, Row, by_suffix, opened
 from moldau.records.batch import BatchHeader, iter_headers
-from moldau.runtime.disk import LocalDisk
 from moldau.runtime.errors import KafkaError
+from moldau.runtime.local_disk import LocalDisk
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.producer_snapshot import decode_producer_snapshot
 from moldau.storage.time_index import TimeIndex

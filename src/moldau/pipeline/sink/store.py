@@ -15,9 +15,9 @@ from moldau.objects.factory import StorageSettings
 from moldau.objects.obstore_errors import OBSTORE_ERRORS, translated
 from moldau.objects.obstore_storage import open_obstore
 from moldau.objects.storage import Buffer, ObjectNotFoundError, StorageError
-from moldau.runtime.disk import LocalDisk
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.folders import DurableFolders
+from moldau.runtime.local_disk import LocalDisk
 
 T = TypeVar("T")
 

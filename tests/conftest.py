@@ -1,5 +1,8 @@
 """What every test shares: Hypothesis judges behaviour, never time; what stays together; one S3 server."""
 
+import ast
+import functools
+import pathlib
 import random
 import socket
 import subprocess
@@ -47,6 +50,68 @@ class ByWhatTestsShare(LoadScopeScheduling):  # type: ignore[misc]  # it has no 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByWhatTestsShare:
     """Distribute tests over the processes of ``make test``."""
     return ByWhatTestsShare(config, log)
+
+
+REAL_TIME = ("aiokafka", "confluent_kafka", "kafka", "moldau.testing", "pyspark", "socket", "subprocess")
+"""Imports of tests with real nodes, processes and clients: the machine's speed may decide their outcome."""
+PURE = ("aiokafka.record", "kafka.record")
+"""Parts of these that only compute."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--failures-to", help="write a line for each failed test: real_time or deterministic, and its id"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that run in real time; all others are deterministic."""
+    for item in items:
+        if "simulation" not in item.path.parts and runs_in_real_time(item.path):
+            item.add_marker("real_time")
+
+
+@functools.cache
+def runs_in_real_time(file: pathlib.Path) -> bool:
+    """Whether a test file, or a helper beside it that it uses, imports one of :data:`REAL_TIME`."""
+    seen, waiting = {file}, [file]
+    while waiting:
+        names = imported_names(waiting.pop())
+        if any(is_part_of(name, REAL_TIME) and not is_part_of(name, PURE) for name in names):
+            return True
+        helpers = {file.parent / f"{name.partition('.')[0]}.py" for name in {*names, "conftest"}} - seen
+        waiting += [helper for helper in helpers if helper.exists()]
+        seen |= helpers
+    return False
+
+
+@functools.cache
+def imported_names(file: pathlib.Path) -> frozenset[str]:
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(names)
+
+
+def is_part_of(name: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List the failures where ``--failures-to`` says."""
+    path = terminalreporter.config.getoption("--failures-to")
+    if path is None:
+        return
+    failed = {
+        report.nodeid: "real_time" if "real_time" in getattr(report, "keywords", ()) else "deterministic"
+        for outcome in ("failed", "error")
+        for report in terminalreporter.stats.get(outcome, ())
+    }
+    pathlib.Path(path).write_text("".join(f"{kind} {test}\n" for test, kind in failed.items()))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from moldau.protocol.codec import decode_response, encode_request
 from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-CREATE_TOPICS, PRODUCE = (19, 7), (0, 9)
+CREATE_TOPICS, PRODUCE, METADATA_V12 = (19, 7), (0, 9), (3, 12)
 
 
 class WireClient:

@@ -95,6 +95,7 @@ class ServerConnection(FrameReceiver):
         self._requests_this_turn = 0
         self._draining = False
         self._muted: asyncio.TimerHandle | None = None
+        self._holds = 0
         self._linger: asyncio.TimerHandle | None = None
         self._admitted = False
         self._lost = False
@@ -171,6 +172,18 @@ class ServerConnection(FrameReceiver):
             self._muted.cancel()
         self._muted = self._loop.call_later(seconds, self._unmute)
         self._stall()
+
+    def hold(self) -> None:
+        """Read and dispatch nothing more until :meth:`release`; calls may nest."""
+        self._holds += 1
+        if not self._lost and not self._finished:
+            self._stall()
+
+    def release(self) -> None:
+        """End what :meth:`hold` began; fine when the connection is closed."""
+        self._holds -= 1
+        if not self._lost:
+            self._resume_if_possible()
 
     def _unmute(self) -> None:
         self._muted = None
@@ -404,6 +417,7 @@ class ServerConnection(FrameReceiver):
     def _may_proceed(self) -> bool:
         return (
             self._muted is None
+            and not self._holds
             and not self._writes.paused
             and self._writes.queued_bytes <= _QUEUED_BYTES_MAX
             and len(self._owed) < self._limits.max_in_flight_requests_per_connection

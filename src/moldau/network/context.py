@@ -45,6 +45,14 @@ class ConnectionControl(Protocol):
         """Read and dispatch nothing more for ``seconds`` (KIP-219 throttling)."""
         ...
 
+    def hold(self) -> None:
+        """Read and dispatch nothing more until :meth:`release`; calls may nest."""
+        ...
+
+    def release(self) -> None:
+        """End what :meth:`hold` began; fine when the connection is closed."""
+        ...
+
     def close_when_answered(self) -> None:
         """Dispatch nothing more, and close once every answer that is owed has been sent."""
         ...

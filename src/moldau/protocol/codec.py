@@ -5,10 +5,10 @@ Modules of messages are imported, and code for a version is compiled, when it is
 
 import functools
 import importlib
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from moldau.protocol.api import ApiKey
+from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.decoding import decode, decode_leading
 from moldau.protocol.encoding import Encoder, encoder
 from moldau.protocol.errors import ProtocolError
@@ -28,7 +28,12 @@ __all__ = [
     "response_encoder",
 ]
 
-RequestDecoder = Callable[[Buffer], Any]
+
+class RequestDecoder(Protocol):
+    """Decodes a request's body; ``left`` is how much memory the message may take (see ``costs``)."""
+
+    def __call__(self, body: Buffer, left: int = UNBOUNDED, /) -> Any: ...
+
 
 _classes: dict[int, tuple[type[Message], type[Message]]] = {}
 _request_decoders: dict[tuple[int, int], RequestDecoder] = {}

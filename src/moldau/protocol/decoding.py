@@ -6,7 +6,8 @@ and ``datetime`` cannot hold every legal value (an int64 of milliseconds is wide
 only to copy it into ours costs as much as parsing: the adapter was the slower way. kio remains the
 judge in the tests, version by version.
 
-Nothing is allocated on the word of the input: an array or string is first checked against the bytes left.
+Nothing is allocated on the word of the input: an array or string is first checked against the bytes left, and
+an array against the allowance of the message (see ``costs``).
 """
 
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from struct import Struct, calcsize, unpack_from
 from struct import error as StructError
 from typing import Any, TypeVar
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.costs import TAGGED_FIELD_COST, UNBOUNDED, item_cost
+from moldau.protocol.errors import ParsedSizeError, ProtocolError
 from moldau.protocol.primitives import (
     ERROR_CODES,
     FIXED_FORMATS,
@@ -25,14 +27,19 @@ from moldau.protocol.primitives import (
 )
 from moldau.protocol.schema import Buffer, FieldLayout, Layout, Message, is_flexible, layout
 
-Decoder = Callable[[memoryview, int, int], tuple[Any, int]]
+Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 M = TypeVar("M", bound=Message)
+
+STRING_BYTES_MAX = 32767
+"""Kafka's bound on a string, also where its length could say more."""
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
 
 def decoder(cls: type[Message], version: int) -> Decoder:
-    """The decoder of ``version`` of a top-level message: (view, position, end) -> (message, new position).
+    """The decoder of ``version`` of a top-level message.
+
+    (view, position, end, allowance in bytes of memory) -> (message, new position).
 
     It raises what Python raises on bad bytes; ``decode`` and ``decode_from`` turn that into ProtocolError.
     """
@@ -42,13 +49,20 @@ def decoder(cls: type[Message], version: int) -> Decoder:
     return found
 
 
-def decode_from(cls: type[M], version: int, buffer: Buffer, position: int = 0) -> tuple[M, int]:
-    """Decode a message that starts at ``position``; returns it and the position after it."""
+def decode_from(
+    cls: type[M], version: int, buffer: Buffer, position: int = 0, left: int = UNBOUNDED
+) -> tuple[M, int]:
+    """Decode a message that starts at ``position``; returns it and the position after it.
+
+    Raises ParsedSizeError when it would take more than ``left`` bytes of memory.
+    """
     view = buffer if isinstance(buffer, memoryview) else memoryview(buffer)
     try:
-        decoded: tuple[M, int] = decoder(cls, version)(view, position, len(view))
+        decoded: tuple[M, int] = decoder(cls, version)(view, position, len(view), left)
     except (StructError, IndexError, ValueError) as error:
         raise ProtocolError(f"{cls.__name__} v{version}: {error}") from error
+    except ParsedSizeError as error:
+        raise ParsedSizeError(f"{cls.__name__} v{version}: {error}", error.excess_bytes) from error
     except ProtocolError as error:
         raise ProtocolError(f"{cls.__name__} v{version}: {error}") from error
     return decoded
@@ -62,18 +76,19 @@ def decode(cls: type[M], version: int, buffer: Buffer) -> M:
     return message
 
 
-def decode_leading(cls: type[M], version: int, buffer: Buffer) -> M:
+def decode_leading(cls: type[M], version: int, buffer: Buffer, left: int = UNBOUNDED) -> M:
     """Decode a message at the start of ``buffer``; bytes after it are ignored.
 
     For requests: librdkafka sends Metadata 13 for all topics with three bytes too many, which Kafka ignores.
     """
-    return decode_from(cls, version, buffer)[0]
+    return decode_from(cls, version, buffer, 0, left)[0]
 
 
 def compile_decoder(cls: type[Message], version: int) -> Decoder:
     """Build the decoder anew; ``decoder`` keeps them."""
     namespace: dict[str, Any] = {
         "new": object.__new__,
+        "ParsedSizeError": ParsedSizeError,
         "ProtocolError": ProtocolError,
         "ERROR_CODES": ERROR_CODES,
         "UUIDS": UUIDS,
@@ -85,7 +100,7 @@ def compile_decoder(cls: type[Message], version: int) -> Decoder:
     source = _Source(version, is_flexible(cls, version), namespace)
     source.struct(cls, "message")
     source.flush()
-    lines = ["def decode(buffer, p, end):", *source.lines, "    return message, p"]
+    lines = ["def decode(buffer, p, end, left):", *source.lines, "    return message, p"]
     exec(compile("\n".join(lines), f"<decode {cls.__name__} v{version}>", "exec"), namespace)
     function: Decoder = namespace["decode"]
     return function
@@ -195,6 +210,8 @@ class _Source:
             self.depth += 1
         stop = self.variable("stop")
         self.line(f"{stop} = p + {size}")
+        if field.kind == "string" and self.flexible:
+            self.line(f"if {size} > {STRING_BYTES_MAX}: raise ProtocolError('{field.name} is too long')")
         self.line(f"if {stop} > end: raise ProtocolError('{field.name} runs past the end')")
         value = {
             "string": f"str(buffer[p:{stop}], 'utf-8')",
@@ -212,18 +229,23 @@ class _Source:
             self.line("else:")
             self.depth += 1
         if isinstance(field.kind, str) and field.kind in FIXED_FORMATS:
-            self._fixed_array(field.name, field.kind, size, target)
+            self._fixed_array(field, field.kind, size, target)
         else:
             self._item_array(field, size, target)
         if field.nullable:
             self.depth -= 1
 
-    def _fixed_array(self, name: str, kind: str, size: str, target: str) -> None:
+    def _charge(self, field: FieldLayout, size: str) -> None:
+        self.line(f"left -= {item_cost(field, self.version, self.flexible)} * {size}")
+        self.line(f"if left < 0: raise ParsedSizeError('{field.name} has too many items', -left)")
+
+    def _fixed_array(self, field: FieldLayout, kind: str, size: str, target: str) -> None:
         item_format = FIXED_FORMATS[kind]
         width = calcsize(">" + item_format)
         stop = self.variable("stop")
         self.line(f"{stop} = p + {width} * {size}")
-        self.line(f"if {stop} > end: raise ProtocolError('{name} runs past the end')")
+        self.line(f"if {stop} > end: raise ProtocolError('{field.name} runs past the end')")
+        self._charge(field, size)
         if kind == "uuid":
             value = f"tuple([UUIDS[bytes(buffer[i:i + 16])] for i in range(p, {stop}, 16)])"
         elif kind == "error_code":
@@ -235,6 +257,7 @@ class _Source:
     def _item_array(self, field: FieldLayout, size: str, target: str) -> None:
         # Every item takes at least one byte, so a length that lies cannot make us loop or allocate.
         self.line(f"if {size} > end - p: raise ProtocolError('{field.name} runs past the end')")
+        self._charge(field, size)
         items, item = self.variable("items"), self.variable("item")
         self.line(f"{items} = []")
         self.line(f"for _ in range({size}):")
@@ -251,11 +274,13 @@ class _Source:
         count = self.variable("count")
         self.line(f"{count} = buffer[p]; p += 1")
         if not plan.tagged:
-            self.line(f"if {count}: p = skip_tagged_fields(buffer, p, {count}, end)")
+            self.line(f"if {count}: p, left = skip_tagged_fields(buffer, p, {count}, end, left)")
             return
         self.line(f"if {count}:")
         self.depth += 1
         self.line(f"if {count} > 127: {count}, p = continue_uvarint(buffer, p, {count})")
+        self.line(f"left -= {count} * {TAGGED_FIELD_COST}")
+        self.line("if left < 0: raise ParsedSizeError('there are too many tagged fields', -left)")
         tag, stop = self.variable("tag"), self.variable("stop")
         self.line(f"for _ in range({count}):")
         self.depth += 1

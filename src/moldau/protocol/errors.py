@@ -1,5 +1,14 @@
-"""The one exception that decoding raises."""
+"""What decoding raises."""
 
 
 class ProtocolError(Exception):
     """Bytes that are not what their API key and version say; the connection that sent them is closed."""
+
+
+class ParsedSizeError(ProtocolError):
+    """A message that would take more memory, once it is parsed, than the caller allows."""
+
+    def __init__(self, message: str, excess_bytes: int) -> None:
+        super().__init__(message)
+        self.excess_bytes = excess_bytes
+        """By how much, at least."""

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from struct import Struct
 
+from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.decoding import decode_leading
 from moldau.protocol.encoding import Encoder, encoder
 from moldau.protocol.errors import ProtocolError
@@ -49,15 +50,15 @@ class _Decoded(dict[bytes, FetchRequest]):
 
 
 @functools.cache
-def request_decoder(version: int) -> Callable[[Buffer], FetchRequest]:
+def request_decoder(version: int) -> Callable[..., FetchRequest]:
     """Decodes a Fetch request of version 4 to 18."""
     if version not in parse_versions(FetchRequest.VERSIONS):
         raise ProtocolError(f"FetchRequest has no version {version} (it has {FetchRequest.VERSIONS})")
     decoded = _Decoded(version)
 
-    def decode(body: Buffer) -> FetchRequest:
+    def decode(body: Buffer, left: int = UNBOUNDED, /) -> FetchRequest:
         if len(body) > _KEPT_BODY_BYTES:
-            return decode_leading(FetchRequest, version, body)
+            return decode_leading(FetchRequest, version, body, left)
         return decoded[bytes(body)]
 
     return decode

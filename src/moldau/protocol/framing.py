@@ -10,6 +10,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from moldau.protocol.api import request_header_version, response_header_version
+from moldau.protocol.costs import UNBOUNDED
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.primitives import skip_tagged_fields
 from moldau.protocol.schema import Buffer
@@ -21,6 +22,8 @@ _pack_length_and_id = Struct(">ii").pack
 _pack_length_id_and_tags = Struct(">iix").pack
 
 _COPIED_BODY_BYTES = 512
+_HEADER_TAGS_COST = 64 * 1024
+"""A thousand tagged fields; Kafka defines none."""
 
 
 class RequestHeader(NamedTuple):
@@ -57,7 +60,7 @@ def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
             count = frame[position]
             position += 1
             if count:
-                position = skip_tagged_fields(frame, position, count, len(frame))
+                position, _ = skip_tagged_fields(frame, position, count, len(frame), _HEADER_TAGS_COST)
     except (StructError, IndexError, ValueError) as error:
         raise ProtocolError(f"a malformed request header: {error}") from error
     return api_key, version, correlation_id, client_id, position
@@ -92,7 +95,7 @@ def parse_response_header(frame: Buffer, api_key: int, version: int) -> tuple[in
         position = 4
         if response_header_version(api_key, version):
             count = frame[position]
-            position = skip_tagged_fields(frame, position + 1, count, len(frame))
+            position, _ = skip_tagged_fields(frame, position + 1, count, len(frame), UNBOUNDED)
             if position > len(frame):
                 raise ProtocolError("a malformed response header")
     except (StructError, IndexError) as error:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from struct import Struct
 from uuid import UUID
 
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.costs import TAGGED_FIELD_COST
+from moldau.protocol.errors import ParsedSizeError, ProtocolError
 from moldau.protocol.schema import ZERO_UUID, Buffer
 from moldau.runtime import ErrorCode
 
@@ -69,17 +70,23 @@ def continue_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, in
     raise ProtocolError("a varint is longer than 32 bits")
 
 
-def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int) -> int:
-    """Step over ``count`` tagged fields of which none is known; returns the position after them."""
+def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int, left: int) -> tuple[int, int]:
+    """Step over ``count`` tagged fields of which none is known.
+
+    Returns the position after them, and ``left`` less their cost. Raises ParsedSizeError below 0.
+    """
     if count > 127:
         count, position = continue_uvarint(buffer, position, count)
+    left -= count * TAGGED_FIELD_COST
+    if left < 0:
+        raise ParsedSizeError(f"{count} tagged fields are too many for a message of this size", -left)
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         position += size
         if position > end:
             raise ProtocolError("a tagged field runs past the end")
-    return position
+    return position, left
 
 
 class CompactPackers(dict[int, Callable[..., bytes]]):

@@ -100,7 +100,12 @@ class Broker:
         self._hosting = self._new_hosting(logs)
         self._api = BrokerApi(self._parts())
         self._dispatcher = Dispatcher(
-            self._api.table(), Scope.BROKER, self._meters.requests, self._api.direct(), self._api.turn
+            self._api.table(),
+            Scope.BROKER,
+            self._meters.requests,
+            self._api.direct(),
+            self._api.turn,
+            machine.workers,
         )
         self._server = SocketServer(
             self._dispatcher,

@@ -41,6 +41,7 @@ class ControllerNode:
         on_fault: Callable[[str], None],
     ) -> None:
         self.node_id = identity.node_id
+        self._machine = machine
         folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
         if not machine.disk.is_dir(folder):
             # Formatting makes it. Starting without it would be a new cluster on an old one's data.
@@ -94,7 +95,7 @@ class ControllerNode:
 
     async def _listen(self, endpoint: Endpoint) -> None:
         api = ControllerApi(self, self._cluster_id, self._config, endpoint)
-        dispatcher = Dispatcher(api.table(), Scope.CONTROLLER)
+        dispatcher = Dispatcher(api.table(), Scope.CONTROLLER, workers=self._machine.workers)
         protocol = self._config.security_protocols[endpoint.name]
         listener = Listener(endpoint.name, endpoint.host, endpoint.port, protocol)
         server = SocketServer(dispatcher, [listener], settings.network_limits(self._config))

@@ -15,15 +15,19 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from moldau.network.context import Answer, Buffers, RequestContext
 from moldau.protocol.api import ApiKey, Scope, supports
 from moldau.protocol.codec import (
+    RequestDecoder,
     encode_response,
     request_decoder,
     response_class,
     response_encoder,
 )
-from moldau.protocol.errors import ProtocolError
+from moldau.protocol.errors import ParsedSizeError, ProtocolError
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Message, Wire, parse_versions
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.workers import InlineWorkers, Workers
+from moldau.server.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
+from moldau.server.slices import COSTLY_ROWS, is_large
 
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
@@ -66,7 +70,7 @@ class _Tally:
 
 
 class _Route(NamedTuple):
-    decode: Callable[[memoryview], Any]
+    decode: RequestDecoder
     handler: Handler
     encode: Callable[[Any], Buffers]
     direct: DirectHandler | None
@@ -83,8 +87,12 @@ class Dispatcher:
         observer: RequestObserver | None = None,
         direct: DirectTable = MappingProxyType({}),
         turn: Turn | None = None,
+        workers: Workers | None = None,
     ) -> None:
-        """``turn`` is what the handlers of ``direct`` share; :meth:`end_turn` must then be called."""
+        """``turn`` is what the handlers of ``direct`` share; :meth:`end_turn` must then be called.
+
+        ``workers`` decode large requests and encode the answers to them.
+        """
         self._handlers = handlers
         self._direct = direct
         self._turn = turn
@@ -93,7 +101,8 @@ class Dispatcher:
         self._scope = scope
         self._observer = observer
         self._routes: dict[int, _Route] = {}
-        self._tasks: set[asyncio.Task[Message | None]] = set()
+        self._large = LargeRequests(workers or InlineWorkers())
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._loop_time: Callable[[], float] | None = None
 
     def __call__(self, context: RequestContext, body: memoryview) -> Answer:
@@ -114,7 +123,14 @@ class Dispatcher:
                 return answer
         if self._turn_is_open and self._turn is not None:
             self._turn.settle()
-        request = decode(body)
+        try:
+            request = decode(body, INLINE_PARSED_BYTES)
+        except ParsedSizeError as error:
+            if INLINE_PARSED_BYTES + error.excess_bytes > parsed_bytes_max(context.api_key, len(body)):
+                raise
+            return self._answer_large(context, route, bytes(body))
+        if context.api_key in COSTLY_ROWS and is_large(context.api_key, request):
+            return self._answer_large(context, route, request)
         try:
             outcome = handler(context, request)
         except Exception as error:
@@ -159,6 +175,39 @@ class Dispatcher:
                 f"(versions {cls.VERSIONS} are) and its response has no field for an error"
             )
         return encode_response(context.api_key, nearest, answer)
+
+    def _answer_large(
+        self, context: RequestContext, route: _Route, request: Message | bytes
+    ) -> "asyncio.Task[Buffers | None]":
+        """Its connection is not read until it is answered, so that requests take effect in their order."""
+
+        def handle(context: RequestContext, request: Any) -> Outcome:
+            if self._turn_is_open and self._turn is not None:
+                self._turn.settle()
+            return route.handler(context, request)
+
+        async def answer() -> Buffers | None:
+            try:
+                return await self._large.answer(context, request, route.decode, handle, route.encode)
+            except ProtocolError:
+                raise
+            except Exception as error:
+                return route.encode(failure(context, error))
+
+        control = context.connection.control
+        if control is not None:
+            control.hold()
+        task = asyncio.get_running_loop().create_task(answer())
+        self._tasks.add(task)
+
+        def done(_: "asyncio.Task[Buffers | None]") -> None:
+            self._tasks.discard(task)
+            self._observe(context)
+            if control is not None:
+                control.release()
+
+        task.add_done_callback(done)
+        return task
 
     def _later(
         self, context: RequestContext, route: _Route, outcome: Awaitable[Message | None]

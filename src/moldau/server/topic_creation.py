@@ -72,9 +72,13 @@ class TopicCreator:
 
     async def create_automatically(self, names: list[str]) -> dict[str, ErrorCode]:
         """Create topics with the broker's defaults; return what failed, by name."""
+        refused = {name: error for name in names if (error := self._name_error(name)) is not None}
+        names = [name for name in names if name not in refused]
         topics = [self._wanted(name) for name in names]
         errors = await asyncio.gather(*(self._once(topic) for topic in topics))
-        return {name: error for name, error in zip(names, errors, strict=True) if error is not ErrorCode.none}
+        return refused | {
+            name: error for name, error in zip(names, errors, strict=True) if error is not ErrorCode.none
+        }
 
     def _wanted(self, name: str) -> CreatableTopic:
         internal = self._internal.get(name)

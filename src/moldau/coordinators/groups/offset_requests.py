@@ -1,6 +1,6 @@
 """OffsetCommit and OffsetFetch between their wire versions and the shard's one form."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from moldau.coordinators.groups.directory import TopicDirectory
@@ -136,6 +136,20 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[Offs
             for topic in request.topics
         ]
     return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
+
+
+def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
+    """The groups; one of which all offsets are wanted comes once, however often it is named.
+
+    A few bytes would ask for all of them again.
+    """
+    whole: set[str] = set()
+    for group in groups:
+        if group.topics is None:
+            if group.group_id in whole:
+                continue
+            whole.add(group.group_id)
+        yield group
 
 
 def fetch_error(

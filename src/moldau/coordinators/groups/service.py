@@ -207,7 +207,7 @@ class GroupService:
         groups = offset_requests.fetch_groups(request, caller.api_version)
         waiting = [
             self._fetch_group(group, caller.api_version, require_stable=request.require_stable)
-            for group in groups
+            for group in offset_requests.without_repetitions(groups)
         ]
         return offset_requests.fetch_response(await asyncio.gather(*waiting), caller.api_version)
 
@@ -232,7 +232,9 @@ class GroupService:
         for topic in request.topics:
             count = self._directory.partition_count(topic.name)
             present = [each for each in topic.partitions if 0 <= each.partition_index < count]
-            absent = [each.partition_index for each in topic.partitions if each not in present]
+            absent = [
+                each.partition_index for each in topic.partitions if not 0 <= each.partition_index < count
+            ]
             refused[topic.name] = [
                 OffsetDeleteResponsePartition(
                     partition_index=index, error_code=ErrorCode.unknown_topic_or_partition
@@ -270,7 +272,9 @@ class GroupService:
 
     async def describe(self, caller: Caller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """DescribeGroups. Authorised operations are the handler's to fill in."""
-        waiting = [self._describe_one(group_id, caller.api_version) for group_id in request.groups]
+        waiting = [
+            self._describe_one(group_id, caller.api_version) for group_id in dict.fromkeys(request.groups)
+        ]
         return DescribeGroupsResponse(groups=await asyncio.gather(*waiting))
 
     async def _describe_one(self, group_id: str, api_version: int) -> DescribedGroup:

@@ -77,8 +77,12 @@ class ConfigHandlers:
     def describe_configs(
         self, context: RequestContext, request: DescribeConfigsRequest
     ) -> DescribeConfigsResponse:
+        # A resource that is named again and again is described once: its answer is a thousand times its name.
+        wanted: dict[tuple[int, str], DescribeConfigsResource] = {}
+        for resource in request.resources:
+            wanted.setdefault((resource.resource_type, resource.resource_name), resource)
         return DescribeConfigsResponse(
-            results=[self._describe(resource, request) for resource in request.resources]
+            results=[self._describe(resource, request) for resource in wanted.values()]
         )
 
     def _describe(

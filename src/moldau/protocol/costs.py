@@ -1,0 +1,67 @@
+"""What parsed messages cost in memory, estimated from their schema, and how much a request may cost.
+
+A few bytes on the wire become an object of a hundred: an array of empty strings or of small structs takes
+many times its bytes once it is parsed, and as many steps. Decoders charge each array, before they read its
+items, with what the items cost at least, and refuse a message that has spent its allowance.
+
+The rule is Moldau's own. Kafka checks an array's length against the bytes that are left, and nothing else.
+"""
+
+from typing import Final
+
+from moldau.protocol.schema import FieldLayout, Message, layout
+
+UNBOUNDED: Final = 1 << 62
+"""The allowance of messages whose sender is trusted: answers of brokers, records of internal topics."""
+
+PARSED_BYTES_RATIO: Final = 16
+"""A request may take this many times its own bytes once it is parsed,"""
+PARSED_BYTES_FLOOR: Final = 4 * 1024 * 1024
+"""and this much besides, so that none below 40 KB is ever refused;"""
+PARSED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""but no more than this: some 100,000 to 400,000 items."""
+
+TAGGED_FIELD_COST: Final = 64
+"""A tagged field costs time rather than memory: as much as a small struct."""
+
+_OBJECT_BYTES: Final = 48
+"""An object's header, and its places in the list while it is decoded and in the tuple after it."""
+_SLOT_BYTES: Final = 8
+_FIELD_BYTES: Final = {
+    "string": 56,
+    "bytes": 40,
+    "records": 200,  # a view
+    "uuid": 112,
+    "bool": 0,
+    "int8": 0,
+    "uint8": 0,
+    "error_code": 0,
+}
+_NUMBER_BYTES: Final = 32
+_ARRAY_BYTES: Final = 56
+
+
+def allowance(size_bytes: int) -> int:
+    """What a request of so many bytes may take once it is parsed."""
+    return min(PARSED_BYTES_MAX, PARSED_BYTES_FLOOR + PARSED_BYTES_RATIO * size_bytes)
+
+
+def item_cost(field: FieldLayout, version: int, flexible: bool) -> int:
+    """Bytes of memory for one item of an array, not counting what its own arrays hold."""
+    if isinstance(field.kind, str):
+        return _FIELD_BYTES.get(field.kind, _NUMBER_BYTES) + 2 * _SLOT_BYTES
+    return _struct_cost(field.kind, version, flexible)
+
+
+def _struct_cost(cls: type[Message], version: int, flexible: bool) -> int:
+    # What is absent, or a tagged field that is not sent, has a default that all messages share.
+    found = layout(cls, version, flexible)
+    total = _OBJECT_BYTES + _SLOT_BYTES * (len(found.absent) + len(found.tagged) + len(found.fields))
+    for field in found.fields:
+        if field.array:
+            total += _ARRAY_BYTES
+        elif isinstance(field.kind, str):
+            total += _FIELD_BYTES.get(field.kind, _NUMBER_BYTES)
+        else:
+            total += _struct_cost(field.kind, version, flexible)
+    return total

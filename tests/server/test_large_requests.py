@@ -1,0 +1,120 @@
+"""Requests of many rows: answered in slices whose answers together are the answer to the whole."""
+
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_client import METADATA_V12, WireClient
+
+from moldau.protocol.messages import metadata, offset_fetch
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+from moldau.runtime.errors import ErrorCode
+from moldau.server.slices import Cut, cut_of, joined, slices
+
+LIST_OFFSETS, OFFSET_FETCH, METADATA = 2, 9, 3
+
+
+def answer(request):
+    """Each row is answered on its own."""
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=each.partition_index, offset=each.timestamp)
+                    for each in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.integers(2, 30))
+def test_answers_to_slices_are_the_answer_to_the_whole(sizes, most):
+    request = ListOffsetsRequest(
+        topics=[
+            ListOffsetsTopic(
+                name=f"topic-{number}",
+                partitions=[ListOffsetsPartition(partition_index=n, timestamp=n * 7) for n in range(size)],
+            )
+            for number, size in enumerate(sizes)
+        ]
+    )
+    cut = Cut(("topics", "partitions"), ("topics", "partitions"), rows=most)
+    parts = list(slices(request, cut))
+    assert all(sum(1 + len(topic.partitions) for topic in part.topics) <= most for part in parts)
+    if parts:
+        assert joined([answer(part) for part in parts], cut) == answer(request)
+
+
+@given(st.lists(st.lists(st.integers(0, 20), max_size=5), max_size=5), st.integers(3, 15))
+def test_three_floors_of_rows(groups, most):
+    request = offset_fetch.OffsetFetchRequest(
+        groups=[
+            offset_fetch.OffsetFetchRequestGroup(
+                group_id=f"group-{number}",
+                topics=[
+                    offset_fetch.OffsetFetchRequestTopics(name=f"t{n}", partition_indexes=list(range(size)))
+                    for n, size in enumerate(sizes)
+                ],
+            )
+            for number, sizes in enumerate(groups)
+        ]
+    )
+    path = ("groups", "topics", "partition_indexes")
+    parts = list(slices(request, Cut(path, path, rows=most)))
+    if parts:
+        assert joined(parts, Cut(path, path)) == request
+
+
+def test_an_error_about_one_slice_is_the_answer():
+    good = metadata.MetadataResponse(topics=[metadata.MetadataResponseTopic(name="t")])
+    bad = metadata.MetadataResponse(error_code=ErrorCode.unknown_server_error)
+    assert joined([good, bad, good], Cut(("topics",), ("topics",))) == bad
+
+
+def test_offset_fetch_is_cut_by_the_array_of_its_version():
+    old = offset_fetch.OffsetFetchRequest(topics=[offset_fetch.OffsetFetchRequestTopic(name="t")])
+    assert cut_of(OFFSET_FETCH, old).asked[0] == "topics"
+    new = offset_fetch.OffsetFetchRequest(groups=[offset_fetch.OffsetFetchRequestGroup(group_id="g")])
+    assert cut_of(OFFSET_FETCH, new).asked[0] == "groups"
+
+
+def many_names(count):
+    return metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(name=f"nothing-{number}") for number in range(count)],
+        allow_auto_topic_creation=False,
+    )
+
+
+def test_ten_thousand_topics_are_answered_in_order_among_other_requests(moldau_node):
+    with WireClient(moldau_node.bootstrap_servers) as client:
+        sent = [client.send(METADATA_V12, many_names(count)) for count in (1, 10_000, 2, 3_000, 1)]
+        for number, count in zip(sent, (1, 10_000, 2, 3_000, 1), strict=True):
+            received, response = client.receive(METADATA_V12)
+            assert received == number
+            assert [topic.name for topic in response.topics] == [f"nothing-{n}" for n in range(count)]
+
+
+@pytest.mark.parametrize("count", [30_000, 5_000_000])
+def test_empty_names_by_the_million_close_their_connection_only(moldau_node, count):
+    host, port = moldau_node.bootstrap_servers.rsplit(":", 1)
+    header = struct.pack(">hhih", METADATA, 4, 1, -1)
+    body = struct.pack(">i", count) + b"\0\0" * count + b"\0"
+    with WireClient(moldau_node.bootstrap_servers) as bystander:
+        assert len(bystander.call(METADATA_V12, many_names(1)).topics) == 1
+        with socket.create_connection((host, int(port)), timeout=60) as attacker:
+            attacker.sendall(struct.pack(">i", len(header) + len(body)) + header + body)
+            answered = attacker.recv(4)
+        assert (answered == b"") is (count > 1_000_000)
+        assert len(bystander.call(METADATA_V12, many_names(1)).topics) == 1

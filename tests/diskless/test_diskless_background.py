@@ -282,6 +282,10 @@ def test_retention_by_time_goes_on_until_nothing_is_too_old(
     run(story())
 
 
+async def nothing_new() -> None:
+    """The broker's metadata have all that is committed."""
+
+
 def _topic(number: int, owners: Sequence[int]) -> Topic:
     partitions = tuple(
         Partition(
@@ -298,7 +302,9 @@ def test_coordinators_follow_the_metadata(tmp_path: Path) -> None:
             topics = {number: _topic(number, (0, 1, 1)) for number in (1, 2)}
             topics[0xA] = _topic(0xA, (0, 1))
             worked: list[None] = []
-            sync = ImageSync(here.service, lambda: list(topics.values()), lambda: worked.append(None))
+            sync = ImageSync(
+                here.service, lambda: list(topics.values()), lambda: worked.append(None), nothing_new
+            )
 
             async def partitions(coordinator_id: int) -> set[tuple[int, int]]:
                 found = await here.service.describe_topics(coordinator_id)

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+import pytest
 from writer_fakes import run_in_virtual_time
 
 from moldau.cluster.topics_image import Partition, Topic
 from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
 from moldau.diskless.image_sync import ImageSync
-from moldau.runtime import Machine
+from moldau.runtime import ErrorCode, KafkaError, Machine
 
 
 class OneCoordinator:
@@ -40,6 +41,10 @@ class OneCoordinator:
         return [DescribedPartition(topic_id, 0, "", *[0] * 7) for topic_id in sorted(self.topics)]
 
 
+async def nothing_new() -> None:
+    """The broker's metadata have all that is committed."""
+
+
 def topic(number: int) -> Topic:
     partition = Partition(
         replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0, diskless_coordinator=0
@@ -51,7 +56,7 @@ def test_a_topic_whose_deletion_nobody_tells_is_deleted_and_never_made_again() -
     async def story(machine: Machine) -> None:
         kept, deleted = topic(1), topic(2)
         coordinator = OneCoordinator(kept.topic_id, deleted.topic_id)
-        sync = ImageSync(coordinator, lambda: [kept], lambda: None)
+        sync = ImageSync(coordinator, lambda: [kept], lambda: None, nothing_new)
         await sync.run_once()
         # This broker's metadata may be behind: a topic that it does not know yet is left alone at first.
         assert coordinator.topics == {kept.topic_id, deleted.topic_id}
@@ -67,12 +72,47 @@ def test_a_topic_that_the_metadata_learns_of_later_is_kept() -> None:
     async def story(machine: Machine) -> None:
         topics = [topic(1)]
         coordinator = OneCoordinator(topic(1).topic_id, topic(2).topic_id)
-        sync = ImageSync(coordinator, lambda: topics, lambda: None)
+        sync = ImageSync(coordinator, lambda: topics, lambda: None, nothing_new)
         await sync.run_once()
         topics.append(topic(2))
         for _ in range(3):
             await asyncio.sleep(60)
             await sync.run_once()
         assert coordinator.topics == {topic(1).topic_id, topic(2).topic_id}
+
+    run_in_virtual_time(story)
+
+
+def test_a_topic_is_not_deleted_because_the_metadata_of_this_broker_are_late() -> None:
+    async def story(machine: Machine) -> None:
+        topics = [topic(1)]
+        coordinator = OneCoordinator(topic(1).topic_id, topic(2).topic_id)
+
+        async def catch_up() -> None:
+            topics.append(topic(2))
+
+        sync = ImageSync(coordinator, lambda: topics, lambda: None, catch_up)
+        for _ in range(3):
+            await sync.run_once()
+            await asyncio.sleep(60)
+        assert coordinator.topics == {topic(1).topic_id, topic(2).topic_id}
+
+    run_in_virtual_time(story)
+
+
+def test_no_topic_is_deleted_while_nobody_says_what_is_committed() -> None:
+    async def story(machine: Machine) -> None:
+        coordinator = OneCoordinator(topic(2).topic_id)
+
+        async def no_quorum() -> None:
+            raise KafkaError(ErrorCode.not_controller)
+
+        sync = ImageSync(coordinator, list, lambda: None, no_quorum)
+        await sync.run_once()
+        for _ in range(3):
+            await asyncio.sleep(60)
+            with pytest.raises(KafkaError):
+                await sync.run_once()
+        assert coordinator.topics == {topic(2).topic_id}
 
     run_in_virtual_time(story)

@@ -1,6 +1,6 @@
 """One classic partition, its log on a disk, a store and remote metadata in memory: the tasks' small world."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -198,6 +198,11 @@ class Storage:
 
     async def keys(self) -> list[str]:
         return [info.key async for page in self.objects.list("tiered/") for info in page]
+
+
+async def all_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+    """The topics of all partitions were deleted: as the remover's ``deleted``."""
+    return list(partitions)
 
 
 class House:

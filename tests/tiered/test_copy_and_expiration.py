@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from remote_house import CONFIG, PARTITION, House
+from remote_house import CONFIG, PARTITION, House, all_of
 
 from moldau.tiered.expiry import ExpiryPlan, Retention, is_of_lineage
 from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
@@ -194,7 +194,7 @@ def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Stor
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), list)
+        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), all_of)
         remover.empty_partition(PARTITION)
         await _idle(remover)
         assert not await house.storage.keys()
@@ -394,13 +394,13 @@ def test_a_deletion_that_dies_at_any_step_is_finished_by_the_next_life(
         faults = house.faults
         faults.fail_at, faults.after_effect, faults.error = faults.count + fail_at, after_effect, Killed
         manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
-        first = RemotePartitionRemover(manager, list)
+        first = RemotePartitionRemover(manager, all_of)
         died = False
         try:
             await first._delete_partition(PARTITION)
         except Killed:
             died = True
-        second = RemotePartitionRemover(manager, list)
+        second = RemotePartitionRemover(manager, all_of)
         await second.look_for_strays()
         await _idle(second)
         assert not await house.storage.keys()
@@ -443,7 +443,7 @@ def test_a_copy_that_finishes_while_its_topic_is_removed_leaves_nothing(
                 house.metadata.cache.put(copied)
 
         house.storage.delete_log_segment_data = delete_before_the_copy_ends  # type: ignore[method-assign]
-        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), list)
+        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), all_of)
         remover.delete_partition(PARTITION)
         await _idle(remover)
         assert late
@@ -459,7 +459,7 @@ def test_a_deletion_whose_end_was_not_heard_is_over(play: Callable[[Story], None
         faults = house.faults
         faults.fail_at, faults.after_effect = faults.count + 4, True
         settings = RemoteLogManagerSettings(retry_backoff_ms=1)
-        remover = RemotePartitionRemover(RemoteLogManager(house.around, settings), list)
+        remover = RemotePartitionRemover(RemoteLogManager(house.around, settings), all_of)
         remover.delete_partition(PARTITION)
         await _idle(remover)
         assert not house.metadata.remote_partition_deletions()

@@ -1,7 +1,7 @@
 """A partition whose replicas move between brokers: its remote part goes with its topic, and only then."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from uuid import UUID
 
@@ -23,8 +23,14 @@ from moldau.server.tiered_kind import TieredKind
 from moldau.storage.log_manager import LogManager
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.segments import TopicIdPartition
 
 LOCAL, OTHER = 1, 2
+
+
+async def none_of(partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+    """No topic was deleted while this broker was away."""
+    return []
 
 
 class TieredBroker:
@@ -36,7 +42,7 @@ class TieredBroker:
         self.registry = PartitionRegistry(lambda: self.image)
         self.logs = LogManager(house.machine, [str(folder)])
         self.manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
-        self.remover = RemotePartitionRemover(self.manager, lambda _: [])
+        self.remover = RemotePartitionRemover(self.manager, none_of)
         classic = ClassicKind(
             house.machine,
             self.logs,

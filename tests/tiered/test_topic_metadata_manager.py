@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from remote_house import House
+from remote_house import House, all_of
 from segment_fakes import (
     DELETED,
     DELETING,
@@ -362,7 +362,7 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
     async def resume() -> None:
         async with managing(topic, tmp_path) as manager:
             around = replace(house.around, metadata=manager)
-            remover = RemotePartitionRemover(RemoteLogManager(around, RemoteLogManagerSettings()), list)
+            remover = RemotePartitionRemover(RemoteLogManager(around, RemoteLogManagerSettings()), all_of)
             first_look_is_over = asyncio.Event()
             look = remover.look_for_strays
 

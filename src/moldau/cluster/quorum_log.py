@@ -20,9 +20,39 @@ class QuorumMetadataLog:
         self._node_id = node_id
         self._next_offset = 0
         self._epoch = -1
+        self._listeners: list[_Decoding] = []
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def add_listener(self, listener: MetadataLogListener) -> None:
-        self._driver.add_listener(_Decoding(self, listener))
+        decoding = _Decoding(self, listener)
+        self._listeners.append(decoding)
+        self._driver.add_listener(decoding)
+
+    @property
+    def applied_end_offset(self) -> int:
+        """All records before it, control records too, were given to every listener."""
+        return min((each.end_offset for each in self._listeners), default=0)
+
+    def until_applied(self, end_offset: int) -> "asyncio.Future[None]":
+        """A future that is done once :attr:`applied_end_offset` has come to ``end_offset``."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.applied_end_offset >= end_offset:
+            future.set_result(None)
+        else:
+            self._waiting.append((end_offset, future))
+        return future
+
+    def applied(self) -> None:
+        """A listener was given something."""
+        if not self._waiting:
+            return
+        end_offset = self.applied_end_offset
+        waiting, self._waiting = self._waiting, []
+        for wanted, future in waiting:
+            if wanted > end_offset:
+                self._waiting.append((wanted, future))
+            elif not future.done():
+                future.set_result(None)
 
     def next_offset(self) -> int:
         return self._next_offset
@@ -55,11 +85,14 @@ class _Decoding:
     def __init__(self, log: QuorumMetadataLog, listener: MetadataLogListener) -> None:
         self._log = log
         self._listener = listener
+        self.end_offset = 0
 
     def on_commit(self, committed: Committed) -> None:
         batches = list(_data_batches(committed.batches))
         if batches:
             self._listener.on_commit(batches)
+        self.end_offset = committed.end_offset
+        self._log.applied()
 
     def on_snapshot(self, reader: SnapshotReader) -> None:
         batches = list(_data_batches(reader.batches()))
@@ -68,6 +101,8 @@ class _Decoding:
         self._listener.on_snapshot(
             end_offset, epoch, timestamp_ms, (value for batch in batches for value in batch.values)
         )
+        self.end_offset = end_offset
+        self._log.applied()
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
         self._log.leader_changed(leader_id, epoch)

@@ -7,7 +7,7 @@ so creating what exists and deleting what is gone are both harmless.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -47,10 +47,19 @@ class ImageSync:
     """:meth:`run_once` does what is to be done; call it when told so, and now and then."""
 
     def __init__(
-        self, keeper: TopicKeeper, topics: Callable[[], Iterable[Topic]], on_work: Callable[[], None]
+        self,
+        keeper: TopicKeeper,
+        topics: Callable[[], Iterable[Topic]],
+        on_work: Callable[[], None],
+        until_current: Callable[[], Awaitable[None]],
     ) -> None:
-        """``topics``: all of the current metadata. ``on_work`` is called when there is something to do."""
+        """``topics``: all of this broker's metadata. ``on_work`` is called when there is something to do.
+
+        ``until_current`` returns when these metadata hold all that was committed at its call; it raises
+        ``KafkaError`` or ``TimeoutError``.
+        """
         self._keeper = keeper
+        self._until_current = until_current
         self._topics = topics
         self._on_work = on_work
         self._changed: dict[UUID, Topic] = {}
@@ -140,6 +149,12 @@ class ImageSync:
         for found in [found for found in self._strangers if found[0] == coordinator_id]:
             if found[1] in known or found[1] not in here:
                 del self._strangers[found]
+        if gone:
+            # The coordinator knows these topics from committed records. Metadata that have all of those, and
+            # not the topic, have its deletion; metadata that are merely late do not count.
+            await self._until_current()
+            now_known = {topic.topic_id for topic in self._topics()}
+            gone = [topic_id for topic_id in gone if topic_id not in now_known]
         if gone:
             logger.info(
                 "coordinator %d: %d topics are not in the metadata any more", coordinator_id, len(gone)

@@ -6,7 +6,7 @@ rest, the store last.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
 from moldau.cluster.topics_image import Topic
@@ -75,14 +75,15 @@ class DisklessRuntime:
         coordinator_ids: Callable[[], Sequence[int]],
         topics: Callable[[], Iterable[Topic]],
         policies: Callable[[int], Sequence[RetentionPolicy]],
+        until_current: Callable[[], Awaitable[None]],
         arrivals: WaitingRoom[PartitionKey],
         meters: Meters,
         topic_meters: BrokerTopicMeters,
     ) -> None:
         """Raises ``StorageError`` and ``ValueError`` for settings that cannot be.
 
-        ``coordinator_ids``: all of the cluster. ``topics``: of the current metadata. ``policies``: the
-        retention of a coordinator's partitions.
+        ``coordinator_ids``: all of the cluster. ``topics``: of this broker's metadata. ``policies``: the
+        retention of a coordinator's partitions. ``until_current``: as for :class:`ImageSync`.
         """
         settings.check()
         self._machine = machine
@@ -100,7 +101,8 @@ class DisklessRuntime:
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
-        self.image_sync = ImageSync(local, topics, lambda: self._syncing.nudge())
+        self.image_sync = ImageSync(local, topics, lambda: self._syncing.nudge(), until_current)
+        self._until_current = until_current
         self.reclaimer = FileReclaimer(
             local, all_coordinators, self.storage, machine.clock, settings.file_delete_grace_ms, meters
         )
@@ -222,6 +224,8 @@ class DisklessRuntime:
             raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
 
     async def _scan_for_orphans(self) -> None:
+        # A coordinator that this broker's metadata do not have yet may know the objects.
+        await self._until_current()
         await self.strays.run()
         # One broker scans the store: the one that leads the first coordinator.
         if 0 in self._local.coordinator_ids and self._local.is_active(0):

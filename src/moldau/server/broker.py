@@ -134,6 +134,7 @@ class Broker:
                 cluster_id=self._identity.cluster_id,
                 configs=self._controller.configs,
                 image=lambda: self._controller.publisher.image,
+                until_current=self._controller.until_current,
                 logs=self._logs,
                 arrivals=self._arrivals,
                 meters=self._meters,
@@ -145,6 +146,7 @@ class Broker:
             TieredSurroundings(
                 machine=self._machine,
                 view=self._view,
+                until_current=self._controller.until_current,
                 configs=self._controller.configs,
                 partitions=self.partitions,
                 arrivals=self._arrivals,

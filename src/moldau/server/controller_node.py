@@ -1,5 +1,6 @@
 """The controller's half of a node: its replica of the metadata quorum and what stands on it."""
 
+import asyncio
 from collections.abc import Callable
 
 from moldau.cluster.controller import Controller
@@ -18,6 +19,7 @@ from moldau.protocol.api import Scope
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.controller_api import ControllerApi
@@ -28,6 +30,7 @@ from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 NETWORK_GRACE_S = 1.0
+CURRENT_TIMEOUT_S = 30.0
 
 
 class ControllerNode:
@@ -64,7 +67,7 @@ class ControllerNode:
             config=settings.quorum_config(config),
             on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
         )
-        log = QuorumMetadataLog(self.driver, self._log, identity.node_id)
+        log = self._metadata_log = QuorumMetadataLog(self.driver, self._log, identity.node_id)
         self.publisher = MetadataPublisher(lambda error: on_fault(str(error)))
         self.configs = EffectiveConfigs(config, identity.node_id, lambda: self.publisher.image)
         controller = Controller(
@@ -86,6 +89,17 @@ class ControllerNode:
         self._config = config
         self._cluster_id = identity.cluster_id
         self._servers: list[tuple[SocketServer, Dispatcher]] = []
+
+    async def until_current(self) -> None:
+        """Return when this node's image has every record that was committed at the time of the call.
+
+        The quorum's leader says how far that is. Raises ``KafkaError`` while it cannot be asked.
+        """
+        committed_end = self.driver.describe().high_watermark
+        if committed_end < 0:
+            raise KafkaError(ErrorCode.not_controller, "the quorum has committed nothing in this epoch yet")
+        async with asyncio.timeout(CURRENT_TIMEOUT_S):
+            await self._metadata_log.until_applied(committed_end)
 
     async def start(self) -> None:
         """Replay the metadata and listen; a lone voter leads when this returns."""

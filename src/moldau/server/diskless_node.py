@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -43,6 +43,7 @@ class DisklessSurroundings:
     cluster_id: str
     configs: EffectiveConfigs
     image: Callable[[], MetadataImage]
+    until_current: Callable[[], Awaitable[None]]
     logs: LogManager
     arrivals: WaitingRoom[PartitionKey]
     meters: NodeMeters
@@ -79,6 +80,7 @@ class DisklessNode:
                 coordinator_ids=self._witnesses,
                 topics=lambda: [topic for topic in self._image().topics if topic.is_diskless],
                 policies=self._policies,
+                until_current=around.until_current,
                 arrivals=around.arrivals,
                 meters=around.meters.registry,
                 topic_meters=around.meters.topics,

@@ -13,6 +13,7 @@ from moldau.runtime.machine import Machine
 from moldau.server import tiered_settings
 from moldau.server.classic_kind import ClassicKind
 from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC, ClusterView
+from moldau.server.deleted_topics import DeletedTopics
 from moldau.server.meters import NodeMeters
 from moldau.server.registry import PartitionRegistry
 from moldau.server.remote_metadata_topic import HostedMetadataTopic
@@ -39,6 +40,7 @@ class TieredSurroundings:
 
     machine: Machine
     view: ClusterView
+    until_current: Callable[[], Awaitable[None]]
     configs: EffectiveConfigs
     partitions: PartitionRegistry
     arrivals: WaitingRoom[PartitionKey]
@@ -91,8 +93,15 @@ class TieredNode:
             ),
             tiered_settings.log_manager_settings(config),
         )
-        self.remover = RemotePartitionRemover(self.manager, self._strays)
+        self._deleted_topics = DeletedTopics(
+            lambda: around.view.image,
+            around.until_current,
+            tiered_settings.deletion_grace_s(config),
+            lambda: self.remover.look_soon(),
+        )
+        self.remover = RemotePartitionRemover(self.manager, self._deleted)
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            self.remover.owns = self.metadata.owns
             self.metadata.on_caught_up = self.remover.look_soon
 
     def kind(self, classic: ClassicKind) -> TieredKind:
@@ -139,10 +148,9 @@ class TieredNode:
             if image.topics.get(topic.name) is None:
                 self.meters.remove(topic.name)
 
-    def _strays(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """Those whose topics there are no more, as of metadata that are complete."""
-        topics = self._view.image.topics
-        return [each for each in partitions if topics.get_by_id(each.topic_id) is None]
+    async def _deleted(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        deleted = await self._deleted_topics.among({each.topic_id for each in partitions})
+        return [each for each in partitions if each.topic_id in deleted]
 
 
 class MetadataTopicLeadership:

@@ -164,6 +164,14 @@ def metadata_manager(
     return cast(RemoteLogMetadataManager, made)
 
 
+def deletion_grace_s(config: BrokerConfig) -> float:
+    """How long a topic is missing from the metadata before it may count as deleted.
+
+    A controller that lost its quorum gives up leading after one and a half fetch time-outs.
+    """
+    return 2 * config.integer("controller.quorum.fetch.timeout.ms") / 1000
+
+
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
     """How ``__remote_log_metadata`` is made."""
     factor_key = "remote.log.metadata.topic.replication.factor"

@@ -2,7 +2,8 @@
 
 A deleted partition goes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED; whoever finds one
 that is not finished goes on with it, after a restart too. What was deleted while nobody could write the first
-event is found by comparing what has remote data with what there is: the cluster's metadata decide.
+event is found by comparing what has remote data with the topics of the cluster: a topic that the committed
+metadata do not have any more is deleted, one that this broker's metadata do not have may be new.
 """
 
 import asyncio
@@ -39,12 +40,17 @@ class RemotePartitionRemover:
     def __init__(
         self,
         manager: RemoteLogManager,
-        strays: Callable[[Collection[TopicIdPartition]], Collection[TopicIdPartition]],
+        deleted: Callable[[Collection[TopicIdPartition]], Awaitable[Collection[TopicIdPartition]]],
     ) -> None:
-        """``strays``: which of some partitions with remote data the cluster's metadata do not know."""
+        """``deleted``: which of some partitions with remote data are of deleted topics.
+
+        It judges by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them.
+        """
         self._around = manager.around
         self._manager = manager
-        self._strays = strays
+        self._deleted = deleted
+        self.owns: Callable[[TopicIdPartition], bool] = lambda _: True
+        """Whether the deletion of a partition is this broker's to begin and to end."""
         self.untiered: Callable[[Collection[TopicIdPartition]], Collection[TopicIdPartition]] = lambda _: ()
         """Which of some partitions with remote data this broker leads, and they are not tiered any more."""
         self.on_emptied: Callable[[TopicIdPartition], None] = lambda _: None
@@ -188,7 +194,7 @@ class RemotePartitionRemover:
         while True:
             try:
                 await self.look_for_strays()
-            except (RemoteStorageError, KafkaError) as error:
+            except (RemoteStorageError, KafkaError, TimeoutError) as error:
                 logger.warning("cannot look for remote data of deleted topics: %s", error)
             except Exception:
                 logger.exception("looking for remote data of deleted topics failed")
@@ -207,8 +213,9 @@ class RemotePartitionRemover:
         metadata = self._around.metadata
         known = await metadata.remote_log_partitions()
         begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
-        for partition in dict.fromkeys((*begun, *self._strays(known))):
-            if partition not in self._jobs:
+        deleted = await self._deleted([partition for partition in known if self.owns(partition)])
+        for partition in dict.fromkeys((*begun, *deleted)):
+            if partition not in self._jobs and self.owns(partition):
                 self.delete_partition(partition)
         for partition in self.untiered(known):
             if partition not in self._jobs:

@@ -108,6 +108,10 @@ class TopicBasedRemoteLogMetadataManager:
                     self._followers[index].drop(partition)
                     self._settle(index)
 
+    def owns(self, partition: TopicIdPartition) -> bool:
+        """Whether this broker leads the metadata partition of ``partition``, and so ends deletions there."""
+        return self._described is not None and self._metadata_partition(partition) in self._led
+
     def on_metadata_partition_leadership(self, metadata_partition: int, *, leads: bool) -> None:
         """This broker begins or ends to lead a partition of the topic.
 

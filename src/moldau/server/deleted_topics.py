@@ -1,0 +1,51 @@
+"""Tells deleted topics from those that this broker's metadata do not have yet (docs/decisions/0016)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from uuid import UUID
+
+from moldau.cluster.image import MetadataImage
+
+
+class DeletedTopics:
+    """Judges by committed records, after a grace."""
+
+    def __init__(
+        self,
+        image: Callable[[], MetadataImage],
+        until_current: Callable[[], Awaitable[None]],
+        grace_s: float,
+        look_again: Callable[[], None],
+    ) -> None:
+        """``until_current`` returns when the image has all that was committed at its call, or raises.
+
+        ``grace_s``: how long a topic is missing from the image before that is asked; it outlasts a controller
+        that was replaced and does not know. ``look_again`` is called when a grace has passed.
+        """
+        self._image = image
+        self._until_current = until_current
+        self._grace_s = grace_s
+        self._look_again = look_again
+        self._missing_since_s: dict[UUID, float] = {}
+
+    async def among(self, topic_ids: Collection[UUID]) -> set[UUID]:
+        """Those of some topics that were deleted; the caller knows that all of them were once created.
+
+        Raises ``KafkaError`` or ``TimeoutError`` while it cannot be known.
+        """
+        loop = asyncio.get_running_loop()
+        missing = self._missing(topic_ids)
+        since_s = {each: self._missing_since_s.get(each, loop.time()) for each in missing}
+        self._missing_since_s = since_s
+        due = {each for each in missing if loop.time() - since_s[each] >= self._grace_s}
+        if len(due) < len(missing):
+            loop.call_later(self._grace_s, self._look_again)
+        if not due:
+            return due
+        # Their creation is committed. Metadata that have all of that, and not the topic, have its deletion.
+        await self._until_current()
+        return self._missing(due)
+
+    def _missing(self, topic_ids: Collection[UUID]) -> set[UUID]:
+        topics = self._image().topics
+        return {each for each in topic_ids if topics.get_by_id(each) is None}

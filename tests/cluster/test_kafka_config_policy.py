@@ -8,7 +8,17 @@ from moldau.config import BrokerConfig
 from moldau.runtime import ErrorCode, KafkaError
 
 POLICY = KafkaConfigPolicy(
-    lambda: BrokerConfig({"log.retention.ms": "1234", "diskless.system.enable": "false"})
+    lambda: BrokerConfig.from_properties(
+        {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": "1@localhost:9093",
+            "log.retention.ms": "1234",
+            "diskless.system.enable": "false",
+        }
+    )
 )
 
 
@@ -19,7 +29,7 @@ POLICY = KafkaConfigPolicy(
         (ResourceType.TOPIC, "t", "retention.ms", "soon", ErrorCode.invalid_config),
         (ResourceType.TOPIC, "t", "diskless.enable", "true", ErrorCode.invalid_config),
         (ResourceType.BROKER, "1", "log.dirs", "/x", ErrorCode.invalid_request),
-        (ResourceType.BROKER, "1", "no.such.key", "/x", ErrorCode.invalid_request),
+        (ResourceType.BROKER, "", "max.connections", "0", ErrorCode.invalid_request),
     ],
 )
 def test_bad_configs_are_named(
@@ -34,6 +44,7 @@ def test_bad_configs_are_named(
 def test_good_configs_pass() -> None:
     POLICY.validate(ResourceType.TOPIC, "t", {"retention.ms": "5", "cleanup.policy": "compact,delete"})
     POLICY.validate(ResourceType.BROKER, "", {"log.retention.ms": "5"})
+    POLICY.validate(ResourceType.BROKER, "1", {"a.key.of.a.plugin": "5"})
 
 
 def test_defaults_and_lists() -> None:

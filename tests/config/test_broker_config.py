@@ -1,6 +1,8 @@
+import re
+
 import pytest
 
-from moldau.config import BrokerConfig, ConfigError, ConfigSource, Endpoint, Voter
+from moldau.config import BrokerConfig, ConfigError, ConfigSource, Endpoint, TopicConfig, Voter
 
 COMBINED = {
     "process.roles": "broker,controller",
@@ -161,14 +163,54 @@ def test_synonyms_of_a_broker_config():
     assert [synonym.name for synonym in entry.synonyms] == ["log.retention.minutes", "log.retention.hours"]
 
 
+def check_dynamic(name: str, value: str, *, is_default: bool = True) -> None:
+    BrokerConfig.from_properties(COMBINED).check_dynamic({name: value}, is_default=is_default)
+
+
 def test_which_configs_a_running_node_takes():
-    BrokerConfig.check_dynamic("log.retention.ms", "5")
-    BrokerConfig.check_dynamic("log.retention.ms", None)
-    with pytest.raises(ConfigError, match="Cannot update these configs dynamically"):
-        BrokerConfig.check_dynamic("node.id", "5")
-    with pytest.raises(ConfigError, match="dynamically: listeners"):
-        BrokerConfig.check_dynamic("listeners", "PLAINTEXT://:1")
-    with pytest.raises(ConfigError, match="Not a number"):
-        BrokerConfig.check_dynamic("log.retention.ms", "x")
-    with pytest.raises(ConfigError, match="Unknown"):
-        BrokerConfig.check_dynamic("what", "x")
+    check_dynamic("log.retention.ms", "5")
+    check_dynamic("a.key.of.a.plugin", "x")
+    check_dynamic("sasl.enabled.mechanisms", "PLAIN", is_default=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("node.id", "5", "Cannot update these configs dynamically: node.id"),
+        ("listeners", "PLAINTEXT://:1", "broker id must be specified: listeners"),
+        ("sasl.enabled.mechanisms", "PLAIN", "broker id must be specified: sasl.enabled.mechanisms"),
+        ("ssl.keystore.location", "/a", "only per-listener"),
+        ("log.retention.ms", "x", "Not a number"),
+        ("max.connections", "0", "Value must be at least 1 on a running node"),
+        ("num.io.threads", "100", "not be greater than double the current value 8"),
+    ],
+)
+def test_which_configs_a_running_node_refuses(name, value, reason):
+    with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
+        check_dynamic(name, value)
+    assert caught.value.key == name
+
+
+def test_dynamic_values_that_cannot_be_used_are_left_out_and_named():
+    config = BrokerConfig.from_properties(COMBINED).with_dynamic(
+        {"max.connections": "0", "log.retention.ms": "7", "a.key.of.a.plugin": "x"},
+        {"log.roll.ms": "never"},
+    )
+    assert config.integer("max.connections") == 2**31 - 1
+    assert config.integer("log.retention.ms") == 7
+    assert config["log.roll.ms"] is None
+    assert sorted(config.unusable) == ["log.roll.ms", "max.connections"]
+
+
+def test_a_time_below_zero_is_for_ever_in_a_topic_too():
+    config = BrokerConfig.from_properties(COMBINED, {"log.retention.ms": "-5"})
+    assert config.log_retention_ms == -1
+    assert TopicConfig.effective(config, {}).retention_ms == -1
+
+
+@pytest.mark.parametrize("listener", ["127.0.0.1:22;x", "x", "a:70000", "a:-1", ":80", "a:b:80"])
+def test_the_listener_of_metrics_is_a_host_and_a_port(listener):
+    with pytest.raises(
+        ConfigError, match=re.escape(f"Invalid value {listener} for configuration metrics.listener")
+    ):
+        BrokerConfig.from_properties(COMBINED, {"metrics.listener": listener})

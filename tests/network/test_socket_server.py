@@ -5,7 +5,7 @@ import struct
 import pytest
 from network_harness import echo, make_server, parse_responses, request_frame, until
 
-from moldau.network import Listener, SocketServer
+from moldau.network import Listener, NetworkLimits, SocketServer
 
 
 async def read_responses(reader, count):
@@ -95,6 +95,42 @@ def test_stop_cuts_what_does_not_finish_within_the_grace(run):
         with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
             await reader.readexactly(1)
         writer.close()
+
+    run(scenario)
+
+
+def test_a_full_server_has_room_on_its_protected_listener(run):
+    async def scenario():
+        listeners = [Listener("CLIENTS", "127.0.0.1", 0), Listener("BROKERS", "127.0.0.1", 0)]
+        limits = NetworkLimits(max_connections=2, protected_listener="BROKERS")
+        server = SocketServer(echo, listeners, limits)
+        ports = await server.start()
+        writers = []
+
+        async def is_served(listener):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[listener])
+            writers.append(writer)
+            writer.write(request_frame(1))
+            try:
+                return bool(await reader.read(100))
+            except ConnectionResetError:
+                return False
+
+        def open_on(listener):
+            return sum(context.listener_name == listener for context in server.connections)
+
+        assert [await is_served("CLIENTS") for _ in range(3)] == [True, True, False]
+        second = server.connections[1]
+        assert await is_served("BROKERS")
+        await until(lambda: open_on("CLIENTS") == 1)
+        assert server.connections[0] is second, "the least recently active one was closed"
+        assert not await is_served("CLIENTS")
+        assert await is_served("BROKERS")
+        await until(lambda: open_on("CLIENTS") == 0)
+        assert not await is_served("BROKERS"), "nothing is left to close"
+        await server.stop(0)
+        for writer in writers:
+            writer.close()
 
     run(scenario)
 

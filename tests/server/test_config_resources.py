@@ -241,6 +241,52 @@ def test_a_cluster_wide_default_is_shown_as_it_was_set(node: Node) -> None:
         assert outcome(node, BROKER, name, "log.retention.ms", DELETE, None) is NONE
 
 
+def test_a_key_that_is_not_defined_is_kept_and_shown_without_its_value(node: Node) -> None:
+    assert outcome(node, BROKER, "1", "a.key.of.a.plugin", SET, "secret") is NONE
+    assert outcome(node, BROKER, "1", "sasl.enabled.mechanisms", SET, "PLAIN") is NONE
+    (row,) = described(node, BROKER, "1", "a.key.of.a.plugin").configs
+    assert (row.name, row.value, row.config_source, row.is_sensitive) == ("a.key.of.a.plugin", None, 2, True)
+    assert described(node, BROKER, "1", "sasl.enabled.mechanisms").configs[0].value == "PLAIN"
+    for key in ("a.key.of.a.plugin", "sasl.enabled.mechanisms"):
+        assert outcome(node, BROKER, "1", key, DELETE, None) is NONE
+    assert not described(node, BROKER, "1", "a.key.of.a.plugin").configs
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "reason"),
+    [
+        (
+            "",
+            "max.connections",
+            "0",
+            "Invalid value 0 for configuration max.connections: Value must be at least 1",
+        ),
+        ("1", "num.io.threads", "99", "num.io.threads=99, value should not be greater than double"),
+        (
+            "",
+            "log.retention.ms",
+            "0",
+            "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
+        ),
+        ("1", "node.id", "2", "Cannot update these configs dynamically: node.id"),
+        ("", "sasl.enabled.mechanisms", "PLAIN", "broker id must be specified: sasl.enabled.mechanisms"),
+        ("1", "ssl.keystore.location", "/a", "using the listener prefix: ssl.keystore.location"),
+        (
+            "",
+            "message.max.bytes",
+            "-1",
+            "Invalid value -1 for configuration message.max.bytes: Value must be",
+        ),
+    ],
+)
+def test_a_refusal_names_key_value_and_bound(
+    node: Node, name: str, key: str, value: str, reason: str
+) -> None:
+    (row,) = ask(node, change((BROKER, name, key, SET, value))).responses
+    assert row.error_code is INVALID_REQUEST
+    assert reason in row.error_message
+
+
 def test_librdkafka_sees_and_sets_group_configs(node: Node) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
     entry = ConfigEntry("share.session.timeout.ms", "50000", incremental_operation=AlterConfigOpType.SET)

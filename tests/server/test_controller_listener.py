@@ -9,6 +9,7 @@ from plain_requests import PATIENT
 from moldau.config.definition import ConfigError
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
+from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.protocol.messages.describe_quorum import (
@@ -17,7 +18,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
 )
 from moldau.protocol.schema import Message
-from moldau.runtime import ErrorCode, SystemEntropy
+from moldau.runtime import ErrorCode, KafkaError, SystemEntropy
 from moldau.testing import Node
 
 
@@ -84,3 +85,34 @@ def test_what_is_not_supported_yet_stops_the_start_with_its_key(
     node = Node(properties=properties)
     with pytest.raises(ConfigError, match=named):
         node.start()
+
+
+def alter_default(key: str, value: str | None) -> incremental.IncrementalAlterConfigsRequest:
+    """Set a cluster-wide default of brokers, or delete it."""
+    operation = 1 if value is None else 0
+    config = incremental.AlterableConfig(name=key, config_operation=operation, value=value)
+    resource = incremental.AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
+    return incremental.IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def test_limits_of_clients_can_be_taken_back_on_the_controllers_listener(
+    free_port: Callable[[], int],
+) -> None:
+    port = free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}"
+    with Node(properties={"listeners": listeners}) as node:
+        for key, value in (
+            ("max.connections.per.ip.overrides", "10.1.1.1:1"),
+            ("max.connections.per.ip", "0"),
+            ("max.connections", "1"),
+        ):
+            answer = ask(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, alter_default(key, value))
+            assert answer.responses[0].error_code is ErrorCode.none, answer  # type: ignore[attr-defined]
+        clients_port = int(node.bootstrap_servers.rpartition(":")[2])
+        with pytest.raises(KafkaError):
+            ask(clients_port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+        for key in ("max.connections", "max.connections.per.ip"):
+            answer = ask(port, ApiKey.INCREMENTAL_ALTER_CONFIGS, alter_default(key, None))
+            assert answer.responses[0].error_code is ErrorCode.none, answer  # type: ignore[attr-defined]
+        cluster = ask(clients_port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
+        assert cluster.error_code is ErrorCode.none  # type: ignore[attr-defined]

@@ -23,8 +23,7 @@ class KafkaConfigPolicy:
             if resource_type is ResourceType.TOPIC:
                 TopicConfig.validate(values, self._broker())
             elif resource_type is ResourceType.BROKER:
-                for key, value in values.items():
-                    BrokerConfig.check_dynamic(key, value)
+                self._broker().check_dynamic(values, is_default=not name)
             elif resource_type is ResourceType.GROUP:
                 GroupConfig.validate(values, self._broker())
             elif resource_type is ResourceType.CLIENT_METRICS:

@@ -8,10 +8,11 @@ dynamic values.
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from moldau.config import dynamic
 from moldau.config.combinations import validate
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource, Update, Value
 from moldau.config.entry import ConfigEntry, ConfigSynonym
-from moldau.config.keys import groups, log, node, serving, tiers
+from moldau.config.keys import groups, log, node, security, serving, share, tiers
 from moldau.config.node_settings import NodeSettings
 from moldau.config.synonyms import BROKER_SYNONYMS
 
@@ -25,9 +26,12 @@ BROKER = ConfigDef(
         *serving.REPLICATION,
         *serving.FETCHING,
         *groups.GROUPS,
+        *share.SHARE,
         *serving.OFFSETS,
         *serving.TRANSACTIONS,
         *serving.OPERATIONS,
+        *security.TLS,
+        *security.SASL,
         *tiers.TIERED,
         *tiers.DISKLESS,
         *tiers.MOLDAU,
@@ -45,6 +49,7 @@ BROKER = ConfigDef(
 
 _PREFIX_KEYS = ("remote.log.storage.manager.impl.prefix", "remote.log.metadata.manager.impl.prefix")
 
+_DEFAULTS: Mapping[str, Value] = MappingProxyType({key.name: key.default for key in BROKER})
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -60,12 +65,31 @@ class BrokerConfig(NodeSettings):
         self.static = MappingProxyType(dict(static))
         self.cluster_defaults = MappingProxyType(dict(cluster_defaults))
         self.dynamic = MappingProxyType(dict(dynamic))
+        self.unusable: dict[str, str] = {}
         self._layers = (
-            (ConfigSource.DYNAMIC_BROKER, BROKER.parse(self.dynamic)),
-            (ConfigSource.DYNAMIC_DEFAULT_BROKER, BROKER.parse(self.cluster_defaults)),
+            (ConfigSource.DYNAMIC_BROKER, self._usable(self.dynamic)),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, self._usable(self.cluster_defaults)),
             (ConfigSource.STATIC_BROKER, BROKER.parse(self.static, self._own_prefixes())),
         )
-        super().__init__({key.name: self._effective(key.name)[0] for key in BROKER})
+        values = dict(_DEFAULTS)
+        for _, layer in reversed(self._layers):
+            values.update((name, value) for name, value in layer.items() if name in BROKER)
+        super().__init__(values)
+
+    def _usable(self, values: Mapping[str, str]) -> dict[str, Value]:
+        """Dynamic values that this version can use.
+
+        The others are in the cluster's metadata all the same, and must not end a node: they are left out and
+        named in ``unusable``. Keys that nobody defines are passed over.
+        """
+        typed: dict[str, Value] = {}
+        for name, text in values.items():
+            if name in BROKER:
+                try:
+                    typed[name] = dynamic.parse(BROKER[name], text)
+                except ConfigError as error:
+                    self.unusable[name] = error.message
+        return typed
 
     def _own_prefixes(self) -> tuple[str, ...]:
         """Prefixes for the tiers' plug-ins that the file chose instead of the usual ones."""
@@ -86,7 +110,7 @@ class BrokerConfig(NodeSettings):
     def with_dynamic(
         self, cluster_defaults: Mapping[str, str], dynamic: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """The same node under other dynamic configs; raises :class:`ConfigError`."""
+        """The same node under other dynamic configs; values that cannot be used are left out."""
         return BrokerConfig(self.static, cluster_defaults, dynamic)
 
     def _effective(self, name: str) -> tuple[Value, ConfigSource]:
@@ -132,13 +156,13 @@ class BrokerConfig(NodeSettings):
         )
         return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
 
-    @staticmethod
-    def check_dynamic(name: str, value: str | None) -> None:
-        """Whether a running node may be given this; raises :class:`ConfigError`. ``None`` takes it away."""
-        key = BROKER.get(name)
-        if key is None:
-            raise BROKER.unknown(name)
-        if key.update is Update.READ_ONLY:
-            raise ConfigError(name, f"Cannot update these configs dynamically: {name}")
-        if value is not None:
-            key.parse(value)
+    def check_dynamic(self, values: Mapping[str, str], *, is_default: bool) -> None:
+        """Whether this running node may be given these, as all of its own dynamic configs or as the cluster's
+        defaults; raises :class:`ConfigError`."""
+        dynamic.check_keys(BROKER, values, is_default=is_default)
+        if is_default:
+            changed = self.with_dynamic(values, self.dynamic)
+        else:
+            changed = self.with_dynamic(self.cluster_defaults, values)
+        validate(changed)
+        dynamic.check_change(self, changed)

@@ -9,11 +9,19 @@ from collections.abc import Mapping
 from moldau.config.definition import ConfigDef, ConfigError, ConfigSource
 from moldau.config.entry import ConfigEntry, ConfigSynonym
 from moldau.config.keys.rows import MINUTE_MS, int32, list_
+from moldau.config.validators import list_of_any
 
 KEYS = (
-    list_("metrics", (), "Prefixes of the metrics that clients are to push; `*` is all of them."),
+    list_(
+        "metrics",
+        (),
+        "Prefixes of the metrics that clients are to push; `*` is all of them.",
+        check=list_of_any(),
+    ),
     int32("interval.ms", 5 * MINUTE_MS, "How often they push, between 100 and 3600000."),
-    list_("match", (), "Which clients: `selector=pattern,…`; all of them when it is empty."),
+    list_(
+        "match", (), "Which clients: `selector=pattern,…`; all of them when it is empty.", check=list_of_any()
+    ),
 )
 CLIENT_METRICS = ConfigDef(KEYS)
 
@@ -56,11 +64,15 @@ def _check_pattern(pattern: str) -> None:
     except re.error:
         expression = ""
     if selector.strip() not in _SELECTORS or not expression or "=" in expression:
-        raise ConfigError("match", f"Illegal client matching pattern: {pattern}")
+        raise ConfigError(
+            "match",
+            f"Invalid value {pattern} for configuration match: Illegal client matching pattern: {pattern}",
+        )
 
 
 def describe(overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every key with value and source, by name."""
+    overrides, _ = CLIENT_METRICS.usable(overrides)
     values = CLIENT_METRICS.parse(overrides)
     entries = []
     for key in sorted(CLIENT_METRICS, key=lambda key: key.name):

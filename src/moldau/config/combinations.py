@@ -1,24 +1,33 @@
 """What must hold among the keys of a node."""
 
+from itertools import pairwise
+
 from moldau.config.definition import ConfigError
+from moldau.config.listeners import parse_servers
 from moldau.config.node_settings import NodeSettings
 
 _MIB = 1024 * 1024
 
 
 def validate(config: NodeSettings) -> None:
-    """Raise :class:`ConfigError` for the first key that contradicts another."""
+    """Raise :class:`ConfigError` for the first key that contradicts another.
+
+    A running node is held to it too when a dynamic config changes.
+    """
     _check_identity(config)
     _check_listeners(config)
     _check_quorum(config)
     _check_roles(config)
+    _check_early_listeners(config)
     _check_log(config)
     _check_limits(config)
+    _check_groups(config)
+    _check_metrics_listener(config)
 
 
 def _require(condition: bool, key: str, message: str) -> None:
     if not condition:
-        raise ConfigError(key, message)
+        raise ConfigError(key, message if key in message else f"{key}: {message}")
 
 
 def _check_identity(config: NodeSettings) -> None:
@@ -29,7 +38,7 @@ def _check_identity(config: NodeSettings) -> None:
     )
     node_id, broker_id = config.integer("node.id"), config.integer("broker.id")
     _require(
-        node_id < 0 or broker_id < 0 or node_id == broker_id,
+        not (config.is_set("node.id") and config.is_set("broker.id")) or node_id == broker_id,
         "broker.id",
         "You must set `node.id` to the same value as `broker.id`.",
     )
@@ -43,7 +52,6 @@ def _check_identity(config: NodeSettings) -> None:
 
 def _check_listeners(config: NodeSettings) -> None:
     names = {endpoint.name for endpoint in config.listeners}
-    _require(bool(names), "listeners", "listeners must name at least one listener")
     protocols = config.security_protocols
     for key, endpoints in (
         ("listeners", config.listeners),
@@ -79,8 +87,9 @@ def _check_listeners(config: NodeSettings) -> None:
 
 def _check_quorum(config: NodeSettings) -> None:
     voters = {voter.node_id for voter in config.quorum_voters}
+    servers = config.quorum_bootstrap_servers
     _require(
-        bool(voters) or bool(config.quorum_bootstrap_servers) or config.is_controller,
+        bool(voters) or bool(servers),
         "controller.quorum.voters",
         "If using process.roles, either controller.quorum.bootstrap.servers must contain the set of "
         "bootstrap controllers or controller.quorum.voters must contain a parseable set of controllers.",
@@ -147,6 +156,25 @@ def _check_roles(config: NodeSettings) -> None:
     )
 
 
+def _check_early_listeners(config: NodeSettings) -> None:
+    key = "early.start.listeners"
+    early = config.optional_items(key)
+    names = {endpoint.name for endpoint in config.listeners}
+    _require(
+        set(early) <= names and len(set(early)) == len(early),
+        key,
+        f"Invalid value {','.join(early)} for configuration {key}: it must list listeners of `listeners`, "
+        "each once",
+    )
+
+
+def _check_metrics_listener(config: NodeSettings) -> None:
+    key = "metrics.listener"
+    text = config.optional_text(key)
+    if text is not None:
+        parse_servers(key, [text])
+
+
 def _check_log(config: NodeSettings) -> None:
     _require(
         bool(config.log_dirs),
@@ -164,6 +192,8 @@ def _check_log(config: NodeSettings) -> None:
         f"Multiple log directories `{','.join(config.log_dirs)}` are not supported when remote log storage "
         "is enabled.",
     )
+    if config.flag("remote.log.storage.system.enable"):
+        check_local_retention(config)
     _require(config.log_roll_ms >= 1, "log.roll.ms", "log.roll.ms must be greater than or equal to 1")
     jitter = config.optional_integer("log.roll.jitter.ms")
     _require(
@@ -178,11 +208,53 @@ def _check_log(config: NodeSettings) -> None:
         "log.retention.ms must be unlimited (-1) or, greater than or equal to 1",
     )
     _require(
-        config.integer("log.cleaner.dedupe.buffer.size") / max(1, config.integer("log.cleaner.threads"))
+        config.integer("log.cleaner.dedupe.buffer.size") // max(1, config.integer("log.cleaner.threads"))
         > _MIB,
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
     )
+
+
+def _check_groups(config: NodeSettings) -> None:
+    _check_range(config, "group.min.session.timeout.ms", "group.max.session.timeout.ms")
+    for kind in ("consumer", "share", "streams"):
+        prefix = f"group.{kind}."
+        for name in ("session.timeout.ms", "heartbeat.interval.ms"):
+            _check_range(config, f"{prefix}min.{name}", f"{prefix}{name}", f"{prefix}max.{name}")
+        heartbeat, session = f"{prefix}heartbeat.interval.ms", f"{prefix}session.timeout.ms"
+        _require(
+            config.integer(heartbeat) < config.integer(session),
+            heartbeat,
+            f"{heartbeat} must be less than {session}",
+        )
+    _check_range(config, "group.share.max.size", "group.share.max.share.sessions")
+    lock = "record.lock.duration.ms"
+    _check_range(config, f"group.share.min.{lock}", f"group.share.{lock}", f"group.share.max.{lock}")
+    _check_range(config, "group.streams.num.standby.replicas", "group.streams.max.standby.replicas")
+
+
+def _check_range(config: NodeSettings, *keys: str) -> None:
+    """Each value is at most the next one."""
+    for low, high in pairwise(keys):
+        _require(
+            config.integer(low) <= config.integer(high),
+            low,
+            f"Invalid value {config[low]} for configuration {low}: it must be less than or equal to {high} "
+            f"({config[high]})",
+        )
+
+
+def check_local_retention(config: NodeSettings) -> None:
+    """Raise :class:`ConfigError` when tiered records are to stay longer on the disk than in all."""
+    for unit, whole in (("ms", config.log_retention_ms), ("bytes", config.integer("log.retention.bytes"))):
+        key = f"log.local.retention.{unit}"
+        local = config.integer(key)
+        reason = ""
+        if whole >= 0 and local == -1:
+            reason = f"Value must not be -1 as log.retention.{unit} value is set as {whole}."
+        elif whole >= 0 and local > whole:
+            reason = f"Value must not be more than log.retention.{unit} property value: {whole}"
+        _require(not reason, key, f"Invalid value {local} for configuration {key}: {reason}")
 
 
 def _check_limits(config: NodeSettings) -> None:
@@ -206,19 +278,18 @@ def _check_limits(config: NodeSettings) -> None:
         "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
     )
     _require(
-        config.integer("max.connections.per.ip") > 0 or bool(config.max_connections_per_ip_overrides),
+        bool(config.max_connections_per_ip_overrides) or config.integer("max.connections.per.ip") > 0,
         "max.connections.per.ip",
         "max.connections.per.ip can be set to zero only if max.connections.per.ip.overrides property is set.",
+    )
+    delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+    _require(
+        config.integer(idle) < 0 or config.integer(delay) < config.integer(idle),
+        delay,
+        f"{delay}={config[delay]} should always be less than {idle}={config[idle]}",
     )
     _require(
         config.integer("broker.heartbeat.interval.ms") * 2 <= config.integer("broker.session.timeout.ms"),
         "broker.session.timeout.ms",
         "broker.heartbeat.interval.ms must be less than or equal to half of broker.session.timeout.ms",
     )
-    for prefix in ("group.", "group.consumer."):
-        _require(
-            config.integer(f"{prefix}min.session.timeout.ms")
-            <= config.integer(f"{prefix}max.session.timeout.ms"),
-            f"{prefix}max.session.timeout.ms",
-            f"{prefix}max.session.timeout.ms must be greater than or equal to {prefix}min.session.timeout.ms",
-        )

@@ -5,6 +5,7 @@ Error texts have the form that users of Kafka know:
 """
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -58,12 +59,20 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """Whether a running node takes a new value (KIP-226)."""
+    """Whether a running node takes a new value, for one broker or also as the default of all (KIP-226)."""
 
     READ_ONLY = "read-only"
+    PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
 
 
+_TRIMMED = "".join(map(chr, range(33)))
+"""What Java's ``String.trim`` removes."""
+_DECIMAL_DOUBLE = re.compile(r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
+_HEXADECIMAL_DOUBLE = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
+)
+"""What Java's ``Double.parseDouble`` reads."""
 _INT_BOUNDS = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.INT: (-(2**31), 2**31 - 1),
@@ -91,7 +100,7 @@ class ConfigKey:
 
     def parse(self, text: str) -> Value:
         """The typed value of ``text``; raises :class:`ConfigError`."""
-        value = self._convert(text.strip())
+        value = self._convert(text.strip(_TRIMMED))
         self.check(value)
         return value
 
@@ -116,10 +125,7 @@ class ConfigKey:
             case ConfigType.INT | ConfigType.SHORT | ConfigType.LONG:
                 return self._convert_integer(text)
             case ConfigType.DOUBLE:
-                try:
-                    return float(text)
-                except ValueError:
-                    raise self.error(text, "Not a number of type DOUBLE") from None
+                return self._convert_double(text)
             case ConfigType.LIST:
                 return tuple(part.strip() for part in text.split(",")) if text else ()
             case ConfigType.STRING | ConfigType.CLASS | ConfigType.PASSWORD:
@@ -130,9 +136,17 @@ class ConfigKey:
     def _convert_integer(self, text: str) -> int:
         low, high = _INT_BOUNDS[self.type]
         digits = text[1:] if text[:1] in ("-", "+") else text
-        if digits.isascii() and digits.isdigit() and low <= int(text) <= high:
+        if digits.isdecimal() and low <= int(text) <= high:
             return int(text)
         raise self.error(text, f"Not a number of type {self.type.name}")
+
+    def _convert_double(self, text: str) -> float:
+        if _HEXADECIMAL_DOUBLE.fullmatch(text):
+            return float.fromhex(text.rstrip("fFdD"))
+        if _DECIMAL_DOUBLE.fullmatch(text):
+            return float(text.rstrip("fFdD"))
+        # Kafka takes NaN, which is neither below nor above any bound.
+        raise self.error(text, "Not a number of type DOUBLE")
 
     def format(self, value: Value) -> str | None:
         """The value as text, as Kafka's tools show it; ``None`` for no value."""
@@ -208,6 +222,22 @@ class ConfigDef:
                 raise self.unknown(name)
             typed[name] = key.parse(text)
         return typed
+
+    def usable(self, values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """What can be parsed of values that were accepted once, and the reasons for the rest by key.
+
+        An older version, or another member of the cluster, may have taken what this one refuses.
+        """
+        good: dict[str, str] = {}
+        bad: dict[str, str] = {}
+        for name, text in values.items():
+            try:
+                self.parse({name: text})
+            except ConfigError as error:
+                bad[name] = error.message
+            else:
+                good[name] = text
+        return good, bad
 
     def unknown(self, name: str) -> ConfigError:
         """The error for a key that is not defined; it offers the closest one that is."""

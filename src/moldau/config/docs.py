@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from moldau.config.client_metrics import KEYS as CLIENT_METRICS
 from moldau.config.definition import ConfigKey
-from moldau.config.keys import groups, log, node, serving, tiers, topic
+from moldau.config.keys import groups, log, node, security, serving, share, tiers, topic
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.synonyms import TOPIC_SYNONYMS
 
@@ -17,9 +17,12 @@ _SECTIONS: tuple[tuple[str, tuple[ConfigKey, ...]], ...] = (
     ("Replication", serving.REPLICATION),
     ("Fetching", serving.FETCHING),
     ("Groups", groups.GROUPS),
+    ("Share groups", share.SHARE),
     ("Committed offsets", serving.OFFSETS),
     ("Producers and transactions", serving.TRANSACTIONS),
     ("Quotas, metrics, security", serving.OPERATIONS),
+    ("TLS", security.TLS),
+    ("SASL", security.SASL),
     ("Tiered storage", tiers.TIERED),
     ("Diskless topics", tiers.DISKLESS),
     ("Moldau's own", tiers.MOLDAU),
@@ -35,7 +38,12 @@ plug-in (`diskless.storage.…`, `diskless.batch.coordinator.…`, `rsm.config.�
 `listener.name.…`, `ssl.…` and `sasl.…`, are passed on.
 
 "Update" says how a running node takes a new value: *read-only* not at all, *cluster-wide* for one broker or
-as the default of all. Keys marked † are accepted so that a file for Kafka works, and change nothing here.
+as the default of all, *per-broker* for one broker only. A change that a running node refuses is answered
+with INVALID_REQUEST, as Kafka answers it, and a topic's or group's with INVALID_CONFIG; the message names the
+key, the value and the bound. As in Kafka a running node takes `max.connections` and
+`max.connection.creation.rate` from 1 on, and a number of threads from half to double of the present one.
+A key that is not in these tables is kept for plug-ins, and shown without its value.
+Keys marked † are accepted so that a file for Kafka works, and change nothing here.
 Keys marked ‡ are checked and kept, and wait for what they configure, which is not built yet: {features}.
 A node that is started with one of them says so in its log.
 """

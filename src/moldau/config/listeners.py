@@ -9,6 +9,8 @@ from moldau.config.definition import ConfigError
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _ENDPOINT = re.compile(r"^([^:/]+)://(?:\[([0-9a-fA-F:.%]*)\]|([^:/]*)):(-?[0-9]+)$")
 _VOTER = re.compile(r"^([0-9]+)@(?:\[([0-9a-fA-F:.%]+)\]|([^:@]+)):([0-9]+)$")
+_COUNTED_HOST = re.compile(r"[0-9a-zA-Z\-%._:]+")
+_COUNT = re.compile(r"[+-]?[0-9]+")
 _SERVER = re.compile(r"^(?:\[([0-9a-fA-F:.%]+)\]|([^:]+)):([0-9]+)$")
 
 
@@ -34,10 +36,11 @@ class Voter:
     port: int
 
 
-def parse_endpoints(key: str, text: str | None) -> tuple[Endpoint, ...]:
+def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[Endpoint, ...]:
     """A list of endpoints with names and ports of their own; raises :class:`ConfigError`."""
+    text = ",".join(entries)
     endpoints = []
-    for part in _parts(text):
+    for part in entries:
         match = _ENDPOINT.match(part)
         if match is None:
             raise ConfigError(
@@ -113,9 +116,17 @@ def parse_counts(key: str, text: str) -> dict[str, int]:
     counts = {}
     for part in _parts(text):
         host, colon, count = part.rpartition(":")
-        if not colon or not host or not count.strip().isdigit():
+        if (
+            not colon
+            or _COUNTED_HOST.fullmatch(host.strip()) is None
+            or _COUNT.fullmatch(count.strip()) is None
+        ):
             raise ConfigError(
                 key, f"Invalid value {text} for configuration {key}: {part} is not of the form host:count"
+            )
+        if not -(2**31) <= int(count) < 2**31:
+            raise ConfigError(
+                key, f"Invalid value {text} for configuration {key}: {count} is not a number of type INT"
             )
         counts[host.strip()] = int(count)
     return counts

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from moldau.config.listeners import (
+    SECURITY_PROTOCOLS,
     Endpoint,
     Voter,
     parse_counts,
@@ -14,6 +15,8 @@ from moldau.config.listeners import (
 )
 from moldau.config.settings import Settings
 from moldau.config.synonyms import TOPIC_SYNONYMS
+
+_SECURED = frozenset(SECURITY_PROTOCOLS) - {"PLAINTEXT"}
 
 
 class NodeSettings(Settings):
@@ -43,8 +46,8 @@ class NodeSettings(Settings):
     @cached_property
     def log_dirs(self) -> tuple[str, ...]:
         """Folders for data."""
-        text = self.optional_text("log.dirs") or self.text("log.dir")
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        dirs = self["log.dirs"]
+        return self.items("log.dir" if dirs is None else "log.dirs")
 
     @property
     def metadata_log_dir(self) -> str:
@@ -55,12 +58,11 @@ class NodeSettings(Settings):
     @cached_property
     def listeners(self) -> tuple[Endpoint, ...]:
         """Where to listen, brokers' and controllers' listeners alike."""
-        return parse_endpoints("listeners", self.text("listeners"))
+        return parse_endpoints("listeners", self.items("listeners"))
 
     @cached_property
     def controller_listener_names(self) -> tuple[str, ...]:
-        text = self.optional_text("controller.listener.names") or ""
-        return tuple(part.strip().upper() for part in text.split(",") if part.strip())
+        return self.optional_items("controller.listener.names")
 
     @cached_property
     def broker_listeners(self) -> tuple[Endpoint, ...]:
@@ -76,17 +78,19 @@ class NodeSettings(Settings):
     @cached_property
     def advertised_listeners(self) -> tuple[Endpoint, ...]:
         """What clients are told, without the controllers' listeners; an empty host is this machine's name."""
-        text = self.optional_text("advertised.listeners")
-        endpoints = self.listeners if text is None else parse_endpoints("advertised.listeners", text)
+        key = "advertised.listeners"
+        endpoints = self.listeners if self[key] is None else parse_endpoints(key, self.items(key))
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in endpoints if endpoint.name not in controllers)
 
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:
-        """Listener name → security protocol; a controller's listener is PLAINTEXT unless it is mapped."""
+        """Listener name → security protocol. Without a map a controller's listener is PLAINTEXT, unless a
+        listener is named for another protocol: then nobody meant to have it open."""
         key = "listener.security.protocol.map"
         protocols = dict(parse_protocol_map(key, self.text(key)))
-        if not self.is_set(key):
+        names = {endpoint.name for endpoint in self.listeners} | set(self.controller_listener_names)
+        if not self.is_set(key) and not names & _SECURED:
             for name in self.controller_listener_names:
                 protocols.setdefault(name, "PLAINTEXT")
         return protocols
@@ -125,8 +129,7 @@ class NodeSettings(Settings):
     @property
     def log_retention_ms(self) -> int:
         """-1 for ever."""
-        value = self._time_ms("retention.ms")
-        return -1 if value < 0 else value
+        return self._time_ms("retention.ms")
 
     @property
     def log_roll_ms(self) -> int:

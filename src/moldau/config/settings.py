@@ -43,6 +43,10 @@ class Settings:
         """The text, or ``None`` when there is none or it is empty."""
         return None if self.values[name] is None else self.text(name) or None
 
+    def optional_items(self, name: str) -> tuple[str, ...]:
+        """The list; empty when there is none."""
+        return () if self.values[name] is None else self.items(name)
+
     def items(self, name: str) -> tuple[str, ...]:
         value = self.values[name]
         assert isinstance(value, tuple), name

@@ -10,6 +10,7 @@ from moldau.config.definition import Value
 
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
+_FOR_EVER = -1
 
 
 class Synonym(NamedTuple):
@@ -17,12 +18,14 @@ class Synonym(NamedTuple):
 
     name: str
     factor: int = 1
+    low: int | None = None
 
     def convert(self, value: Value) -> Value:
-        """-1 (for ever) stays -1, whatever the unit."""
-        if self.factor == 1 or not isinstance(value, int):
+        """In the topic's unit; what is below zero has none, and counts as ``low`` at least."""
+        if isinstance(value, bool) or not isinstance(value, int):
             return value
-        return value * self.factor if value >= 0 else value
+        converted = value * self.factor if value >= 0 else value
+        return converted if self.low is None else max(self.low, converted)
 
 
 def _same(*names: str) -> dict[str, tuple[Synonym, ...]]:
@@ -40,9 +43,9 @@ TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
     "flush.messages": (Synonym("log.flush.interval.messages"),),
     "flush.ms": (Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
     "retention.ms": (
-        Synonym("log.retention.ms"),
-        Synonym("log.retention.minutes", _MINUTE_MS),
-        Synonym("log.retention.hours", _HOUR_MS),
+        Synonym("log.retention.ms", low=_FOR_EVER),
+        Synonym("log.retention.minutes", _MINUTE_MS, _FOR_EVER),
+        Synonym("log.retention.hours", _HOUR_MS, _FOR_EVER),
     ),
     "max.message.bytes": (Synonym("message.max.bytes"),),
     "file.delete.delay.ms": (Synonym("log.segment.delete.delay.ms"),),

@@ -1,5 +1,6 @@
 """Bounds of values. Each returns the reason for which a value is refused, or ``None``."""
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -23,6 +24,17 @@ def at_least(low: float) -> Check:
     )
 
 
+def above(low: float, up_to: float = math.inf) -> Check:
+    def test(value: Value) -> str | None:
+        if _number(value) <= low:
+            return f"Value must be more than {low}"
+        if _number(value) > up_to:
+            return f"Value must be no more than {up_to}"
+        return None
+
+    return Check(test, f"({low},...{'' if up_to == math.inf else f',{up_to}'}]")
+
+
 def between(low: float, high: float) -> Check:
     def test(value: Value) -> str | None:
         if _number(value) < low:
@@ -32,6 +44,37 @@ def between(low: float, high: float) -> Check:
         return None
 
     return Check(test, f"[{low},...,{high}]")
+
+
+def not_empty(what: str = "String") -> Check:
+    """A text or list with something in it."""
+
+    def test(value: Value) -> str | None:
+        is_empty = not value or (isinstance(value, tuple) and not all(value))
+        return f"{what} must be non-empty" if is_empty else None
+
+    return Check(test, "non-empty")
+
+
+def list_of_any(*, may_be_empty: bool = True) -> Check:
+    """A list without empty entries."""
+
+    def test(value: Value) -> str | None:
+        parts = _parts(value)
+        if not parts and not may_be_empty:
+            return "List must not be empty"
+        return None if all(parts) else "List must not contain empty entries"
+
+    return Check(test, "" if may_be_empty else "non-empty list")
+
+
+def one_of_any_case(*choices: str) -> Check:
+    listed = ", ".join(choices)
+    upper = {choice.upper() for choice in choices}
+    return Check(
+        lambda value: None if str(value).upper() in upper else f"String must be one of: {listed}",
+        f"[{listed}], in any case",
+    )
 
 
 def one_of(*choices: str) -> Check:
@@ -57,6 +100,18 @@ def list_of(*choices: str, may_be_empty: bool = True, may_repeat: bool = False) 
     return Check(test, f"[{listed}]")
 
 
+def protocols(*choices: str) -> Check:
+    """The protocols of groups; the classic one is always among them."""
+    check = list_of(*choices)
+
+    def test(value: Value) -> str | None:
+        reason = check(value)
+        return reason or (None if "classic" in _parts(value) else "The 'classic' protocol must be enabled")
+
+    return Check(test, check.description)
+
+
+_REPLICA = re.compile(r"([0-9]+:[0-9]+)?")
 _DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.IGNORECASE)
 
 
@@ -91,14 +146,13 @@ def throttled_replicas() -> Check:
     """``*``, or a list of partition:broker pairs."""
 
     def test(value: Value) -> str | None:
-        for part in _parts(value):
-            partition, colon, broker = part.partition(":")
-            if part not in ("*", "none") and not (colon and partition.isdigit() and broker.isdigit()):
-                return (
-                    "it must be the literal '*' or a list of replicas in the following format: "
-                    "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
-                )
-        return None
+        parts = _parts(value)
+        if "".join(parts) == "*" or all(_REPLICA.fullmatch(part) for part in parts):
+            return None
+        return (
+            "it must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
 
     return Check(test, "[partitionId]:[brokerId],[partitionId]:[brokerId],...")
 

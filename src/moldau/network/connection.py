@@ -143,6 +143,10 @@ class ServerConnection(FrameReceiver):
         """The peer does not read its answers."""
         return self._admitted and self._writes.paused
 
+    @property
+    def is_closing(self) -> bool:
+        return self._lost or self._linger is not None
+
     def close(self) -> None:
         """Close once what is written has been sent; cut after the linger time."""
         if self._lost or self._linger is not None:

@@ -31,6 +31,8 @@ class NetworkLimits:
     max_in_flight_requests_per_connection: int = 512
     max_in_flight_bytes_per_connection: int = 64 * 1024 * 1024
     max_connections: int = _UNLIMITED  # max.connections
+    protected_listener: str | None = None
+    """The listener for which a connection of another one is closed when ``max_connections`` is reached."""
     max_connections_per_ip: int = _UNLIMITED  # max.connections.per.ip
     max_connections_per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     connections_max_idle_ms: int = 600_000  # connections.max.idle.ms, negative for never

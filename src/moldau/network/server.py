@@ -134,7 +134,7 @@ class SocketServer:
 
     def admit(self, connection: ServerConnection, transport: asyncio.Transport) -> ConnectionContext | None:
         peer_host, peer_port = _address(transport.get_extra_info("peername"))
-        reason = self._reason_to_refuse(peer_host) or self._lack_of_descriptors(transport)
+        reason = self._reason_to_refuse(peer_host, connection) or self._lack_of_descriptors(transport)
         if reason is not None:
             self.counters.connections_refused += 1
             log.warning(
@@ -163,18 +163,43 @@ class SocketServer:
         self._connections_by_ip[peer_host] += 1
         return context
 
-    def _reason_to_refuse(self, peer_host: str) -> str | None:
+    def _reason_to_refuse(self, peer_host: str, connection: ServerConnection) -> str | None:
         limits = self.limits
         if self._stopping:
             return "the server is stopping"
-        if len(self._connections) >= limits.max_connections:
-            return f"max.connections={limits.max_connections} is reached"
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
             key = "max.connections.per.ip" + (".overrides" if peer_host in overrides else "")
             return f"{key}={per_ip} is reached for {peer_host}"
+        if len(self._connections) >= limits.max_connections and not self._make_room(connection.listener_name):
+            return f"max.connections={limits.max_connections} is reached"
         return None
+
+    def _make_room(self, listener_name: str) -> bool:
+        """Close the least recently active connection of another listener for one of the protected listener.
+
+        So brokers reach each other, and an operator reaches the node, however many clients there are. Where a
+        server has one listener there is nothing to protect it from (KIP-402).
+        """
+        if listener_name != self.limits.protected_listener:
+            return False
+        others = (
+            each for each in self._connections if each.listener_name != listener_name and not each.is_closing
+        )
+        idlest = min(others, key=lambda each: each.last_active, default=None)
+        if idlest is None:
+            return False
+        log.warning(
+            "closing connection %s of listener %s: max.connections=%d is reached and listener %s needs one",
+            idlest.context.connection_id,
+            idlest.listener_name,
+            self.limits.max_connections,
+            listener_name,
+            extra={"connection_id": idlest.context.connection_id, "reason": "max.connections"},
+        )
+        idlest.close()
+        return True
 
     def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
         """Connections must not take the last open files: a log that cannot open its own goes offline."""

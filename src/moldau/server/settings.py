@@ -207,6 +207,7 @@ def network_limits(config: BrokerConfig) -> NetworkLimits:
         max_request_bytes=config.integer("socket.request.max.bytes"),
         queued_max_request_bytes=None if queued_bytes < 0 else queued_bytes,
         max_connections=config.integer("max.connections"),
+        protected_listener=config.inter_broker_listener_name if config.is_broker else None,
         max_connections_per_ip=config.integer("max.connections.per.ip"),
         max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
         connections_max_idle_ms=config.integer("connections.max.idle.ms"),

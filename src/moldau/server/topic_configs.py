@@ -1,10 +1,13 @@
 """The effective configurations of topics and of this broker, as of the current image."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 
 from moldau.cluster.image import MetadataImage, ResourceType
 from moldau.config.broker import BrokerConfig
-from moldau.config.topic import TopicConfig
+from moldau.config.topic import TOPIC, TopicConfig
+
+logger = logging.getLogger(__name__)
 
 
 class EffectiveConfigs:
@@ -17,6 +20,7 @@ class EffectiveConfigs:
         self._seen: object = None
         self._broker = static
         self._topics: dict[str, TopicConfig] = {}
+        self._complaints: set[str] = set()
 
     @property
     def broker(self) -> BrokerConfig:
@@ -29,7 +33,8 @@ class EffectiveConfigs:
         self._refresh()
         found = self._topics.get(name)
         if found is None:
-            overrides = self._image().config(ResourceType.TOPIC, name)
+            overrides, unusable = TOPIC.usable(self._image().config(ResourceType.TOPIC, name))
+            self._complain(f"topic {name}", unusable)
             found = self._topics[name] = TopicConfig.effective(self._broker, overrides)
         return found
 
@@ -42,3 +47,11 @@ class EffectiveConfigs:
         self._broker = self._static.with_dynamic(
             image.config(ResourceType.BROKER, ""), image.config(ResourceType.BROKER, str(self._node_id))
         )
+        self._complain("this broker", self._broker.unusable)
+
+    def _complain(self, what: str, unusable: Mapping[str, str]) -> None:
+        """Say once that a value of the cluster's metadata cannot be used; the key has its default instead."""
+        for reason in unusable.values():
+            if reason not in self._complaints:
+                self._complaints.add(reason)
+                logger.error("A dynamic config of %s is left out: %s", what, reason)

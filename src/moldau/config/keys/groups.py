@@ -2,22 +2,41 @@
 
 from moldau.config.definition import ConfigKey
 from moldau.config.keys.rows import HIGH, HOUR_MS, INT_MAX, MINUTE_MS, int32, list_, string
-from moldau.config.validators import at_least, between, list_of, offset_reset, one_of
+from moldau.config.validators import (
+    Check,
+    at_least,
+    between,
+    list_of,
+    offset_reset,
+    one_of,
+    one_of_any_case,
+    protocols,
+)
+
+_POSITIVE = at_least(1)
 
 
-def _bounds(kind: str, key: str, what: str, low: int, high: int) -> tuple[ConfigKey, ConfigKey]:
+def _bounds(
+    kind: str,
+    key: str,
+    what: str,
+    low: int,
+    high: int,
+    check_low: Check = _POSITIVE,
+    check_high: Check = _POSITIVE,
+) -> tuple[ConfigKey, ConfigKey]:
     return (
         int32(
             f"group.{kind}.min.{key}",
             low,
             f"The shortest {what} that a group config may set.",
-            check=at_least(1),
+            check=check_low,
         ),
         int32(
             f"group.{kind}.max.{key}",
             high,
             f"The longest {what} that a group config may set.",
-            check=at_least(1),
+            check=check_high,
         ),
     )
 
@@ -39,7 +58,7 @@ GROUPS = (
         "group.coordinator.rebalance.protocols",
         ("classic", "consumer", "streams"),
         "Accepted for Kafka's sake: the classic protocol is the one that there is.",
-        check=list_of("classic", "consumer", "share", "streams"),
+        check=protocols("classic", "consumer", "share", "streams"),
         has_effect=False,
     ),
     int32(
@@ -52,7 +71,7 @@ GROUPS = (
     ),
     int32(
         "group.coordinator.append.linger.ms",
-        5,
+        -1,
         "Accepted for Kafka's sake: what arrived together is written together, at once.",
         check=at_least(-1),
         has_effect=False,
@@ -98,12 +117,13 @@ GROUPS = (
         "group.consumer.assignors",
         ("uniform", "range"),
         "The assignors on the broker's side; the first is the default.",
+        check=list_of("uniform", "range", may_be_empty=False, may_repeat=True),
     ),
     string(
         "group.consumer.migration.policy",
         "bidirectional",
         "Which groups may change their protocol while they live.",
-        check=one_of("bidirectional", "upgrade", "downgrade", "disabled"),
+        check=one_of_any_case("bidirectional", "upgrade", "downgrade", "disabled"),
     ),
     int32(
         "group.consumer.regex.refresh.interval.ms",
@@ -122,7 +142,15 @@ GROUPS = (
     ),
     *_bounds("share", "session.timeout.ms", "session time-out", 45_000, 60_000),
     *_bounds("share", "heartbeat.interval.ms", "heartbeat interval", 5000, 15_000),
-    *_bounds("share", "record.lock.duration.ms", "hold of a record", 15_000, 60_000),
+    *_bounds(
+        "share",
+        "record.lock.duration.ms",
+        "hold of a record",
+        15_000,
+        60_000,
+        between(1000, 30_000),
+        between(30_000, HOUR_MS),
+    ),
     int32("group.share.max.size", 200, "Members of one share group.", check=between(1, 1000)),
     int32(
         "group.share.delivery.count.limit",

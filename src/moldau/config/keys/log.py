@@ -20,14 +20,26 @@ from moldau.config.keys.rows import (
     list_,
     string,
 )
-from moldau.config.validators import at_least, between, gzip_level, list_of, one_of
+from moldau.config.validators import above, at_least, between, gzip_level, list_of, list_of_any, one_of
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _OWN_THREADS = "Accepted for Kafka's sake: the worker threads of the process do this."
 
 LOG = (
-    string("log.dir", "/tmp/moldau-logs", "Where data lives, when `log.dirs` is not set.", HIGH),
-    string("log.dirs", None, "Folders for data, separated by commas; partitions are spread over them.", HIGH),
+    list_(
+        "log.dir",
+        ("/tmp/moldau-logs",),
+        "Where data lives, when `log.dirs` is not set.",
+        HIGH,
+        check=list_of_any(may_be_empty=False),
+    ),
+    list_(
+        "log.dirs",
+        None,
+        "Folders for data, separated by commas; partitions are spread over them.",
+        HIGH,
+        check=list_of_any(may_be_empty=False),
+    ),
     int32("num.partitions", 1, "Partitions of a topic that does not say how many.", check=at_least(1)),
     boolean("auto.create.topics.enable", True, "A topic that a client asks for is created.", HIGH),
     boolean("delete.topic.enable", True, "Topics may be deleted.", HIGH),
@@ -268,11 +280,12 @@ LOG = (
 
 CLEANER = (
     boolean("log.cleaner.enable", True, "Compaction runs."),
-    int32("log.cleaner.threads", 1, _OWN_THREADS, check=at_least(0), update=CLUSTER_WIDE, has_effect=False),
+    int32("log.cleaner.threads", 1, _OWN_THREADS, check=at_least(1), update=CLUSTER_WIDE, has_effect=False),
     double(
         "log.cleaner.io.max.bytes.per.second",
         DOUBLE_MAX,
         "The rate that compaction may read and write at.",
+        check=above(0),
         update=CLUSTER_WIDE,
     ),
     int64(
@@ -293,6 +306,7 @@ CLEANER = (
         "log.cleaner.io.buffer.load.factor",
         0.9,
         "How full the memory for keys may become.",
+        check=above(0, up_to=1),
         update=CLUSTER_WIDE,
     ),
     int64(

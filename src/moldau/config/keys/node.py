@@ -11,14 +11,14 @@ from moldau.config.keys.rows import (
     LOW,
     MIB,
     MINUTE_MS,
+    PER_BROKER,
     boolean,
-    class_,
     int32,
     int64,
     list_,
     string,
 )
-from moldau.config.validators import at_least, list_of, one_of
+from moldau.config.validators import at_least, list_of, list_of_any, not_empty, one_of
 
 _PROTOCOL_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 _NO_THREADS = "Accepted for Kafka's sake: one event loop serves all of it here."
@@ -100,42 +100,54 @@ NODE = (
 )
 
 LISTENERS = (
-    string(
+    list_(
         "listeners",
-        "PLAINTEXT://:9092",
+        ("PLAINTEXT://:9092",),
         "Where to listen: a list of `NAME://host:port`. An empty host is every interface, port 0 a free one.",
         HIGH,
+        check=list_of_any(may_be_empty=False),
+        update=PER_BROKER,
     ),
-    string(
+    list_(
         "advertised.listeners",
         None,
         "The addresses that clients are told, when they differ from `listeners`.",
         HIGH,
+        check=list_of_any(may_be_empty=False),
+        update=PER_BROKER,
     ),
     string(
         "listener.security.protocol.map",
         _PROTOCOL_MAP,
         "The security protocol of each listener name, as `NAME:PROTOCOL,…`.",
         LOW,
+        update=PER_BROKER,
     ),
-    string(
+    list_(
         "controller.listener.names",
         None,
         "The listeners that controllers use; required with `process.roles`.",
         HIGH,
+        check=list_of_any(may_be_empty=False),
     ),
-    string("inter.broker.listener.name", None, "The listener on which brokers talk to each other."),
+    string(
+        "inter.broker.listener.name",
+        None,
+        "The listener on which brokers talk to each other.",
+        check=not_empty(),
+    ),
     string(
         "security.inter.broker.protocol",
         "PLAINTEXT",
         "The security protocol among brokers, where `inter.broker.listener.name` is not set.",
         check=one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     ),
-    string(
+    list_(
         "early.start.listeners",
         None,
         "Listeners that accept connections before the node is ready; by default the controllers'.",
         HIGH,
+        check=list_of_any(),
     ),
     int32(
         "socket.send.buffer.bytes",
@@ -223,36 +235,42 @@ QUORUM = (
         1000,
         "How long to wait for votes before a new election.",
         HIGH,
+        check=at_least(0),
     ),
     int32(
         "controller.quorum.fetch.timeout.ms",
         2000,
         "How long without a fetch from the leader, or from most voters, before the leader is given up.",
         HIGH,
+        check=at_least(0),
     ),
     int32(
         "controller.quorum.election.backoff.max.ms",
         1000,
         "The longest wait between elections that nobody won.",
         HIGH,
+        check=at_least(0),
     ),
     int32(
         "controller.quorum.append.linger.ms",
         25,
         "How long the leader gathers records before it writes them; unless set here, until the disk is free.",
+        check=at_least(0),
     ),
     int32(
         "controller.quorum.request.timeout.ms",
         2000,
         "How long a controller waits for the answer of another one.",
+        check=at_least(0),
     ),
     int32(
         "controller.quorum.retry.backoff.ms",
         20,
         "How long to wait before a failed request of the quorum is repeated.",
         LOW,
+        check=at_least(0),
     ),
-    int32("controller.quorum.retry.backoff.max.ms", 1000, "The longest such wait.", LOW),
+    int32("controller.quorum.retry.backoff.max.ms", 1000, "The longest such wait.", LOW, check=at_least(0)),
     string(
         "metadata.log.dir", None, "Where the metadata log lives; by default in the first of `log.dirs`.", HIGH
     ),
@@ -304,5 +322,5 @@ QUORUM = (
     ),
     int32("controller.socket.timeout.ms", 30_000, "How long a broker waits for the answer of a controller."),
     string("metadata.recovery.strategy", "rebootstrap", "Accepted for Kafka's sake.", LOW, has_effect=False),
-    class_("authorizer.class.name", "", "The authorizer; empty allows everything.", LOW),
+    string("authorizer.class.name", "", "The authorizer; empty allows everything.", LOW),
 )

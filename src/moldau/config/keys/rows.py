@@ -10,6 +10,7 @@ HIGH = Importance.HIGH
 MEDIUM = Importance.MEDIUM
 LOW = Importance.LOW
 CLUSTER_WIDE = Update.CLUSTER_WIDE
+PER_BROKER = Update.PER_BROKER
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1

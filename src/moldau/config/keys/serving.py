@@ -18,8 +18,9 @@ from moldau.config.keys.rows import (
     password,
     string,
 )
-from moldau.config.validators import at_least, between
+from moldau.config.validators import at_least, between, list_of_any
 
+_NO_JAVA = "Accepted for Kafka's sake; a Java class cannot be loaded."
 _ONE_WAITING_ROOM = "Accepted for Kafka's sake: what waits is removed when it ends."
 
 REPLICATION = (
@@ -72,6 +73,7 @@ REPLICATION = (
         1,
         "Connections over which a follower follows one broker.",
         HIGH,
+        check=at_least(1),
         update=CLUSTER_WIDE,
     ),
     int32(
@@ -113,7 +115,7 @@ REPLICATION = (
         "How often the controller looks for partitions that wait for an unclean election.",
         check=at_least(1),
     ),
-    class_(
+    string(
         "replica.selector.class",
         None,
         "How a reader's replica is chosen: Kafka's `RackAwareReplicaSelector` is known by name.",
@@ -301,7 +303,7 @@ TRANSACTIONS = (
         20,
         "How long a check of a transaction waits before it is repeated.",
         HIGH,
-        check=at_least(0),
+        check=at_least(1),
     ),
     int32(
         "add.partitions.to.txn.retry.backoff.max.ms", 100, "The longest such wait.", HIGH, check=at_least(0)
@@ -332,7 +334,43 @@ OPERATIONS = (
         (),
         "Accepted for Kafka's sake; see `metrics.listener`.",
         LOW,
+        check=list_of_any(),
         update=CLUSTER_WIDE,
+        has_effect=False,
+    ),
+    int32(
+        "alter.log.dirs.replication.quota.window.num",
+        11,
+        "Accepted for Kafka's sake: replicas move between folders without a quota.",
+        LOW,
+        check=at_least(1),
+        has_effect=False,
+    ),
+    int32(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        1,
+        "Accepted for Kafka's sake: replicas move between folders without a quota.",
+        LOW,
+        check=at_least(1),
+        has_effect=False,
+    ),
+    class_("client.quota.callback.class", None, _NO_JAVA, LOW, has_effect=False),
+    string("security.providers", None, _NO_JAVA, LOW, has_effect=False),
+    list_("config.providers", (), _NO_JAVA, LOW, check=list_of_any(), update=CLUSTER_WIDE, has_effect=False),
+    list_(
+        "kafka.metrics.reporters",
+        (),
+        "Accepted for Kafka's sake; see `metrics.listener`.",
+        LOW,
+        check=list_of_any(),
+        has_effect=False,
+    ),
+    int32(
+        "kafka.metrics.polling.interval.secs",
+        10,
+        "Accepted for Kafka's sake; see `metrics.listener`.",
+        LOW,
+        check=at_least(1),
         has_effect=False,
     ),
     int32(
@@ -361,8 +399,6 @@ OPERATIONS = (
     int32("telemetry.max.bytes", MIB, "The largest push of client metrics.", LOW, check=at_least(1)),
     boolean("allow.everyone.if.no.acl.found", False, "With an authorizer, what has no ACL is allowed.", LOW),
     string("super.users", "", "Principals that may do everything: `User:name;User:name`.", LOW),
-    list_("sasl.enabled.mechanisms", ("GSSAPI",), "SASL mechanisms that clients may use."),
-    string("sasl.mechanism.inter.broker.protocol", "GSSAPI", "The SASL mechanism among brokers."),
     string("sasl.mechanism.controller.protocol", "GSSAPI", "The SASL mechanism towards controllers.", HIGH),
     password("delegation.token.secret.key", None, "The key that delegation tokens are signed with."),
     int64(

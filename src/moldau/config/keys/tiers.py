@@ -16,7 +16,7 @@ from moldau.config.keys.rows import (
     int64,
     string,
 )
-from moldau.config.validators import at_least, between
+from moldau.config.validators import at_least, between, not_empty
 
 _TOPIC_BASED = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
 _OWN_THREADS = "Accepted for Kafka's sake: the event loop and the worker threads of the process do this."
@@ -27,16 +27,19 @@ TIERED = (
         "remote.log.storage.manager.impl.prefix",
         "rsm.config.",
         "Keys with this prefix are handed to the storage manager.",
+        check=not_empty(),
     ),
     string(
         "remote.log.metadata.manager.impl.prefix",
         "rlmm.config.",
         "Keys with this prefix are handed to the metadata manager.",
+        check=not_empty(),
     ),
-    class_(
+    string(
         "remote.log.storage.manager.class.name",
         None,
         "The storage manager; by default Moldau's own, on `rsm.config.url` or else `diskless.storage.url`.",
+        check=not_empty(),
     ),
     string(
         "remote.log.storage.manager.class.path",
@@ -44,10 +47,11 @@ TIERED = (
         "Accepted for Kafka's sake; Java classes are not loaded.",
         has_effect=False,
     ),
-    class_(
+    string(
         "remote.log.metadata.manager.class.name",
         _TOPIC_BASED,
         "The metadata manager; Kafka's name of the topic-based one stands for Moldau's.",
+        check=not_empty(),
     ),
     string(
         "remote.log.metadata.manager.class.path",
@@ -59,6 +63,7 @@ TIERED = (
         "remote.log.metadata.manager.listener.name",
         None,
         "The listener over which the metadata manager reaches its topic.",
+        check=not_empty(),
     ),
     int32(
         "remote.log.metadata.custom.metadata.max.bytes",
@@ -122,7 +127,6 @@ TIERED = (
         2,
         _OWN_THREADS,
         check=at_least(1),
-        update=CLUSTER_WIDE,
         has_effect=False,
     ),
     int32(

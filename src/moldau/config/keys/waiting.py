@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from moldau.config.keys import security, share
+
 _WAITING: Mapping[str, tuple[str, ...]] = {
     "clusters of several nodes": (
         "auto.leader.rebalance.enable",
@@ -19,7 +21,10 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "replica.fetch.max.bytes",
         "replica.fetch.min.bytes",
         "replica.fetch.response.max.bytes",
+        "replica.fetch.wait.max.ms",
+        "replica.lag.time.max.ms",
         "replica.selector.class",
+        "replica.socket.timeout.ms",
         "request.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
@@ -60,6 +65,7 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "group.streams.min.session.timeout.ms",
         "group.streams.num.standby.replicas",
         "group.streams.session.timeout.ms",
+        *(key.name for key in share.SHARE),
     ),
     "quotas": (
         "controller.quota.window.num",
@@ -81,10 +87,9 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "delegation.token.secret.key",
         "early.start.listeners",
         "remote.log.metadata.manager.listener.name",
-        "sasl.enabled.mechanisms",
         "sasl.mechanism.controller.protocol",
-        "sasl.mechanism.inter.broker.protocol",
         "super.users",
+        *(key.name for key in (*security.TLS, *security.SASL)),
     ),
     "telemetry of clients": ("telemetry.max.bytes",),
     "transactions": (

@@ -10,7 +10,7 @@ from moldau.config import client_metrics
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigSource
 from moldau.config.entry import ConfigEntry
-from moldau.config.group import GroupConfig
+from moldau.config.group import GROUP, GroupConfig
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_configs import (
@@ -119,7 +119,24 @@ class ConfigHandlers:
         lookup = lookups.get(resource_type)
         if lookup is None:
             raise KafkaError(ErrorCode.invalid_request, f"Unexpected resource type {resource_type}")
-        return [_row(entry, request) for entry in lookup(name)]
+        rows = [_row(entry, request) for entry in lookup(name)]
+        return rows + self._of_plugins(name) if resource_type == ResourceType.BROKER else rows
+
+    def _of_plugins(self, name: str) -> list[DescribeConfigsResourceResult]:
+        """Dynamic configs that are not defined. They may be secrets, so Kafka shows them without a value."""
+        sources = {"": ConfigSource.DYNAMIC_DEFAULT_BROKER}
+        if name:
+            sources[name] = ConfigSource.DYNAMIC_BROKER
+        found = {
+            key: source
+            for resource, source in sources.items()
+            for key in self._view.image.config(ResourceType.BROKER, resource)
+            if key not in BROKER
+        }
+        return [
+            DescribeConfigsResourceResult(name=key, value=None, config_source=int(source), is_sensitive=True)
+            for key, source in sorted(found.items())
+        ]
 
     def _topic(self, name: str) -> Iterable[ConfigEntry]:
         check_name(name)
@@ -172,7 +189,7 @@ class ConfigHandlers:
         if name == "":
             raise KafkaError(ErrorCode.invalid_request, "Group name must not be empty")
         overrides = self._view.image.config(ResourceType.GROUP, name)
-        return GroupConfig(self._configs.broker, overrides).describe()
+        return GroupConfig(self._configs.broker, GROUP.usable(overrides)[0]).describe()
 
 
 def _row(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:

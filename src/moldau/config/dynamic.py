@@ -1,0 +1,116 @@
+"""Which dynamic broker configs a running node takes: Kafka's rules (KIP-226).
+
+Keys that are not defined are accepted, as Kafka accepts them for plug-ins. One request must not make a node
+unusable: values that would shut out all clients are refused here, although a file may have them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from moldau.config.combinations import check_local_retention
+from moldau.config.definition import ConfigDef, ConfigError, ConfigKey, Update, Value
+from moldau.config.node_settings import NodeSettings
+
+_AT_LEAST_ONE: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "remote.log.index.file.cache.total.size.bytes"}
+)
+_THREADS: Final = (
+    "background.threads",
+    "log.cleaner.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+)
+"""Numbers that one change at most halves or doubles."""
+_BY_LISTENER_ONLY: Final = frozenset(
+    f"ssl.{name}"
+    for name in (
+        "keystore.type",
+        "keystore.location",
+        "keystore.password",
+        "key.password",
+        "truststore.type",
+        "truststore.location",
+        "truststore.password",
+        "keystore.certificate.chain",
+        "keystore.key",
+        "truststore.certificates",
+    )
+)
+_CLUSTER_WIDE_OF_LISTENERS: Final = frozenset(
+    {"max.connections", "max.connection.creation.rate", "num.network.threads"}
+)
+_OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
+
+
+def parse(key: ConfigKey, text: str) -> Value:
+    """The value of a dynamic config; raises :class:`ConfigError`."""
+    value = key.parse(text)
+    if key.name in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
+        raise key.error(text, "Value must be at least 1 on a running node")
+    return value
+
+
+def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: bool) -> None:
+    """Whether these keys can change on a running node, each for itself; raises :class:`ConfigError`."""
+    for name in values:
+        key = definition.get(name)
+        if key is not None and key.update is Update.READ_ONLY:
+            raise ConfigError(name, f"Cannot update these configs dynamically: {name}")
+        if name in _BY_LISTENER_ONLY:
+            raise ConfigError(
+                name,
+                "These security configs can be dynamically updated only per-listener using the listener "
+                f"prefix: {name}",
+            )
+    for name, text in values.items():
+        of_listener = _OF_LISTENER.fullmatch(name)
+        key = definition.get(name if of_listener is None else of_listener[1])
+        if key is not None:
+            parse(key, text)
+            if is_default and _is_per_broker(key, of_listener is not None):
+                raise ConfigError(
+                    name,
+                    "Cannot update these configs at default cluster level, broker id must be specified: "
+                    f"{name}",
+                )
+
+
+def _is_per_broker(key: ConfigKey, is_of_listener: bool) -> bool:
+    if is_of_listener:
+        return key.name not in _CLUSTER_WIDE_OF_LISTENERS
+    return key.update is Update.PER_BROKER
+
+
+def check_change(now: NodeSettings, then: NodeSettings) -> None:
+    """Whether a running node can go from one configuration to the other; raises :class:`ConfigError`."""
+    check_local_retention(then)
+    for name in _THREADS:
+        _check_threads(name, now.integer(name), then.integer(name))
+    for name in ("listeners", "advertised.listeners"):
+        if getattr(now, name.replace(".", "_")) != getattr(then, name.replace(".", "_")):
+            raise ConfigError(name, f"{name} cannot be altered while the node runs")
+    for listener in now.listeners:
+        if now.security_protocols[listener.name] != then.security_protocols[listener.name]:
+            raise ConfigError(
+                "listener.security.protocol.map",
+                f"Security protocol cannot be updated for existing listener {listener.name}",
+            )
+
+
+def _check_threads(name: str, now: int, then: int) -> None:
+    if then == now:
+        return
+    reason = ""
+    if then < now // 2:
+        reason = f"value should be at least half the current value {now}"
+    elif then > now * 2:
+        reason = f"value should not be greater than double the current value {now}"
+    if reason:
+        raise ConfigError(name, f"Dynamic thread count update validation failed for {name}={then}, {reason}")

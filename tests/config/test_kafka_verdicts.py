@@ -1,0 +1,146 @@
+"""Every key takes what Kafka takes: values at, below and beyond each bound, given to both.
+
+Kafka's verdicts are in ``golden/kafka_verdicts.txt``; ``pytest tests/config --rewrite`` asks Kafka's own
+classes again, which needs Java and Kafka's jars.
+"""
+
+import os
+import shutil
+from typing import NamedTuple
+
+import pytest
+from combined_cases import combined_cases
+from explained_differences import DIFFERENCES, Difference, explanation
+from kafka_verdicts import (
+    BASE,
+    GOLDEN,
+    JARS,
+    Case,
+    as_mapping,
+    ask_kafka,
+    parse_keys,
+    read_table,
+    single_cases,
+    verdicts,
+    write_table,
+)
+
+from moldau.cluster.image import ResourceType
+from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
+from moldau.config import BROKER as BROKER_KEYS
+from moldau.config import TOPIC as TOPIC_KEYS
+from moldau.config import BrokerConfig, ConfigError, TopicConfig
+from moldau.config.client_metrics import CLIENT_METRICS
+from moldau.config.group import GROUP as GROUP_KEYS
+from moldau.runtime import KafkaError
+from moldau.server import settings
+
+BROKER = BrokerConfig.from_properties(BASE)
+POLICY = KafkaConfigPolicy(lambda: BROKER)
+RESOURCES = {
+    "dynamic-broker": (ResourceType.BROKER, "1"),
+    "dynamic-default": (ResourceType.BROKER, ""),
+    "topic": (ResourceType.TOPIC, "topic"),
+    "group": (ResourceType.GROUP, "group"),
+    "client-metrics": (ResourceType.CLIENT_METRICS, "subscription"),
+}
+
+
+def refusal(case: Case) -> str | None:
+    """Moldau's message for a case that it refuses. Any exception of another kind fails the test."""
+    try:
+        if case.surface == "static":
+            BrokerConfig.from_properties(BASE, as_mapping(case))
+        else:
+            POLICY.validate(*RESOURCES[case.surface], as_mapping(case))
+    except ConfigError as error:
+        return str(error)
+    except KafkaError as error:
+        return str(error.message)
+    return None
+
+
+class Judged(NamedTuple):
+    """A case with both verdicts; Moldau's is the message of its refusal, or ``None``."""
+
+    case: Case
+    kafka_accepts: bool
+    refusal: str | None
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[Judged]:
+    return [Judged(case, accepts, refusal(case)) for case, accepts in read_table(GOLDEN.read_text())]
+
+
+def test_each_difference_from_kafka_is_explained(judged: list[Judged]) -> None:
+    unexplained = []
+    used: set[Difference] = set()
+    for case, kafka_accepts, reason in judged:
+        if (reason is None) is kafka_accepts:
+            continue
+        why = explanation(case, moldau_accepts=reason is None)
+        if why is None:
+            unexplained.append((case.line, "Kafka refuses it" if reason is None else reason))
+        else:
+            used.add(why)
+    assert unexplained == []
+    assert [difference.reason for difference in DIFFERENCES if difference not in used] == []
+
+
+def test_a_refusal_is_one_line_that_names_a_key(judged: list[Judged]) -> None:
+    names = {key.name for keys in (BROKER_KEYS, TOPIC_KEYS, GROUP_KEYS, CLIENT_METRICS) for key in keys}
+    for case, _, reason in judged:
+        if reason is not None:
+            assert "\n" not in reason, case
+            assert any(word.strip(".,:`'()=") in {*names, *as_mapping(case)} for word in words(reason)), (
+                reason
+            )
+
+
+def words(reason: str) -> list[str]:
+    return reason.replace("=", " ").split()
+
+
+def test_what_is_accepted_can_be_used(judged: list[Judged]) -> None:
+    for case, _, reason in judged:
+        given = as_mapping(case)
+        if reason is not None:
+            continue
+        match case.surface:
+            case "static":
+                use_broker(BrokerConfig.from_properties(BASE, given))
+            case "dynamic-broker":
+                use_broker(BROKER.with_dynamic({}, given))
+            case "topic":
+                use_topic(TopicConfig.effective(BROKER, given))
+
+
+def use_broker(config: BrokerConfig) -> None:
+    """Derive what a node derives from its configuration at its start and at each change."""
+    settings.log_manager_settings(config)
+    settings.network_limits(config)
+    settings.broker_listeners(config)
+    settings.controller_settings(config, "cluster")
+    settings.quorum_config(config)
+    settings.metadata_log_config(config)
+    settings.group_settings(config)
+    use_topic(TopicConfig.effective(config, {}))
+
+
+def use_topic(config: TopicConfig) -> None:
+    settings.classic_log_config("topic", config)
+
+
+@pytest.mark.java
+def test_the_golden_table_is_what_kafka_says(pytestconfig: pytest.Config) -> None:
+    java = shutil.which("java")
+    if java is None or not JARS.is_dir():
+        if os.environ.get("CI") == "true":
+            pytest.fail("java or Kafka's jars are missing")
+        pytest.skip("java or Kafka's jars are missing (tools/fetch_clients.py fetches them)")
+    cases = [*single_cases(parse_keys(ask_kafka(java, "keys"))), *combined_cases()]
+    table = write_table(zip(cases, verdicts(java, cases), strict=True))
+    if pytestconfig.getoption("--rewrite", default=False):
+        GOLDEN.write_text(table)
+    assert table == GOLDEN.read_text()

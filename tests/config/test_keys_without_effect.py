@@ -21,7 +21,7 @@ READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|qu
 
 def source_of_readers() -> str:
     definitions = ROOT / "config"
-    # A key that is only checked against another one changes nothing yet; the pipeline names options of clients.
+    # A key that is only checked against another one has no effect. The pipeline names options of clients.
     aside = [definitions / name for name in ("keys", "synonyms.py", "combinations.py", "dynamic.py")]
     aside.append(ROOT / "pipeline")
     return "\n".join(

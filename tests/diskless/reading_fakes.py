@@ -230,12 +230,12 @@ class ReadingBroker:
             self.meters,
             self.settings,
         )
-        self.own_commits = OwnCommits(self.recent, self.cacher, self.machine.workers)
+        self.own_commits = OwnCommits(self.recent, self.cacher, self.machine.workers, self.machine.unexpected)
         self.cold_meters = ColdReadMeters(self.meters)
-        reads = ObjectReads(
-            self.storage, self.recent, ByteBudget(self.cold_settings.budget_bytes), self.cold_meters
-        )
-        self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings)
+        unexpected = self.machine.unexpected
+        budget = ByteBudget(self.cold_settings.budget_bytes)
+        reads = ObjectReads(self.storage, self.recent, budget, self.cold_meters, unexpected)
+        self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings, unexpected)
         self.lookup = OffsetLookup(self.coordinator, reads, self.machine.workers)
         self.fetch_meters = FetchMeters(self.meters)
 
@@ -259,6 +259,7 @@ class ReadingBroker:
             config or LogConfig(),
             self.fetch_meters,
             TopicTraffic(BrokerTopicMeters(self.meters), name.topic),
+            self.machine.unexpected,
         )
         self.partitions[key] = partition
         self.cacher.add(cache)

@@ -154,7 +154,7 @@ async def beside(broker: ReadingBroker, other: PartitionKey) -> DisklessPartitio
     broker.open(K)
     partition = broker.open(other)
     await asyncio.sleep(1)
-    broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers())
+    broker.own_commits = OwnCommits(broker.recent, broker.cacher, InlineWorkers(), broker.machine.unexpected)
     return partition
 
 

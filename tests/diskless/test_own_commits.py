@@ -12,7 +12,7 @@ from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.wal_file import FileShare
 from moldau.records import Record, build_batch, parse_header
 from moldau.replication.partition import PartitionKey
-from moldau.runtime import ErrorCode
+from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.storage.log_aside import AsideWrite
 
 P, Q = (PartitionKey(UUID(int=1), index) for index in range(2))
@@ -67,7 +67,7 @@ class Story:
     def __init__(self) -> None:
         self.taker, self.workers = Taker(), HeldWorkers()
         self.recent = RecentObjects(1 << 20)
-        self.commits = OwnCommits(self.recent, self.taker, self.workers)
+        self.commits = OwnCommits(self.recent, self.taker, self.workers, UnexpectedErrors())
         self.over: list[str] = []
 
     def commit(self, name: str, *rows: tuple[PartitionKey, ErrorCode]) -> FileShare:

@@ -31,7 +31,7 @@ from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, RecordCodec, Shard, ShardStore
 from moldau.coordinators.timers import ShardTimers
 from moldau.records.compression import Compression
-from moldau.runtime import Clock, ErrorCode, KafkaError
+from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +66,14 @@ class ShardHost(Generic[S, R]):
         commit_timeout_ms: int,
         compression: Compression = Compression.NONE,
         after: "asyncio.Task[None] | None" = None,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         loop = asyncio.get_running_loop()
         self.name = name
         self.epoch = epoch
         self.state = HostState.LOADING
         self._after = after
+        self._unexpected = unexpected or UnexpectedErrors()
         self._log = log
         self._new_shard = new_shard
         self._codec = codec
@@ -116,8 +118,8 @@ class ShardHost(Generic[S, R]):
         except KafkaError as error:
             future.set_exception(error)
             return future
-        except Exception:
-            future.set_exception(self._bug("An operation"))
+        except Exception as error:
+            future.set_exception(self._defect("deciding on a request", error))
             return future
         self._accept(effects)
         return future
@@ -130,8 +132,8 @@ class ShardHost(Generic[S, R]):
             response = operation(self._shard, self._clock.now_ms())
         except KafkaError as error:
             future.set_exception(error)
-        except Exception:
-            future.set_exception(self._bug("A read"))
+        except Exception as error:
+            future.set_exception(self._defect("reading a coordinator", error))
         else:
             self._answer(future, response)
         return future
@@ -158,19 +160,21 @@ class ShardHost(Generic[S, R]):
             case HostState.CLOSED:
                 raise KafkaError(ErrorCode.not_coordinator, f"{self.name} is not on this node.")
 
-    def _bug(self, what: str) -> KafkaError:
-        logger.exception("%s of %s failed.", what, self.name)
+    def _defect(self, work: str, error: Exception) -> KafkaError:
+        self._unexpected.report(f"{work} in {self.name}", error)
         return KafkaError(ErrorCode.unknown_server_error, "The coordinator could not handle the request.")
 
     # decide -> replay -> append -> answer
 
     def _accept(self, effects: Effects[R]) -> None:
-        if effects.records and not self._replay(effects):
-            return
-        for change in effects.timers:
-            self._timers.apply(change)
-        for reply in effects.replies:
-            self._give(reply)
+        # Whatever fails half-way, those who wait for an answer must not wait for ever.
+        with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
+            if effects.records and not self._replay(effects):
+                return
+            for change in effects.timers:
+                self._timers.apply(change)
+            for reply in effects.replies:
+                self._give(reply)
 
     def _replay(self, effects: Effects[R]) -> bool:
         """Apply and queue the records; false when the shard was lost on the way."""
@@ -178,7 +182,7 @@ class ShardHost(Generic[S, R]):
         try:
             pairs = [KeyValue(*encode(record)) for record in effects.records]
         except Exception as failure:
-            logger.exception("%s decided on records that cannot be encoded.", self.name)
+            self._unexpected.report(f"encoding a decision of {self.name}", failure)
             self._lose(failure)
             return False
         limit = self._log.max_batch_bytes
@@ -196,7 +200,7 @@ class ShardHost(Generic[S, R]):
             try:
                 self._shard.replay(offset, record, effects.kind)
             except Exception as error:
-                logger.exception("%s could not replay its own record at offset %d.", self.name, offset)
+                self._unexpected.report(f"replaying a decision of {self.name}", error)
                 self._lose(error)
                 return False
             self._pending.add(pair, offset, now_ms, effects.kind)
@@ -244,9 +248,10 @@ class ShardHost(Generic[S, R]):
         self._on_high_watermark(self._log.high_watermark)
 
     def _give(self, reply: Reply) -> None:
-        future = self._waiting.pop(reply.token, None)
+        future = self._waiting.get(reply.token)
         if future is not None:
             self._answer(future, reply.response)
+            del self._waiting[reply.token]
 
     def _answer(self, future: "asyncio.Future[Any]", response: Any) -> None:
         if not self._pending and self._end_offset <= self._log.high_watermark:
@@ -258,8 +263,10 @@ class ShardHost(Generic[S, R]):
     def _on_high_watermark(self, high_watermark: int) -> None:
         if self.state is HostState.ACTIVE and not self._appending:
             covered = min(high_watermark, self._end_offset - len(self._pending))
-            self._hand_over(covered)
-            self._commits.advance(covered)
+            # What the store cannot take, it takes from the log when the shard is loaded again.
+            with self._unexpected.contained(f"storing what {self.name} has committed", self._lose):
+                self._hand_over(covered)
+                self._commits.advance(covered)
 
     def _hand_over(self, high_watermark: int) -> None:
         if self._store is None:
@@ -275,12 +282,9 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        try:
-            effects = self._shard.on_timer(key, self._clock.now_ms())
-        except Exception:
-            logger.exception("Timer %r of %s failed.", key, self.name)
-            return
-        self._accept(effects)
+        # Requests may wait for what the timer would have decided.
+        with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
+            self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 
     # loading and losing
 

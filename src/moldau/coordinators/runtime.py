@@ -14,7 +14,7 @@ from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
 from moldau.records.compression import Compression
-from moldau.runtime import Clock, ErrorCode, KafkaError
+from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard[Any])
@@ -39,6 +39,7 @@ class CoordinatorRuntime(Generic[S, R]):
         commit_timeout_ms: int = 5000,
         compression: Compression = Compression.NONE,
         new_store: Callable[[int], ShardStore] | None = None,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         self._topic = topic
         self._clock = clock
@@ -47,6 +48,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._commit_timeout_ms = commit_timeout_ms
         self._compression = compression
         self._new_store = new_store
+        self._unexpected = unexpected or UnexpectedErrors()
         self._hosts: dict[int, ShardHost[S, R]] = {}
         self._closing: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -77,6 +79,7 @@ class CoordinatorRuntime(Generic[S, R]):
             commit_timeout_ms=self._commit_timeout_ms,
             compression=self._compression,
             after=self._closing.get(partition),
+            unexpected=self._unexpected,
         )
 
     def unload(self, partition: int, epoch: int | None = None) -> None:

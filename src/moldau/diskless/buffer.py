@@ -172,7 +172,7 @@ class WalBuffer(Generic[T]):
 
     def __init__(self, pool: ArenaPool, first_batch_bytes: int) -> None:
         self._pool = pool
-        self._arena = pool.acquire(first_batch_bytes + footer_size_bytes(1, 1))
+        self._arena: Arena = pool.acquire(first_batch_bytes + footer_size_bytes(1, 1))
         self._batches: list[BufferedBatch[T]] = []
         self.size_bytes = 0
 
@@ -198,6 +198,10 @@ class WalBuffer(Generic[T]):
         self._batches.append(batch)
         return batch
 
+    def abandon(self) -> None:
+        """Give the memory back; also when :meth:`build` has failed."""
+        self._pool.release(self._arena)
+
     def build(self, *, created_ms: int, broker_id: int) -> BuiltObject[T]:
         """Make the object; the buffer is used up."""
         by_partition: dict[PartitionKey, list[BufferedBatch[T]]] = {}
@@ -211,7 +215,7 @@ class WalBuffer(Generic[T]):
         keys = sorted(by_partition, key=lambda key: (key[0].int, key[1]))
         ordered = [batch for key in keys for batch in by_partition[key]]
         size = self.size_bytes + footer_size_bytes(len(keys), len(ordered))
-        arena = self._arranged(ordered, size)
+        arena = self._arena = self._arranged(ordered, size)
         runs: list[tuple[UUID, int, int, Sequence[BatchHeader]]] = []
         for key in keys:
             run = by_partition[key]

@@ -9,7 +9,7 @@ Where a cache that is opened begins: at its own end when the coordinator's offse
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -85,11 +85,16 @@ class Cacher:
         self.settings = settings = settings or CacherSettings()
         self._tail_meters = ReadMeters(meters, "tail")
         self._catch_up_meters = ReadMeters(meters, "catch-up")
+        self._unexpected = machine.unexpected
         self._tail_reads = ObjectReads(
-            storage, recent, ByteBudget(settings.tail_budget_bytes), self._tail_meters
+            storage, recent, ByteBudget(settings.tail_budget_bytes), self._tail_meters, machine.unexpected
         )
         self._catch_up_reads = ObjectReads(
-            storage, recent, ByteBudget(settings.catch_up_budget_bytes), self._catch_up_meters
+            storage,
+            recent,
+            ByteBudget(settings.catch_up_budget_bytes),
+            self._catch_up_meters,
+            machine.unexpected,
         )
         self._bound = CacheBound(machine, settings.cache_max_bytes, meters)
         self._scratch = Scratch()
@@ -107,6 +112,16 @@ class Cacher:
         scope.gauge("Partitions", lambda: len(self._caches))
         scope.gauge("CatchingUp", lambda: sum(len(lane) for lane in self._catch_ups.values()))
         scope.gauge("LagRecords", lambda: sum(_lag_of(cache) for cache in self._caches.values()))
+
+    def in_hand(self) -> Mapping[str, int]:
+        """As the writer's."""
+        lanes = (*self._tails.values(), *self._catch_ups.values())
+        return {
+            "read bytes at the tail": self._tail_reads.taken_bytes,
+            "read bytes of catching up": self._catch_up_reads.taken_bytes,
+            "partitions being read": sum(lane.busy_count for lane in lanes),
+            "promised caches": sum(cache.is_promised for cache in self._caches.values()),
+        }
 
     # -- partitions ---------------------------------------------------------------------------
 
@@ -131,6 +146,7 @@ class Cacher:
         if lane is None:
             lane = lanes[coordinator_id] = self._new_lane(coordinator_id, is_tail=lanes is self._tails)
             task = asyncio.get_running_loop().create_task(lane.run(), name=lane.name)
+            self._unexpected.watch(task, "following a coordinator")
             self._tasks.append(task)
         return lane
 
@@ -150,7 +166,7 @@ class Cacher:
             )
             reads, meters = self._catch_up_reads, self._catch_up_meters
         name = f"{'tail' if is_tail else 'catch-up'} of coordinator {coordinator_id}"
-        return FollowLane(name, self._finder, reads, self, lane_settings, meters)
+        return FollowLane(name, self._finder, reads, self, lane_settings, meters, self._unexpected)
 
     async def close(self) -> None:
         """End all following."""
@@ -298,6 +314,7 @@ class Cacher:
                 task = asyncio.get_running_loop().create_task(self._bound.remove(paths))
                 self._removals.add(task)
                 task.add_done_callback(self._removals.discard)
+                self._unexpected.watch(task, "removing cached segments")
         return True
 
     def got_stuck(self, cache: PartitionCache) -> None:

@@ -6,8 +6,7 @@ time than a deleted object stays, so that a coordinate always dies before its ob
 """
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,9 +25,7 @@ from moldau.diskless.read_meters import ColdReadMeters
 from moldau.diskless.read_round import Batches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.replication.partition import PartitionKey
-from moldau.runtime import ErrorCode, KafkaError
-
-logger = logging.getLogger(__name__)
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 _ATTEMPTS: Final = 3
 _RETRY_DELAY_S: Final = 0.05
@@ -85,15 +82,29 @@ class ColdReads:
     """All cold reads of a broker."""
 
     def __init__(
-        self, finder: BatchFinder, reads: ObjectReads, meters: ColdReadMeters, settings: ColdReadSettings
+        self,
+        finder: BatchFinder,
+        reads: ObjectReads,
+        meters: ColdReadMeters,
+        settings: ColdReadSettings,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self._finder = finder
         self._reads = reads
         self._meters = meters
         self._settings = settings
+        self._unexpected = unexpected
         self._asked: list[_Ask] = []
         self._remembered: dict[PartitionKey, _Remembered] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def in_hand(self) -> Mapping[str, int]:
+        """As the writer's."""
+        return {
+            "cold reads asked": len(self._asked),
+            "cold reads": len(self._tasks),
+            "cold read bytes": self._reads.taken_bytes,
+        }
 
     def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
         """Batches from ``offset`` on: at least one if there is any, else at most ``max_bytes``.
@@ -133,8 +144,8 @@ class ColdReads:
         except asyncio.CancelledError:
             self._fail_rest(asked, "the node stops")
             raise
-        except Exception:
-            logger.exception("a read from objects failed")
+        except Exception as error:
+            self._unexpected.report("reading from objects", error)
             self._fail_rest(asked, "the read failed")
 
     @staticmethod

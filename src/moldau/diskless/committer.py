@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, CommitFileResult
@@ -21,7 +22,7 @@ from moldau.diskless.wal_file import Batch, FileShare
 from moldau.diskless.writer_meters import WriterMeters
 from moldau.objects import RetryPolicy
 from moldau.replication.partition import AppendOutcome
-from moldau.runtime import Entropy, ErrorCode, KafkaError
+from moldau.runtime import Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
 __all__ = ["CommitQueue"]
 
@@ -41,6 +42,7 @@ class CommitQueue:
         broker_id: int,
         on_done: Callable[[FileShare], None],
         gaps: SequenceGaps,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self._id = coordinator_id
         self._coordinator = coordinator
@@ -50,8 +52,13 @@ class CommitQueue:
         self._broker_id = broker_id
         self._on_done = on_done
         self._gaps = gaps
+        self._unexpected = unexpected
         self._shares: deque[FileShare] = deque()
         self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Shares that are not done."""
+        return len(self._shares)
 
     def push(self, share: FileShare) -> None:
         """Queue a share of a file whose upload may still go on."""
@@ -69,16 +76,11 @@ class CommitQueue:
     async def _run(self) -> None:
         while self._shares:
             share = self._shares[0]
-            try:
+            with self._unexpected.contained("committing a WAL object", partial(_lost_track, share)):
                 if await asyncio.shield(share.file.uploaded):
                     await self._commit(share)
                 else:
                     self._note_dropped(share.batches)
-            except Exception:
-                # A bug must not leave every later file of this coordinator waiting for ever.
-                _log.exception("commit of %s failed unexpectedly", share.file.key)
-                share.file.is_uncertain = True
-                _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
             self._shares.popleft()
             self._on_done(share)
         self._task = None
@@ -157,6 +159,13 @@ def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
     if refusal.code is ErrorCode.invalid_request:
         return ErrorCode.unknown_server_error
     return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error
+
+
+def _lost_track(share: FileShare, error: Exception) -> None:
+    """A defect must not leave every later file of a coordinator waiting for ever."""
+    share.file.is_uncertain = True
+    share.outcomes = ()  # whatever they are, the cache is not to go by them
+    _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
 
 
 def _answer_all(share: FileShare, code: ErrorCode, message: str | None) -> None:

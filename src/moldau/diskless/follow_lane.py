@@ -23,10 +23,11 @@ from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.read_meters import ReadMeters
 from moldau.diskless.read_round import Batches, ReadRound
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
 
+_EXPECTED: Final = (KafkaError, OSError)
 _FIRST_BACKOFF_S: Final = 0.02
 _MAX_BACKOFF_S: Final = 2.0
 _NEW_AT_A_TIME: Final = 16
@@ -110,6 +111,7 @@ class FollowLane:
         follower: Follower,
         settings: LaneSettings,
         meters: ReadMeters,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self.name = name
         self._finder = finder
@@ -117,6 +119,7 @@ class FollowLane:
         self._follower = follower
         self._settings = settings
         self._meters = meters
+        self._unexpected = unexpected
         self._members: dict[PartitionId, Member] = {}
         self._changed = asyncio.Event()
         self._slow: set[asyncio.Task[None]] = set()
@@ -125,6 +128,11 @@ class FollowLane:
         self._nudge: asyncio.TimerHandle | None = None
         self._finding: asyncio.Future[Sequence[FoundPartition]] | None = None
         self._asked_at = self._answered_at = 0.0
+
+    @property
+    def busy_count(self) -> int:
+        """Members for which bytes are on their way."""
+        return sum(member.is_busy for member in self._members.values())
 
     def __len__(self) -> int:
         return len(self._members)
@@ -188,10 +196,10 @@ class FollowLane:
                     self._failures = 0
                     if found is not None:
                         await self._process(found)
-                except (KafkaError, OSError) as error:
+                except _EXPECTED as error:
                     await self._pause(error)
-                except Exception:
-                    logger.exception("following the coordinator failed; it will be tried again")
+                except Exception as error:
+                    self._unexpected.report("following a coordinator", error)
                     await self._pause(None)
         finally:
             if self._nudge is not None:
@@ -261,7 +269,10 @@ class FollowLane:
                 if found_still is None:
                     continue
                 partition = found_still
-            if not await self._follower.judge(member.cache, partition):
+            is_fit = False
+            with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
+                is_fit = await self._follower.judge(member.cache, partition)
+            if not is_fit:
                 # At once the first time, but an answer that never fits must not make a busy loop.
                 self._retry_later(member)
                 continue
@@ -293,8 +304,11 @@ class FollowLane:
         members = [member for member, _ in wanted]
 
         def deliver(number: int, batches: Batches) -> None:
-            member = members[number]
-            if member.cache.is_closed or not self._follower.take(member.cache, batches):
+            member, is_taken = members[number], False
+            # One partition's batches must not hold up those that are read with them.
+            with self._unexpected.contained("caching batches"):
+                is_taken = not member.cache.is_closed and self._follower.take(member.cache, batches)
+            if not is_taken:
                 read_round.give_up(number)
                 self._retry_later(member)
 
@@ -312,6 +326,7 @@ class FollowLane:
             task.result()
             return
         self._slow.add(task)
+        self._unexpected.watch(task, "reading batches of a slow object")
         task.add_done_callback(self._slow.discard)
         for number, member in enumerate(members):
             if read_round.is_over(number):

@@ -8,7 +8,8 @@ from typing import Protocol
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.diskless.byte_budget import ByteBudget
 from moldau.diskless.read_meters import ReadMeters
-from moldau.objects.storage import ObjectStorage
+from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.runtime import UnexpectedErrors
 
 DEFAULT_GAP_BYTES = 8 * 1024 * 1024
 """As large as an object usually is: a request costs more than the bytes that are read for nothing."""
@@ -62,12 +63,23 @@ class ObjectReads:
     """Fetches ranges of objects, never more than the budget at once; what is in memory is not fetched."""
 
     def __init__(
-        self, storage: ObjectStorage, recent: RecentObjects, budget: ByteBudget, meters: ReadMeters
+        self,
+        storage: ObjectStorage,
+        recent: RecentObjects,
+        budget: ByteBudget,
+        meters: ReadMeters,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self._storage = storage
         self._recent = recent
         self._budget = budget
         self._meters = meters
+        self._unexpected = unexpected
+
+    @property
+    def taken_bytes(self) -> int:
+        """Of the budget."""
+        return self._budget.taken_bytes
 
     def in_memory(self, read: PlannedRead) -> memoryview | None:
         """The bytes of a range that this broker wrote itself a moment ago."""
@@ -85,9 +97,14 @@ class ObjectReads:
             self._meters.gets.value += 1
             try:
                 view = await self._storage.fetch(read.object_key, read.start, read.size_bytes)
-            except Exception:
+            except StorageError:
                 self._meters.get_errors.value += 1
                 raise
+            except Exception as error:
+                # Whoever waits for the bytes knows what to do when a store fails.
+                self._meters.get_errors.value += 1
+                self._unexpected.report("reading an object", error)
+                raise StorageError(f"{read.object_key}: {error!r}") from error
             self._meters.get_time_ms.update((loop.time() - begin) * 1000)
             self._meters.get_bytes.value += read.size_bytes
             return view

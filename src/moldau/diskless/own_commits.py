@@ -9,9 +9,9 @@ with, finds the same batches at the coordinator, as those of other brokers.
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -19,12 +19,10 @@ from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.wal_file import Batch, FileShare
 from moldau.replication.partition import PartitionKey
-from moldau.runtime import ErrorCode, Workers
+from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.storage.log_aside import AsideWrite
 
 __all__ = ["OwnCommits", "OwnRun", "RunTaker"]
-
-_log = logging.getLogger(__name__)
 
 
 class OwnRun(NamedTuple):
@@ -61,22 +59,22 @@ class RunTaker(Protocol):
 class OwnCommits:
     """Told of each share of a file that was committed; the file is dropped when nobody needs it here."""
 
-    def __init__(self, recent: RecentObjects, taker: RunTaker, workers: Workers) -> None:
+    def __init__(
+        self, recent: RecentObjects, taker: RunTaker, workers: Workers, unexpected: UnexpectedErrors
+    ) -> None:
         self._recent = recent
         self._taker = taker
         self._workers = workers
+        self._unexpected = unexpected
         self._waiting: dict[int, deque[tuple[FileShare, list[OwnRun], Callable[[FileShare], None]]]] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
     def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
         """Give the share's batches to the caches; ``on_over`` is called when they need its bytes no more."""
         runs: list[OwnRun] = []
-        try:
+        # Should it fail, the cacher finds the batches at the coordinator; the commits behind go on.
+        with self._unexpected.contained("promising own commits", lambda _: _not_cached(share)):
             self._promise(share, runs)
-        except Exception:
-            # The cacher will find the batches at the coordinator; the commits behind must go on.
-            _log.exception("%s could not be cached at once", share.file.key)
-            share.is_cached = False
         if not runs:
             on_over(share)
             return
@@ -94,12 +92,16 @@ class OwnCommits:
             return
         for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
             for batches in _runs(share.file.key, pairs):
-                if not self._taker.promise(key, batches):
+                first, last = batches[0], batches[-1]
+                run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
+                is_promised = False
+                # A promise that failed half-way is over, too, or its cache would wait for ever.
+                with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
+                    is_promised = self._taker.promise(key, batches)
+                if not is_promised:
                     share.is_cached = False
                     break
-                first, last = batches[0], batches[-1]
-                span = content[first.byte_offset : last.byte_offset + last.size_bytes]
-                runs.append(OwnRun(key, batches, span))
+                runs.append(run)
 
     def finished(self, shares: Sequence[FileShare]) -> None:
         """All of a file's shares are done."""
@@ -132,15 +134,23 @@ class OwnCommits:
     ) -> None:
         share, runs, on_over = waiting.popleft()
         try:
-            await self._keep(runs)
-        except Exception:
-            _log.exception("%s could not be cached", share.file.key)
+            with self._unexpected.contained("caching own commits"):
+                await self._keep(runs)
         finally:
-            kept = [self._taker.over(run) for run in runs]
+            kept = [self._over(run) for run in runs]
             share.is_cached = share.is_cached and all(kept)
         # Whoever drops the object gives its memory back, of which nobody may hold a view then.
         runs.clear()
         on_over(share)
+
+    def _no_promise(self, run: OwnRun, error: Exception) -> None:
+        self._over(run)
+
+    def _over(self, run: OwnRun) -> bool:
+        is_cached = False
+        with self._unexpected.contained("ending a promise"):
+            is_cached = self._taker.over(run)
+        return is_cached
 
     async def _keep(self, runs: list[OwnRun]) -> None:
         rest = deque(runs)
@@ -160,7 +170,12 @@ class OwnCommits:
                     await self._workers.run(_write_all, [write for _, write in writes])
             finally:
                 for run, write in writes:
-                    self._taker.end(run, write)
+                    with self._unexpected.contained("ending a write aside"):
+                        self._taker.end(run, write)
+
+
+def _not_cached(share: FileShare) -> None:
+    share.is_cached = False
 
 
 def _write_all(writes: list[AsideWrite]) -> None:

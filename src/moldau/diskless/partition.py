@@ -34,13 +34,15 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.runtime import Clock, ErrorCode, KafkaError
+from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 from moldau.storage.log_config import LogConfig
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
 """What may wait for a new partition to be known at its coordinator."""
 
 _KNOWN_TIMEOUT_S: Final = 5.0
+
+_DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
 _KEPT_TIMEOUT_S: Final = 1.0
 """Writing what this broker has committed into its cache takes milliseconds."""
@@ -99,6 +101,7 @@ class DisklessPartition:
         config: LogConfig,
         meters: FetchMeters,
         traffic: TopicTraffic,
+        unexpected: UnexpectedErrors,
     ) -> None:
         self.cache = cache
         self.config = config
@@ -115,8 +118,14 @@ class DisklessPartition:
         self._clock = clock
         self._meters = meters
         self._traffic = traffic
+        self._unexpected = unexpected
         self._unborn: deque[_Unborn] = deque()
         self._unborn_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of batches that wait until the partition is known."""
+        return self._unborn_bytes
 
     @property
     def key(self) -> PartitionKey:
@@ -143,6 +152,11 @@ class DisklessPartition:
     # -- produce ------------------------------------------------------------------------------
 
     def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
+        with self._unexpected.contained("taking a batch"):
+            return self._append(records, required_acks, timeout_ms)
+        return _DEFECT
+
+    def _append(self, records: memoryview, required_acks: int, timeout_ms: int) -> AppendAnswer:
         try:
             stored, header = self._validate(records)
         except KafkaError as error:
@@ -216,7 +230,9 @@ class DisklessPartition:
                 unborn.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
                 continue
             rest_ms = max(0.0, unborn.timeout_at_s - loop.time()) * 1000
-            answer = self._append_now(memoryview(unborn.records), unborn.header, rest_ms)
+            answer: AppendAnswer = _DEFECT
+            with self._unexpected.contained("taking a batch that has waited"):
+                answer = self._append_now(memoryview(unborn.records), unborn.header, rest_ms)
             if isinstance(answer, AppendOutcome):
                 unborn.answer.set_result(answer)
             else:
@@ -381,9 +397,10 @@ def _passing_on(
 ) -> "Callable[[asyncio.Future[AppendOutcome]], None]":
     def pass_on(done: "asyncio.Future[AppendOutcome]") -> None:
         if not target.done():
-            target.set_result(
-                AppendOutcome(ErrorCode.not_leader_or_follower) if done.cancelled() else done.result()
-            )
+            if done.cancelled():
+                target.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+            else:
+                target.set_result(_DEFECT if done.exception() is not None else done.result())
 
     return pass_on
 

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from moldau.runtime import UnexpectedErrors
+
 logger = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S: Final = 0.5
@@ -20,11 +22,13 @@ class Repeating:
         interval_ms: float,
         *,
         initial_delay_ms: float | None = None,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         self._name = name
         self._work = work
         self._interval_s = interval_ms / 1000
         self._initial_delay_s = self._interval_s if initial_delay_ms is None else initial_delay_ms / 1000
+        self._unexpected = unexpected
         self._nudged = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
@@ -51,8 +55,11 @@ class Repeating:
                 self.failures = 0
             except Exception as error:
                 self.failures += 1
-                log = logger.warning if self.failures in (1, 10, 100) else logger.debug
-                log("%s failed and will be tried again: %s", self._name, error, exc_info=_is_bug(error))
+                if self._unexpected is not None and _is_bug(error):
+                    self._unexpected.report(self._name, error)
+                else:
+                    log = logger.warning if self.failures in (1, 10, 100) else logger.debug
+                    log("%s failed and will be tried again: %s", self._name, error, exc_info=_is_bug(error))
             backoff_s = _FIRST_BACKOFF_S * 2 ** min(self.failures, 6)
             await self._wait(min(self._interval_s, backoff_s) if self.failures else self._interval_s)
 

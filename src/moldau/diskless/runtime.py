@@ -6,7 +6,7 @@ rest, the store last.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from moldau.cluster.topics_image import Topic
@@ -119,7 +119,7 @@ class DisklessRuntime:
             local, all_coordinators, coordinator_ids, machine.clock, self.orphans.settings.min_age_ms
         )
         self._local = local
-        self._syncing = Repeating("diskless image sync", self.image_sync.run_once, 30_000, initial_delay_ms=0)
+        self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
         self._repeating = self._background()
 
     def _make_readers(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
@@ -127,28 +127,43 @@ class DisklessRuntime:
         self.cacher = Cacher(
             self._machine, coordinator, self.storage, recent, arrivals, meters, settings.cacher
         )
-        self.writer.own_commits = OwnCommits(recent, self.cacher, self._machine.workers)
+        self.writer.own_commits = OwnCommits(
+            recent, self.cacher, self._machine.workers, self._machine.unexpected
+        )
         cold_meters = ColdReadMeters(meters)
-        reads = ObjectReads(self.storage, recent, ByteBudget(settings.cold_reads.budget_bytes), cold_meters)
-        self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads)
+        unexpected = self._machine.unexpected
+        budget = ByteBudget(settings.cold_reads.budget_bytes)
+        reads = ObjectReads(self.storage, recent, budget, cold_meters, unexpected)
+        self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
         self._lookup = OffsetLookup(coordinator, reads, self._machine.workers)
 
     def _background(self) -> list[Repeating]:
         settings = self.settings
+        retention_ms = settings.retention_check_interval_ms
+        first_ms = min(settings.retention_initial_delay_ms, retention_ms)
+        repeat = self._repeat
         return [
             self._syncing,
-            Repeating("diskless file deletion", self._reclaim, settings.reclaim_interval_ms),
-            Repeating(
-                "diskless retention",
-                self.upkeep.apply_retention,
-                settings.retention_check_interval_ms,
-                initial_delay_ms=min(
-                    settings.retention_initial_delay_ms, settings.retention_check_interval_ms
-                ),
-            ),
-            Repeating("diskless upkeep", self.upkeep.tidy, settings.tidy_interval_ms),
-            Repeating("diskless orphan scan", self._scan_for_orphans, settings.orphan_scan_interval_ms),
+            repeat("diskless file deletion", self._reclaim, settings.reclaim_interval_ms),
+            repeat("diskless retention", self.upkeep.apply_retention, retention_ms, first_ms),
+            repeat("diskless upkeep", self.upkeep.tidy, settings.tidy_interval_ms),
+            repeat("diskless orphan scan", self._scan_for_orphans, settings.orphan_scan_interval_ms),
         ]
+
+    def _repeat(
+        self,
+        name: str,
+        work: Callable[[], Awaitable[None]],
+        interval_ms: float,
+        initial_delay_ms: float | None = None,
+    ) -> Repeating:
+        return Repeating(
+            name,
+            work,
+            interval_ms,
+            initial_delay_ms=initial_delay_ms,
+            unexpected=self._machine.unexpected,
+        )
 
     async def start(self, *, was_used_before: bool = False) -> None:
         """Raises ``StorageError`` when the store cannot be used, in a sentence for the operator.
@@ -189,6 +204,7 @@ class DisklessRuntime:
             config,
             self._fetch_meters,
             TopicTraffic(self._topic_meters, cache.topic),
+            self._machine.unexpected,
         )
         self.cacher.add(cache)
         return partition
@@ -206,6 +222,10 @@ class DisklessRuntime:
         """This broker begins or ends to lead a coordinator."""
         self.image_sync.leads_no_more(coordinator_id)
         self._syncing.nudge()
+
+    def in_hand(self) -> Mapping[str, int]:
+        """What was taken from producers and consumers and is not given back; all zero when it is quiet."""
+        return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
 
     # -- health -------------------------------------------------------------------------------
 

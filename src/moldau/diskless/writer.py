@@ -12,30 +12,32 @@ KAFKA_STORAGE_ERROR, which producers try again and librdkafka takes for "not per
 When the store is down, uploads are tried again until the last producer's time-out. Producers get
 REQUEST_TIMED_OUT (retriable, "perhaps persisted") at theirs, the object is dropped, and what is dropped
 never reaches a coordinator.
+
+Whatever raises on the way (``UnexpectedErrors``) costs one object: its producers are answered with an error,
+its bytes are given back, and the objects behind it go on.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
-from moldau.config.settings import Settings
 from moldau.diskless.arenas import ArenaPool, new_arena
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.committer import CommitQueue
-from moldau.diskless.object_keys import WAL_PREFIX, new_object_key
+from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.sequence_gaps import SequenceGaps
 from moldau.diskless.waiters import TIMED_OUT, ObjectWaiters, Waiter
 from moldau.diskless.wal import footer_size_bytes
-from moldau.diskless.wal_file import FileShare, WalFile
+from moldau.diskless.wal_file import Batch, FileShare, WalFile
 from moldau.diskless.writer_meters import WriterMeters
+from moldau.diskless.writer_settings import WriterSettings
 from moldau.metrics import Meters
-from moldau.objects import ObjectStorage, RetryPolicy, StorageError
+from moldau.objects import ObjectStorage, StorageError
 from moldau.records import BatchHeader
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -44,36 +46,12 @@ __all__ = ["DisklessWriter", "WriterSettings"]
 
 _log = logging.getLogger(__name__)
 
-MIB = 1024 * 1024
 FORGETTING = 0.98
 
 _REFUSED = AppendOutcome(ErrorCode.kafka_storage_error, message="too many bytes wait for the object store")
 _CLOSING = AppendOutcome(ErrorCode.kafka_storage_error, message="the broker is shutting down")
-
-
-@dataclass(frozen=True, slots=True)
-class WriterSettings:
-    """``diskless.append.*`` and what has no key; times in milliseconds."""
-
-    commit_interval_ms: float = 250
-    buffer_max_bytes: int = 8 * MIB
-    quiet_ms: float = 5
-    puts_per_second: float = 8
-    """The budget for closing early; 0 turns that off."""
-    max_uploads: int = 8
-    max_buffered_bytes: int = 128 * MIB
-    recent_bytes: int = 128 * MIB
-    """For a cacher that could not take at once what was committed."""
-    prefix: str = WAL_PREFIX
-    retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
-
-    @classmethod
-    def of(cls, config: Settings) -> "WriterSettings":
-        """From a node's configuration."""
-        return cls(
-            commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
-            buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),
-        )
+_LOST = AppendOutcome(ErrorCode.kafka_storage_error, message="the object of the batch could not be made")
+_UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost track of the batch's object")
 
 
 class DisklessWriter:
@@ -95,6 +73,7 @@ class DisklessWriter:
         self._clock = machine.clock
         self._entropy = machine.entropy
         self._workers = machine.workers
+        self._unexpected = machine.unexpected
         self._broker_id = broker_id
         self._loop = asyncio.get_running_loop()
         self._buffer: WalBuffer[Waiter] | None = None
@@ -123,6 +102,20 @@ class DisklessWriter:
         self.own_commits: OwnCommits | None = None
         """Told of what is committed, before its producers are answered."""
         self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
+
+    def in_hand(self) -> Mapping[str, int]:
+        """What was taken and is not given back; all zero when nothing is under way."""
+        queues = self._queues.values()
+        return {
+            "buffered bytes": self._buffered_bytes,
+            "batches under way": self._under_way,
+            "files": len(self._files),
+            "unanswered files": len(self._unanswered),
+            "files to upload": len(self._to_upload),
+            "uploads": self._uploading,
+            "shares": sum(len(queue) for queue in queues),
+            "batches in the buffer": 0 if self._buffer is None else len(self._buffer.batches),
+        }
 
     def configure(self, settings: WriterSettings) -> None:
         """Take other settings from the next buffer on (``recent_bytes`` stays as it was)."""
@@ -180,9 +173,9 @@ class DisklessWriter:
         answer: asyncio.Future[AppendOutcome] = self._loop.create_future()
         waiter = Waiter(answer, now + timeout_ms / 1000, request_id)
         buffer.add(key, records, header, timestamp_type, waiter)
+        self._buffered_bytes += size
         assert self._waiters is not None
         self._waiters.add(waiter)
-        self._buffered_bytes += size
         self._last_arrival_s = now
         if max_bytes - buffer.size_bytes < size:
             # The next batch, if it is like this one, has no room: do not wait for it to find out.
@@ -225,6 +218,25 @@ class DisklessWriter:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        # What was buffered, should it not become a file.
+        batches, payload_bytes = tuple(buffer.batches), buffer.size_bytes
+
+        def lose(_: Exception) -> None:
+            buffer.abandon()
+            self._answer_lost(batches, waiters, payload_bytes, _LOST)
+
+        file: WalFile | None = None
+        with self._unexpected.contained("making a WAL object", lose):
+            file = self._make_file(buffer, waiters, reason)
+        if file is None:
+            return
+        with self._unexpected.contained("sending a WAL object off", lambda _: self._abandon(file)):
+            self._send_off(file)
+            if reason is CloseReason.FULL and self._pool.is_low and not self._is_making_arenas:
+                self._is_making_arenas = True
+                self._run(self._make_arenas(), "diskless arenas")
+
+    def _make_file(self, buffer: WalBuffer[Waiter], waiters: ObjectWaiters, reason: CloseReason) -> WalFile:
         now = self._loop.time()
         created_ms = self._clock.now_ms()
         payload_bytes = buffer.size_bytes
@@ -239,6 +251,9 @@ class DisklessWriter:
         )
         waited_ms = (now - self._opened_s) * 1000
         self._meters.closed(reason, file.object.size_bytes, len(file.object.batches), waited_ms)
+        return file
+
+    def _send_off(self, file: WalFile) -> None:
         self._files[file] = self._unanswered[file] = None
         self._under_way += len(file.object.batches)
         self._most_under_way = max(self._most_under_way, self._under_way)
@@ -248,9 +263,6 @@ class DisklessWriter:
             return
         self._to_upload.append(file)
         self._start_uploads()
-        if reason is CloseReason.FULL and self._pool.is_low and not self._is_making_arenas:
-            self._is_making_arenas = True
-            self._run(self._make_arenas(), "diskless arenas")
 
     async def _make_arenas(self) -> None:
         """Under full load, have a worker make the memory that the next buffers will need."""
@@ -291,6 +303,7 @@ class DisklessWriter:
                 self._broker_id,
                 self._share_done,
                 self._gaps,
+                self._unexpected,
             )
         return queue
 
@@ -305,25 +318,31 @@ class DisklessWriter:
     async def _upload_and_free_slot(self, file: WalFile) -> None:
         is_stored = False
         try:
-            is_stored = await self._upload(file)
+            with self._unexpected.contained("uploading a WAL object", lambda _: self._abandon(file)):
+                is_stored = await self._upload(file)
         finally:
             self._uploading -= 1
-            if is_stored:
-                # Before the commit: a reader may hear of the commit sooner than we do.
-                self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
-                file.settle_shares()
-            else:
-                self._meters.given_up()
-                self._pool.release(file.object.arena)
-            if not file.uploaded.done():
-                file.uploaded.set_result(is_stored)
+            if file in self._files:
+                with self._unexpected.contained("settling a WAL object", lambda _: self._abandon(file)):
+                    self._upload_over(file, is_stored)
             self._start_uploads()
             self._consider()
 
+    def _upload_over(self, file: WalFile, is_stored: bool) -> None:
+        if is_stored:
+            # Before the commit: a reader may hear of the commit sooner than we do.
+            self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
+            file.settle_shares()
+        else:
+            self._meters.given_up()
+            self._pool.release(file.object.arena)
+        if not file.uploaded.done():
+            file.uploaded.set_result(is_stored)
+
     async def _upload(self, file: WalFile) -> bool:
         """Store the object; False when the last of its producers has timed out."""
-        if file.waiters.all_expired:
-            return False  # it waited for a slot for too long: not even one request is worth it
+        if file not in self._files or file.waiters.all_expired:
+            return False  # abandoned, or it waited for a slot for too long: not even one request is worth it
         begin = self._loop.time()
         size = file.object.size_bytes
         view = memoryview(file.object.arena)[:size]
@@ -352,13 +371,14 @@ class DisklessWriter:
 
     def _share_done(self, share: FileShare) -> None:
         """Its producers have their answers; now the broker's own cache gets the batches."""
-        share.is_answered = True
-        if all(each.is_answered for each in share.file.shares):
-            self._answered(share.file)
-        if self.own_commits is None or not share.outcomes:
-            self._share_over(share)
-        else:
-            self.own_commits.committed(share, self._share_over)
+        with self._unexpected.contained("finishing a commit", lambda _: self._share_over(share)):
+            share.is_answered = True
+            if all(each.is_answered for each in share.file.shares):
+                self._answered(share.file)
+            if self.own_commits is None or not share.outcomes:
+                self._share_over(share)
+            else:
+                self.own_commits.committed(share, self._share_over)
 
     def _answered(self, file: WalFile) -> None:
         """Its producers may send more."""
@@ -369,10 +389,40 @@ class DisklessWriter:
     def _share_over(self, share: FileShare) -> None:
         file = share.file
         share.is_done = True
-        if file.is_done:
-            if self.own_commits is not None:
-                self.own_commits.finished(file.shares)
-            self._drop(file)
+        with self._unexpected.contained("finishing a WAL object", lambda _: self._abandon(file)):
+            if file.is_done:
+                if self.own_commits is not None:
+                    self.own_commits.finished(file.shares)
+                self._drop(file)
+
+    def _abandon(self, file: WalFile) -> None:
+        """Something unexpected has met the file: answer whoever waits, and let nothing of it be kept."""
+        was_stored = file.uploaded.done() and file.uploaded.result()
+        if file in self._to_upload:
+            self._to_upload.remove(file)
+        if not file.uploaded.done():
+            file.uploaded.set_result(False)
+        if file not in self._files:
+            return
+        if file.key in self.recent:
+            self.recent.discard(file.key)
+        elif not was_stored:
+            self._pool.release(file.object.arena)
+        del self._files[file]
+        self._answered(file)
+        # What was stored may be committed by another share, or is an orphan; the rest never can be.
+        outcome = _UNCERTAIN if was_stored else _LOST
+        self._answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
+        file.shares = []
+
+    def _answer_lost(
+        self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
+    ) -> None:
+        waiters.stop()
+        for batch in batches:
+            self._gaps.dropped(batch.key, batch.header)
+            batch.owner.resolve(outcome)
+        self._buffered_bytes -= payload_bytes
 
     def _drop(self, file: WalFile) -> None:
         """Every batch of the file has its answer, or its time-out."""
@@ -436,3 +486,4 @@ class DisklessWriter:
         task = self._loop.create_task(body, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        self._unexpected.watch(task, "writing WAL objects")

@@ -11,6 +11,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.folders import DurableFolders
 from moldau.runtime.local_disk import LocalDisk
 from moldau.runtime.machine import Machine
+from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, ThreadWorkers, Workers
 
 __all__ = [
@@ -31,5 +32,6 @@ __all__ = [
     "SystemClock",
     "SystemEntropy",
     "ThreadWorkers",
+    "UnexpectedErrors",
     "Workers",
 ]

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import apsw
 
@@ -11,6 +11,7 @@ from moldau.runtime.disk import Disk
 from moldau.runtime.entropy import Entropy, SystemEntropy
 from moldau.runtime.local_disk import LocalDisk
 from moldau.runtime.open_files import allow_many_open_files
+from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import ThreadWorkers, Workers
 
 
@@ -24,6 +25,8 @@ class Machine:
     workers: Workers
     open_sqlite: Callable[[str], apsw.Connection] = apsw.Connection
     """Opens the SQLite database at an absolute path of ``disk``."""
+    unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
+    """Where the node reports exceptions that no code expects."""
 
     @staticmethod
     def real() -> "Machine":

@@ -91,6 +91,7 @@ class Broker:
             machine.entropy,
             settings.group_settings(config),
             ImageTopicDirectory(lambda: publisher.image),
+            machine.unexpected,
         )
         self._producer_ids = ProducerIds(controller.channel, identity.node_id)
         self._logs = logs
@@ -240,6 +241,7 @@ class Broker:
             return None
         checks = health_checks(self._controller, self._hosting, logs)
         checks["topics"] = self._api.topic_problem
+        checks["errors"] = self._machine.unexpected.problem
         if self._diskless is not None:
             checks["objects"] = self._diskless.runtime.problem
         if self._tiered is not None:

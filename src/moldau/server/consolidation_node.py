@@ -1,5 +1,6 @@
 """Diskless topics on a broker with remote storage: they leave the WAL, are read on below it, and go whole."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from moldau.diskless.partition import DisklessPartition
@@ -69,6 +70,7 @@ class ConsolidationNode:
             machine.clock,
             machine.entropy,
             broker_id,
+            unexpected=machine.unexpected,
             custom_metadata_max_bytes=around.tiered.manager.around.custom_metadata_max_bytes,
         )
         self.engine = BrokerEngine(
@@ -81,13 +83,14 @@ class ConsolidationNode:
             tiered_meters=around.tiered.meters,
             quota=around.tiered.manager.around.copy_quota,
             is_enabled=lambda: around.configs.broker.flag("diskless.consolidation.enable"),
+            unexpected=machine.unexpected,
         )
         interval_ms = around.configs.broker.integer("diskless.consolidation.interval.ms")
-        self._repeating = Repeating("consolidation", self._run_once, interval_ms)
+        self._repeating = self._repeat("consolidation", self._run_once, interval_ms)
         self._backlog = around.diskless.backlog
         self._bound_backlog()
         self._scanning = self._orphan_scan()
-        self._measuring = Repeating("WAL backlog", self._measure, _MEASURING_INTERVAL_MS)
+        self._measuring = self._repeat("WAL backlog", self._measure, _MEASURING_INTERVAL_MS)
 
     def start(self) -> None:
         self._repeating.start()
@@ -125,9 +128,11 @@ class ConsolidationNode:
         async def run() -> None:
             await scan.run()
 
-        return Repeating(
-            "scan for segments' orphans", run, config.integer("diskless.coordinator.orphan.scan.interval.ms")
-        )
+        interval_ms = config.integer("diskless.coordinator.orphan.scan.interval.ms")
+        return self._repeat("scan for segments' orphans", run, interval_ms)
+
+    def _repeat(self, name: str, work: Callable[[], Awaitable[None]], interval_ms: float) -> Repeating:
+        return Repeating(name, work, interval_ms, unexpected=self._around.machine.unexpected)
 
     async def _measure(self) -> None:
         self._backlog.refresh()

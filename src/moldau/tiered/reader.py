@@ -127,8 +127,13 @@ class RemoteReader:
         def finish(done: "asyncio.Task[RemoteBatches]") -> None:
             timer.cancel()
             if not answer.done():
-                self._drop(_key_of(wanted))
-                answer.set_result(self._outcome(wanted, known, done))
+                outcome = known._replace(error=ErrorCode.unknown_server_error)
+                try:
+                    self._drop(_key_of(wanted))
+                    outcome = self._outcome(wanted, known, done)
+                except Exception:
+                    logger.exception("a remote read of %s could not be completed", wanted.partition)
+                answer.set_result(outcome)
 
         task.add_done_callback(finish)
         return answer

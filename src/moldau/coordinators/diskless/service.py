@@ -64,6 +64,7 @@ class DisklessCoordinator:
             DisklessCodec(),
             commit_timeout_ms=commit_timeout_ms,
             new_store=self._new_store,
+            unexpected=machine.unexpected,
         )
 
     # -- leadership -----------------------------------------------------------------------------

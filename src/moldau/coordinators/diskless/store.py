@@ -229,8 +229,8 @@ class DisklessStore:
                 self._write_some()
             elif materialiser.to_trim:
                 materialiser.trim_some(self.machine.clock.now_ms())
-        except Exception:
-            logger.exception("%s could not be written; it will be tried again.", self.path)
+        except Exception as error:
+            self.machine.unexpected.report(f"writing {self.path}, which is tried again", error)
             self._plan_writing()
             return
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:

@@ -50,7 +50,7 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError
+from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,12 @@ class GroupService:
     """
 
     def __init__(
-        self, clock: Clock, entropy: Entropy, settings: GroupSettings, directory: TopicDirectory
+        self,
+        clock: Clock,
+        entropy: Entropy,
+        settings: GroupSettings,
+        directory: TopicDirectory,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         self.settings = settings
         self._entropy = entropy
@@ -93,6 +98,7 @@ class GroupService:
             ConsumerOffsetsCodec(),
             commit_timeout_ms=settings.offset_commit_timeout_ms,
             compression=settings.offsets_compression,
+            unexpected=unexpected,
         )
 
     def partition_of(self, group_id: str) -> int:

@@ -83,7 +83,10 @@ def _later(
         elif (error := done.exception()) is not None:
             body.set_exception(error)
         else:
-            body.set_result(answer(done.result()))
+            try:
+                body.set_result(answer(done.result()))
+            except Exception as refused:
+                body.set_exception(refused)
 
     outcome.add_done_callback(finish)
     return body

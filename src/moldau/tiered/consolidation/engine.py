@@ -15,7 +15,7 @@ from uuid import UUID
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.errors import CorruptRecordError
-from moldau.runtime import ErrorCode, Workers
+from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
@@ -66,6 +66,7 @@ class BrokerEngine:
         tiered_meters: TieredMeters | None = None,
         quota: ByteRateQuota | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         """``is_enabled``: false where an outside engine builds; the upkeep is done all the same.
 
@@ -79,6 +80,7 @@ class BrokerEngine:
         self._is_enabled = is_enabled
         self._tiered_meters = tiered_meters or TieredMeters(Meters())
         self._quota = quota or ByteRateQuota(QuotaSettings())
+        self._unexpected = unexpected or UnexpectedErrors()
         self._memory: list[memoryview] = []
         self._places = WorkPool(_UNITS_IN_MEMORY)
         self._reading = asyncio.Lock()
@@ -134,10 +136,30 @@ class BrokerEngine:
                 await self._publish(task, segments, copies)
 
     async def _build(self, task: "_Task", segments: Sequence[PlannedSegment]) -> list[BuiltCopy]:
-        """Build and copy; nothing when that fails."""
+        """Build and copy what can be built.
+
+        What does not fail by the store's or the data's fault is a defect that some batch has met: those of
+        the unit's other partitions are built without it.
+        """
         await self._keep_quota(task, sum(one.size_bytes for one in segments))
         async with self._places.place():
-            return await self._build_in(self._take_memory(memory_bytes(segments)), task, segments)
+            with self._unexpected.contained("building segments"):
+                return await self._build_in(self._take_memory(memory_bytes(segments)), task, segments)
+        partitions = dict.fromkeys(one.partition for one in segments)
+        if len(partitions) == 1:
+            self._given_up(task, segments)
+            return []
+        copies: list[BuiltCopy] = []
+        for partition in partitions:
+            copies += await self._build(task, [one for one in segments if one.partition == partition])
+        return copies
+
+    def _given_up(self, task: "_Task", segments: Sequence[PlannedSegment]) -> None:
+        """They are planned anew."""
+        self._failures.value += 1
+        task.given_up.update(one.partition for one in segments)
+        for segment in segments:
+            self._tiered_meters.failed_copy(segment.partition.topic)
 
     async def _build_in(
         self, memory: memoryview, task: "_Task", segments: Sequence[PlannedSegment]
@@ -159,11 +181,8 @@ class BrokerEngine:
                 check_custom_metadata(str(segment.metadata.id), metadata, max_bytes)
         except (StorageError, RemoteStorageError, CorruptRecordError) as error:
             # Its memory is not used again: somebody may still be reading from it.
-            self._failures.value += 1
             logger.warning("segments of %s cannot be built now: %s", _names(segments), error)
-            task.given_up.update(one.partition for one in segments)
-            for segment in segments:
-                self._tiered_meters.failed_copy(segment.partition.topic)
+            self._given_up(task, segments)
             return []
         self._memory.append(memory)
         for segment in segments:

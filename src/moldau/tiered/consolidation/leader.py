@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionToFind
-from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError
+from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErrors
 from moldau.tiered.consolidation.open_plans import Lease, OpenPlan, OpenPlans, OpenSegment
 from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, SegmentGathering
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
@@ -110,9 +110,11 @@ class ConsolidationLeader:
         broker_id: int,
         *,
         custom_metadata_max_bytes: int = 128,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         """``led``: the partitions that this broker leads now."""
         self.custom_metadata_max_bytes = custom_metadata_max_bytes
+        self._unexpected = unexpected or UnexpectedErrors()
         self._keeper = keeper
         self._wal = wal
         self._led = led
@@ -151,6 +153,10 @@ class ConsolidationLeader:
             standing = await self._keeper.tidy(led, self._plans.own(partition))
         except (KafkaError, RemoteStorageError, IllegalTransitionError, OSError) as error:
             logger.info("%s is not put in order now: %s", partition, error)
+            return None
+        except Exception as error:
+            # The other partitions are to be put in order all the same.
+            self._unexpected.report("putting a partition's segments in order", error)
             return None
         self._note(led, standing)
         return standing
@@ -225,7 +231,13 @@ class ConsolidationLeader:
                 planned = await self._plan_partition(one, lease, budget)
             return [PlannedWork(segment, one.epoch) for segment in planned]
 
-        found = await side_by_side(plan_one, led[start:] + led[:start], _AT_A_TIME)
+        try:
+            found = await side_by_side(plan_one, led[start:] + led[:start], _AT_A_TIME)
+        except BaseException:
+            # Nobody was told of the plan: no partition is to wait until its lease is over.
+            self._plans.give_up(lease.id)
+            self._plans.end(lease)
+            raise
         work = [planned for some in found for planned in some]
         if not work:
             self._plans.end(lease)
@@ -252,6 +264,9 @@ class ConsolidationLeader:
         except (KafkaError, RemoteStorageError, ValueError, OSError) as error:
             # Segments that were recorded are nobody's now: the next round deletes them.
             logger.info("%s is not planned now: %s", led.partition, error)
+            return ()
+        except Exception as error:
+            self._unexpected.report("planning a partition's segments", error)
             return ()
 
     async def _gather(self, led: LedPartition, offset: int, max_bytes: int) -> list[GatheredSegment]:

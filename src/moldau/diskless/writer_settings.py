@@ -1,0 +1,37 @@
+"""The settings of the writer."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from moldau.config.settings import Settings
+from moldau.diskless.object_keys import WAL_PREFIX
+from moldau.objects import RetryPolicy
+
+__all__ = ["WriterSettings"]
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WriterSettings:
+    """``diskless.append.*`` and what has no key; times in milliseconds."""
+
+    commit_interval_ms: float = 250
+    buffer_max_bytes: int = 8 * MIB
+    quiet_ms: float = 5
+    puts_per_second: float = 8
+    """The budget for closing early; 0 turns that off."""
+    max_uploads: int = 8
+    max_buffered_bytes: int = 128 * MIB
+    recent_bytes: int = 128 * MIB
+    """For a cacher that could not take at once what was committed."""
+    prefix: str = WAL_PREFIX
+    retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
+
+    @classmethod
+    def of(cls, config: Settings) -> "WriterSettings":
+        """From a node's configuration."""
+        return cls(
+            commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
+            buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),
+        )

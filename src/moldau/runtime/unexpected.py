@@ -1,0 +1,116 @@
+"""Exceptions that no code expects: contained, logged once with their cause, and shown by the health page.
+
+Whoever has taken a request, a batch or a part of a budget runs what may raise within :meth:`contained` and
+says what is to be done then: answer with an error, give back the bytes. So a defect, or a plug-in that raises
+something of its own, costs the one piece of work that it met, and is seen.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final
+
+__all__ = ["UnexpectedErrors"]
+
+_log = logging.getLogger(__name__)
+
+SHOWN_S: Final = 300.0
+"""How long the health page names the last one."""
+_KINDS_MAX: Final = 1_000
+
+
+class UnexpectedErrors:
+    """Those of one node. To be used on its event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._last = ""
+        self._last_s = 0.0
+        self._kinds: dict[tuple[str, type[BaseException], str], int] = {}
+
+    def report(self, work: str, error: BaseException) -> None:
+        """``work`` could not be done. The first error of a kind is logged with its stack, later ones counted.
+
+        ``work`` is a constant phrase; errors of one type from one line of code are of a kind.
+        """
+        self.count += 1
+        self._last = f"{work}: {error!r}"
+        self._last_s = asyncio.get_running_loop().time()
+        kind = (work, type(error), _origin(error))
+        count = self._kinds.get(kind, 0) + 1
+        if count == 1 and len(self._kinds) >= _KINDS_MAX:
+            del self._kinds[next(iter(self._kinds))]
+        self._kinds[kind] = count
+        if count == 1:
+            _log.error("%s failed unexpectedly: %r", work, error, exc_info=error)
+        elif count in (10, 100, 1_000, 10_000):
+            _log.error("%s has failed unexpectedly %d times: %r", work, count, error)
+
+    def contained(
+        self,
+        work: str,
+        on_failure: Callable[[Exception], object] | None = None,
+        *,
+        passing: tuple[type[Exception], ...] = (),
+    ) -> "Containment":
+        """A context that reports what its block raises, then calls ``on_failure``; nothing is raised.
+
+        Errors of the types ``passing`` are expected: they pass, and ``on_failure`` is not called.
+        """
+        return Containment(self, work, on_failure, passing)
+
+    def watch(self, task: "asyncio.Task[Any]", work: str) -> None:
+        """Report what ends a task that nobody awaits."""
+
+        def look(done: "asyncio.Task[Any]") -> None:
+            error = None if done.cancelled() else done.exception()
+            if error is not None:
+                self.report(work, error)
+
+        task.add_done_callback(look)
+
+    def problem(self) -> str | None:
+        """The last one, in a sentence for the health page; ``None`` when there was none of late."""
+        if not self.count or asyncio.get_running_loop().time() - self._last_s > SHOWN_S:
+            return None
+        return f"{self.count} unexpected errors, the last while {self._last}; the log has their stacks"
+
+
+class Containment:
+    """See :meth:`UnexpectedErrors.contained`."""
+
+    __slots__ = ("_errors", "_on_failure", "_passing", "_work")
+
+    def __init__(
+        self,
+        errors: UnexpectedErrors,
+        work: str,
+        on_failure: Callable[[Exception], object] | None,
+        passing: tuple[type[Exception], ...],
+    ) -> None:
+        self._errors = errors
+        self._work = work
+        self._on_failure = on_failure
+        self._passing = passing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
+            return False
+        self._errors.report(self._work, error)
+        if self._on_failure is not None:
+            self._on_failure(error)
+        return True
+
+
+def _origin(error: BaseException) -> str:
+    """The line of code that raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

@@ -1,0 +1,244 @@
+"""Whatever raises between taking a batch and answering it: an error in time, no byte kept, one log line."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+import pytest
+from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
+
+from moldau.coordinators.diskless.calls import BatchCoordinate, CommitFileCall, CommitFileResult
+from moldau.diskless.own_commits import OwnCommits, OwnRun
+from moldau.diskless.writer import DisklessWriter
+from moldau.metrics import Meters
+from moldau.objects import MemoryStorage
+from moldau.objects.storage import Buffer
+from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
+from moldau.storage.log_aside import AsideWrite
+
+PROMPT_S = 1.0
+"""Of virtual time; producers would wait for 30 s."""
+
+
+class Defect(Exception):
+    """Of a kind that no code expects."""
+
+
+class Faults:
+    """The next so many calls of each name raise."""
+
+    def __init__(self) -> None:
+        self.left: dict[str, int] = {}
+
+    def meet(self, name: str) -> None:
+        if self.left.get(name, 0):
+            self.left[name] -= 1
+            raise Defect(name)
+
+
+class BrittleStorage(MemoryStorage):
+    def __init__(self, clock: Clock, faults: Faults) -> None:
+        super().__init__(clock)
+        self._faults = faults
+
+    async def upload(self, object_key: str, data: Buffer, length: int) -> None:
+        await asyncio.sleep(0.01)
+        self._faults.meet("upload")
+        await super().upload(object_key, data, length)
+
+
+class BrittleCoordinator(FakeCoordinator):
+    def __init__(self, machine: Machine, faults: Faults) -> None:
+        super().__init__(machine.entropy)
+        self._faults = faults
+
+    def coordinator_of(self, topic_id: object, partition_index: int) -> int:
+        self._faults.meet("coordinator_of")
+        return 0
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        self._faults.meet("commit_file")
+        found = await super().commit_file(coordinator_id, call)
+        if self._faults.left.pop("short answer", 0):
+            return CommitFileResult(found.batches[1:])
+        return found
+
+
+class BrittleCache:
+    """Takes every promise, and has nothing to write."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+        self.promised = 0
+
+    def promise(self, where: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
+        self.promised += 1
+        self._faults.meet("promise")
+        return True
+
+    def begin(self, run: OwnRun) -> AsideWrite | None:
+        self._faults.meet("begin")
+        return None
+
+    def end(self, run: OwnRun, write: AsideWrite) -> None:
+        raise AssertionError("nothing was begun")
+
+    def over(self, run: OwnRun) -> bool:
+        self.promised -= 1
+        self._faults.meet("over")
+        return True
+
+
+class Bench:
+    def __init__(self, machine: Machine) -> None:
+        self.faults = Faults()
+        self.unexpected = machine.unexpected
+        storage = BrittleStorage(machine.clock, self.faults)
+        coordinator = BrittleCoordinator(machine, self.faults)
+        self.writer = DisklessWriter(storage, coordinator, machine, Meters(), broker_id=1)
+        self.cache = BrittleCache(self.faults)
+        self.writer.own_commits = OwnCommits(
+            self.writer.recent, self.cache, machine.workers, machine.unexpected
+        )
+
+    async def send(self, where: PartitionKey, attributes: int = 0) -> AppendOutcome:
+        records, header = batch()
+        answer = self.writer.append(where, records, header._replace(attributes=attributes), timeout_ms=30_000)
+        return answer if isinstance(answer, AppendOutcome) else await answer
+
+    async def send_some(self, poison: int = 0) -> list[ErrorCode]:
+        """The codes of two batches that share an object, which come soon."""
+        async with asyncio.timeout(PROMPT_S):
+            found = await asyncio.gather(self.send(key(1), poison), self.send(key(2)))
+        return [outcome.error for outcome in found]
+
+    async def quiet(self) -> None:
+        await asyncio.sleep(PROMPT_S)
+        assert not any(self.writer.in_hand().values()), self.writer.in_hand()
+        assert self.cache.promised == 0
+
+
+STORAGE, UNKNOWN, NONE = ErrorCode.kafka_storage_error, ErrorCode.unknown_server_error, ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("footer", STORAGE),
+        ("upload", STORAGE),
+        ("coordinator_of", STORAGE),
+        ("commit_file", UNKNOWN),
+        ("short answer", UNKNOWN),
+        ("promise", NONE),
+        ("begin", NONE),
+        ("over", NONE),
+    ],
+)
+def test_a_defect_costs_one_object_and_is_seen(
+    fault: str, code: ErrorCode, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        assert await bench.send_some() == [NONE, NONE]
+        bench.faults.left[fault] = 1
+        # No header has 20 bits of attributes: the footer cannot be packed.
+        codes = await bench.send_some(1 << 20 if fault == "footer" else 0)
+        assert code in codes
+        assert set(codes) <= {code, NONE}
+        assert await bench.send_some() == [NONE, NONE]
+        await bench.quiet()
+        assert machine.unexpected.count == 1
+        assert "unexpected" in (machine.unexpected.problem() or "")
+        await bench.writer.close()
+
+    with caplog.at_level(logging.ERROR):
+        run_in_virtual_time(story)
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+
+
+def test_four_hundred_poisoned_objects_leave_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    """The bytes of each come back, and of errors that are alike the first is logged with its stack."""
+
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        for _ in range(400):
+            assert await bench.send_some(1 << 20) == [STORAGE, STORAGE]
+            assert bench.writer.buffered_bytes == 0
+        assert await bench.send_some() == [NONE, NONE]
+        await bench.quiet()
+        assert machine.unexpected.count == 400
+        await bench.writer.close()
+
+    with caplog.at_level(logging.ERROR):
+        run_in_virtual_time(story)
+    assert len([record for record in caplog.records if record.exc_info]) == 1
+    assert len(caplog.records) == 3  # the 1st, the 10th and the 100th
+
+
+def test_a_dropped_batch_of_a_sequence_comes_before_those_behind_it() -> None:
+    """As after a time-out: the batch behind a lost one must not be committed first."""
+
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+
+        async def send(sequence: int) -> AppendOutcome:
+            records, header = batch(producer_id=5, epoch=0, sequence=sequence)
+            answer = bench.writer.append(key(), records, header, timeout_ms=30_000)
+            assert not isinstance(answer, AppendOutcome)
+            return await answer
+
+        bench.faults.left["upload"] = 1
+        first = asyncio.ensure_future(send(0))
+        await asyncio.sleep(0.008)  # its buffer is closed by then
+        second = asyncio.ensure_future(send(1))
+        assert (await first).error is STORAGE
+        assert (await second).error is ErrorCode.out_of_order_sequence_number
+        assert [(await send(sequence)).base_offset for sequence in (0, 1)] == [0, 1]
+        await bench.writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_reports_name_the_work_for_some_minutes() -> None:
+    async def story(machine: Machine) -> None:
+        errors = machine.unexpected
+        assert errors.problem() is None
+        with errors.contained("baking"):
+            raise ValueError("no flour")
+        assert "baking: ValueError('no flour')" in (errors.problem() or "")
+        await asyncio.sleep(400)
+        assert errors.problem() is None
+
+    run_in_virtual_time(story)
+
+
+def test_expected_errors_pass_and_cancellation_too() -> None:
+    async def story(machine: Machine) -> None:
+        errors: UnexpectedErrors = machine.unexpected
+        called: list[Exception] = []
+        with pytest.raises(OSError), errors.contained("a", called.append, passing=(OSError,)):  # noqa: PT011
+            raise FileNotFoundError
+        with pytest.raises(asyncio.CancelledError), errors.contained("b", called.append):
+            raise asyncio.CancelledError
+        assert not called
+        assert errors.count == 0
+        with errors.contained("c", called.append):
+            raise Defect
+        assert len(called) == 1
+
+    run_in_virtual_time(story)
+
+
+def test_a_task_that_nobody_awaits_is_reported() -> None:
+    async def story(machine: Machine) -> None:
+        async def work() -> None:
+            raise Defect
+
+        task = asyncio.ensure_future(work())
+        machine.unexpected.watch(task, "working")
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+        assert machine.unexpected.count == 1
+
+    run_in_virtual_time(story)

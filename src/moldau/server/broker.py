@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
+from moldau.cluster.controller_channel import ControllerChannel
 from moldau.cluster.delta import MetadataDelta
 from moldau.cluster.image import MetadataImage, ResourceType
 from moldau.cluster.registrations import Endpoint, SupportedFeature
@@ -29,13 +30,13 @@ from moldau.server.cluster_view import (
     ClusterView,
 )
 from moldau.server.consolidation_node import ConsolidationNode, ConsolidationSurroundings
-from moldau.server.controller_node import ControllerNode
 from moldau.server.diskless_kind import DisklessOffKind
 from moldau.server.diskless_node import DisklessNode, DisklessSurroundings
 from moldau.server.dispatch import Dispatcher
 from moldau.server.hosting import PartitionHosting, PartitionKind
 from moldau.server.identity import Identity
 from moldau.server.internal_topics import CoordinatorLeadership, CoordinatorService
+from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
 from moldau.server.monitoring import Monitoring, health_checks, watch_cluster, watch_groups, watch_partitions
 from moldau.server.producer_ids import ProducerIds
@@ -71,16 +72,19 @@ class Broker:
         machine: Machine,
         config: BrokerConfig,
         identity: Identity,
-        controller: ControllerNode,
+        metadata: MetadataNode,
+        channel: ControllerChannel,
         logs: LogManager,
     ) -> None:
+        """``channel`` leads to the active controller, wherever it is."""
         self._machine = machine
         self._config = config
         self._identity = identity
-        self._controller = controller
+        self._metadata = metadata
+        self._channel = channel
         self._meters = NodeMeters()
         self.monitoring_port: int | None = None
-        publisher = controller.publisher
+        publisher = metadata.publisher
         self._view = ClusterView(
             identity.cluster_id, identity.node_id, lambda: publisher.image, lambda: publisher.leader_id
         )
@@ -93,7 +97,7 @@ class Broker:
             ImageTopicDirectory(lambda: publisher.image),
             machine.unexpected,
         )
-        self._producer_ids = ProducerIds(controller.channel, identity.node_id)
+        self._producer_ids = ProducerIds(channel, identity.node_id)
         self._logs = logs
         self._diskless = self._new_diskless() if diskless_settings.is_enabled(config) else None
         self._tiered = self._new_tiered() if tiered_settings.is_enabled(config) else None
@@ -133,9 +137,9 @@ class Broker:
                 machine=self._machine,
                 local_id=self._identity.node_id,
                 cluster_id=self._identity.cluster_id,
-                configs=self._controller.configs,
-                image=lambda: self._controller.publisher.image,
-                until_current=self._controller.until_current,
+                configs=self._metadata.configs,
+                image=lambda: self._metadata.publisher.image,
+                until_current=self._metadata.until_current,
                 logs=self._logs,
                 arrivals=self._arrivals,
                 meters=self._meters,
@@ -147,8 +151,8 @@ class Broker:
             TieredSurroundings(
                 machine=self._machine,
                 view=self._view,
-                until_current=self._controller.until_current,
-                configs=self._controller.configs,
+                until_current=self._metadata.until_current,
+                configs=self._metadata.configs,
                 partitions=self.partitions,
                 arrivals=self._arrivals,
                 meters=self._meters,
@@ -164,7 +168,7 @@ class Broker:
             ConsolidationSurroundings(
                 machine=self._machine,
                 view=self._view,
-                configs=self._controller.configs,
+                configs=self._metadata.configs,
                 meters=self._meters.registry,
                 diskless=self._diskless,
                 tiered=self._tiered,
@@ -174,7 +178,7 @@ class Broker:
         return node
 
     def _new_hosting(self, logs: LogManager) -> PartitionHosting:
-        configs = self._controller.configs
+        configs = self._metadata.configs
         classic = ClassicKind(
             self._machine,
             logs,
@@ -213,24 +217,24 @@ class Broker:
         return BrokerParts(
             config=self._config,
             view=self._view,
-            channel=self._controller.channel,
-            publisher=self._controller.publisher,
+            channel=self._channel,
+            publisher=self._metadata.publisher,
             partitions=self.partitions,
             arrivals=self._arrivals,
             groups=self._groups,
             producer_ids=self._producer_ids,
-            configs=self._controller.configs,
+            configs=self._metadata.configs,
             authorizer=AllowEveryone(),
             entropy=self._machine.entropy,
             logs=self._logs,
-            quorum=self._controller.driver.describe,
+            quorum=self._metadata.driver.describe,
             diskless=self._diskless,
             consolidation=None if self._consolidation is None else self._consolidation.leader,
             tiered=self._tiered,
         )
 
     def _new_monitoring(self, logs: LogManager) -> Monitoring | None:
-        watch_cluster(self._meters, self._view, self._controller)
+        watch_cluster(self._meters, self._view, self._metadata)
         watch_partitions(self._meters, self.partitions, self._hosting, logs)
         watch_groups(self._meters, self._groups)
         self._meters.watch_network(
@@ -239,7 +243,7 @@ class Broker:
         listener = self._config.optional_text("metrics.listener")
         if listener is None:
             return None
-        checks = health_checks(self._controller, self._hosting, logs)
+        checks = health_checks(self._metadata, self._hosting, logs)
         checks["topics"] = self._api.topic_problem
         checks["errors"] = self._machine.unexpected.problem
         if self._diskless is not None:
@@ -249,7 +253,7 @@ class Broker:
         return Monitoring(listener, self._meters, checks)
 
     async def start(self) -> Address:
-        publisher = self._controller.publisher
+        publisher = self._metadata.publisher
         if self._diskless is not None:
             await self._diskless.start()
         if self._tiered is not None:
@@ -287,7 +291,7 @@ class Broker:
         ]
 
     def _new_lifecycle(self, endpoints: list[Endpoint]) -> BrokerLifecycle:
-        publisher = self._controller.publisher
+        publisher = self._metadata.publisher
         return BrokerLifecycle(
             BrokerIdentity(
                 broker_id=self._identity.node_id,
@@ -301,7 +305,7 @@ class Broker:
                 log_dirs=self._identity.directory_ids,
                 rack=self._config.rack,
             ),
-            self._controller.channel,
+            self._channel,
             self._machine.entropy,
             lambda: publisher.image.provenance.offset,
             heartbeat_interval_ms=self._config.integer("broker.heartbeat.interval.ms"),
@@ -333,7 +337,7 @@ class Broker:
         resources = list(delta.configs.entries)
         if any(kind == ResourceType.BROKER for kind, _ in resources):
             self._hosting.reconfigure(None)
-            broker = self._controller.configs.broker
+            broker = self._metadata.configs.broker
             self._server.limits = settings.network_limits(broker)
             self._logs.cleaner.settings = settings.cleaner_settings(broker)
             if self._diskless is not None:

@@ -1,10 +1,9 @@
 """The APIs of a controller's listeners: the quorum's own, and what brokers and admin tools ask of it."""
 
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from moldau.cluster.controller_service import ControllerService
-from moldau.cluster.publisher import MetadataPublisher
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import Endpoint
 from moldau.network.context import RequestContext
@@ -15,13 +14,13 @@ from moldau.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from moldau.protocol.schema import Message
-from moldau.quorum.driver import QuorumDriver
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
 from moldau.server.dispatch import Handler, routes
 from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
 from moldau.server.handlers.quorum import describe_quorum
 from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.metadata_node import MetadataNode
 
 QUORUM_APIS: Final = (
     ApiKey.VOTE,
@@ -49,30 +48,14 @@ DECIDED_APIS: Final = (
 )
 
 
-class QuorumNode(Protocol):
-    """The node whose controller is asked."""
-
-    @property
-    def node_id(self) -> int: ...
-
-    @property
-    def driver(self) -> QuorumDriver: ...
-
-    @property
-    def service(self) -> ControllerService: ...
-
-    @property
-    def publisher(self) -> MetadataPublisher: ...
-
-
 class ControllerApi:
     """The handler table of a controller."""
 
     def __init__(
-        self, controller: QuorumNode, cluster_id: str, config: BrokerConfig, endpoint: Endpoint
+        self, metadata: MetadataNode, service: ControllerService, config: BrokerConfig, endpoint: Endpoint
     ) -> None:
-        self._controller = controller
-        self._cluster_id = cluster_id
+        self._metadata = metadata
+        self._service = service
         self._host = endpoint.host or "127.0.0.1"
         self.port = endpoint.port
         versions = VersionHandlers(
@@ -84,7 +67,7 @@ class ControllerApi:
             dict.fromkeys(DECIDED_APIS, self._decide),
             {
                 ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
-                ApiKey.DESCRIBE_QUORUM: partial(describe_quorum, controller.driver.describe, config),
+                ApiKey.DESCRIBE_QUORUM: partial(describe_quorum, metadata.driver.describe, config),
             },
         )
 
@@ -93,11 +76,11 @@ class ControllerApi:
         return self._table
 
     async def _quorum(self, context: RequestContext, request: Any) -> Message:
-        response: Message = await self._controller.driver.handle_rpc(request)
+        response: Message = await self._metadata.driver.handle_rpc(request)
         return response
 
     async def _decide(self, context: RequestContext, request: Message) -> Message:
-        return await self._controller.service.handle(request)
+        return await self._service.handle(request)
 
     def _describe_cluster(
         self, context: RequestContext, request: DescribeClusterRequest
@@ -108,18 +91,18 @@ class ControllerApi:
                 ErrorCode.mismatched_endpoint_type if is_known else ErrorCode.unsupported_endpoint_type,
                 "this listener belongs to a controller: ask for controller endpoints here",
             )
-        leader_id = self._controller.driver.leader_id
+        leader_id = self._metadata.driver.leader_id
         return DescribeClusterResponse(
             endpoint_type=ENDPOINT_CONTROLLERS,
-            cluster_id=self._cluster_id,
+            cluster_id=self._metadata.identity.cluster_id,
             controller_id=-1 if leader_id is None else leader_id,
             brokers=[
                 DescribeClusterBroker(
-                    broker_id=self._controller.node_id, host=self._host, port=self.port, rack=None
+                    broker_id=self._metadata.identity.node_id, host=self._host, port=self.port, rack=None
                 )
             ],
         )
 
     def _finalized_features(self) -> tuple[int, dict[str, int]]:
-        image = self._controller.publisher.image
+        image = self._metadata.publisher.image
         return image.provenance.offset, {name: int(level) for name, level in image.features.items()}

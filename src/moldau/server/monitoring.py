@@ -9,8 +9,8 @@ from moldau.coordinators.groups.states import GroupState
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
 from moldau.server.cluster_view import ClusterView
-from moldau.server.controller_node import ControllerNode
 from moldau.server.hosting import PartitionHosting
+from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
 from moldau.server.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager
@@ -50,14 +50,14 @@ class Monitoring:
         return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
 
 
-def watch_cluster(meters: NodeMeters, view: ClusterView, controller: ControllerNode) -> None:
+def watch_cluster(meters: NodeMeters, view: ClusterView, metadata: MetadataNode) -> None:
     """Gauges of the controller and the metadata quorum."""
-    driver, publisher = controller.driver, controller.publisher
+    driver, publisher = metadata.driver, metadata.publisher
 
     def controller_gauge(name: str, read: Callable[[], float]) -> None:
         meters.gauge("kafka.controller", "KafkaController", name, read)
 
-    controller_gauge("ActiveControllerCount", lambda: controller.service.is_active)
+    controller_gauge("ActiveControllerCount", lambda: driver.is_leader)
     controller_gauge("GlobalTopicCount", lambda: len(view.image.topics))
     controller_gauge(
         "GlobalPartitionCount", lambda: sum(len(topic.partitions) for topic in view.image.topics)
@@ -127,12 +127,12 @@ def watch_groups(meters: NodeMeters, groups: GroupService) -> None:
 
 
 def health_checks(
-    controller: ControllerNode, hosting: PartitionHosting, logs: LogManager
+    metadata: MetadataNode, hosting: PartitionHosting, logs: LogManager
 ) -> dict[str, HealthCheck]:
     """The parts that can be unwell by themselves."""
 
     def quorum() -> str | None:
-        return None if controller.driver.leader_id is not None else "the metadata quorum has no leader"
+        return None if metadata.driver.leader_id is not None else "the metadata quorum has no leader"
 
     def storage() -> str | None:
         reasons = [

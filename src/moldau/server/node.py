@@ -20,6 +20,7 @@ from moldau.server import settings
 from moldau.server.broker import Address, Broker
 from moldau.server.controller_node import ControllerNode
 from moldau.server.identity import identify
+from moldau.server.metadata_node import MetadataNode
 from moldau.server.tiered_node import TieredNode
 from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
@@ -100,10 +101,13 @@ class Node:
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
-        controller = ControllerNode(machine, config, identity, self._fail)
+        metadata = MetadataNode(machine, config, identity, self._fail)
+        self._closing.push_async_callback(metadata.stop)
+        controller = ControllerNode(machine, config, metadata)
         self._closing.push_async_callback(controller.stop)
+        await metadata.start()
         await controller.start()
-        broker = self._running = Broker(machine, config, identity, controller, logs)
+        broker = self._running = Broker(machine, config, identity, metadata, controller.channel, logs)
         self._closing.push_async_callback(broker.stop)
         return await broker.start()
 

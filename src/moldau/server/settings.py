@@ -16,6 +16,7 @@ from moldau.coordinators.groups.settings import GroupSettings
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
+from moldau.quorum.wire import Wire
 from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
@@ -244,10 +245,11 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
     )
 
 
-def quorum_config(config: BrokerConfig) -> DriverConfig:
-    """The timing of the metadata quorum."""
+def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
+    """The timing of the metadata quorum, and the cluster whose requests it takes part in."""
     linger = "controller.quorum.append.linger.ms"
     return DriverConfig(
+        wire=Wire(cluster_id=cluster_id),
         raft=RaftSettings(
             election_timeout_ms=config.integer("controller.quorum.election.timeout.ms"),
             fetch_timeout_ms=config.integer("controller.quorum.fetch.timeout.ms"),

@@ -1,0 +1,103 @@
+"""A node's replica of the cluster metadata: the quorum, its log, and the image that follows from it.
+
+A broker and a controller in one process share one: the controller decides on it while this node leads the
+quorum, the broker only reads it. A node that is no voter follows the quorum as an observer.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from moldau.cluster.formatter import METADATA_FOLDER
+from moldau.cluster.meta_properties import FormatError
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.quorum_log import QuorumMetadataLog
+from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.config.broker import BrokerConfig
+from moldau.network.client import RpcClient
+from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.state_store import QuorumStateStore
+from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server import settings
+from moldau.server.identity import Identity
+from moldau.server.quorum_peers import QuorumPeers
+from moldau.server.topic_configs import EffectiveConfigs
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+CURRENT_TIMEOUT_S = 30.0
+
+
+class MetadataNode:
+    """Opens the metadata log and runs this node's replica of the quorum on it.
+
+    Use: construct, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        config: BrokerConfig,
+        identity: Identity,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        """Open the log. Raises ``FormatError`` for a folder that is not formatted, ``QuorumStateError``."""
+        folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
+        if not machine.disk.is_dir(folder):
+            # Formatting makes it. Starting without it would be a new cluster on an old one's data.
+            raise FormatError(f"{folder} is missing, though {config.metadata_log_dir} is formatted.")
+        self.identity = identity
+        self._stored = SnapshotLog.open(
+            machine,
+            folder,
+            TopicPartition("__cluster_metadata", 0),
+            settings.metadata_log_config(config),
+        )
+        voters = VoterSet(
+            Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
+        )
+        self._client = RpcClient(machine.entropy, client_id=f"quorum-{identity.node_id}")
+        self.driver = QuorumDriver(
+            machine,
+            self._stored,
+            local=ReplicaKey(identity.node_id),
+            voters=voters,
+            state_store=QuorumStateStore(machine.disk, folder, voters),
+            sender=QuorumPeers(voters, self._client),
+            config=settings.quorum_config(config, identity.cluster_id),
+            on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
+        )
+        self.log = QuorumMetadataLog(self.driver, self._stored, identity.node_id)
+        self.publisher = MetadataPublisher(lambda error: on_fault(str(error)))
+        self.configs = EffectiveConfigs(config, identity.node_id, lambda: self.publisher.image)
+        self._snapshots = SnapshotGenerator(
+            self.log,
+            self.publisher,
+            bytes_between=config.integer("metadata.log.max.record.bytes.between.snapshots"),
+            interval_ms=config.integer("metadata.log.max.snapshot.interval.ms"),
+        )
+        self.log.add_listener(self.publisher)
+        self.log.add_listener(self._snapshots)
+
+    async def until_current(self) -> None:
+        """Return when this node's image has every record that was committed at the time of the call.
+
+        The quorum's leader says how far that is. Raises ``KafkaError`` while it cannot be asked.
+        """
+        committed_end = self.driver.describe().high_watermark
+        if committed_end < 0:
+            raise KafkaError(ErrorCode.not_controller, "the quorum has committed nothing in this epoch yet")
+        async with asyncio.timeout(CURRENT_TIMEOUT_S):
+            await self.log.until_applied(committed_end)
+
+    async def start(self) -> None:
+        """Replay the metadata; a lone voter leads when this returns."""
+        await self.driver.start()
+
+    async def stop(self) -> None:
+        """Leave the quorum and close the log."""
+        await self._snapshots.close()
+        await self.driver.stop()
+        await self._client.close()
+        self._stored.close()

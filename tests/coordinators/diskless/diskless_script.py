@@ -1,9 +1,10 @@
 """Runs golden scripts of the diskless shard: blocks of a command, ``----`` and what came of it.
 
 Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
-``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``reload`` (a new
-shard replays the log), ``show``. A batch is ``NAME-I+RECORDS``, then ``:PID.EPOCH.SEQUENCE``, ``!append``
-for LogAppendTime, ``!txn`` for a transactional one, ``!torn`` for one that contradicts itself.
+``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,
+``reload`` (a new shard replays the log), ``show``. A batch is ``NAME-I+RECORDS``, then
+``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one, ``!torn`` for one
+that contradicts itself.
 """
 
 import re
@@ -136,6 +137,11 @@ class Script:
         before = len(self.log)
         remaining = [int(owner) for owner in owners]
         self.accept(self.shard.take_over(key, remaining, 1, self.now_ms, self.now_ms, Token(0)))
+        return "ok" + self.written(before)
+
+    def do_expire(self) -> str:
+        before = len(self.log)
+        self.accept(self.shard.expire(self.now_ms, Token(0)))
         return "ok" + self.written(before)
 
     def do_wait(self, milliseconds: str) -> str:

@@ -6,6 +6,7 @@ from moldau.coordinators.diskless.file_codec import decode_file, encode_file
 from moldau.coordinators.diskless.kip_form import decode_kip_file
 from moldau.coordinators.diskless.records import (
     DisklessRecord,
+    Expired,
     FileCommitted,
     FilesClosed,
     FilesReleased,
@@ -59,6 +60,10 @@ def _message(record: DisklessRecord) -> tuple[Message, Message]:
                 epoch=epoch,
                 remote_metadata_position=position,
             )
+        case Expired(files_before_ms, producers_before_ms):
+            return wire.DisklessExpiredKey(), wire.DisklessExpiredRecord(
+                files_before_ms=files_before_ms, producers_before_ms=producers_before_ms
+            )
         case _:
             assert_never(record)
 
@@ -111,4 +116,6 @@ class DisklessCodec:
                     message.epoch,
                     message.remote_metadata_position,
                 )
+            case wire.DisklessExpiredRecord():
+                return Expired(message.files_before_ms, message.producers_before_ms)
         return None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from moldau.coordinators.diskless.records import FileCommitted
 
@@ -28,9 +28,6 @@ class DisklessSettings:
         return self.repeat_age_ms + self.clock_skew_ms
 
 
-FORGET_PER_COMMIT: Final = 4
-
-
 class Remembered(NamedTuple):
     """A committed file's answer."""
 
@@ -40,7 +37,7 @@ class Remembered(NamedTuple):
 
 
 class FileMemory:
-    """Results by object key and closed keys, in the order of time, so that the oldest are forgotten first."""
+    """Results by object key, and closed keys."""
 
     def __init__(self) -> None:
         self._results: dict[str, Remembered] = {}
@@ -59,20 +56,22 @@ class FileMemory:
         self._results[object_key] = remembered
 
     def close(self, object_key: str, closed_ms: int) -> None:
-        self._closed[object_key] = closed_ms
+        self._closed.setdefault(object_key, closed_ms)
 
-    def forget_before(self, time_ms: int, limit: int = FORGET_PER_COMMIT) -> None:
-        """Drop up to ``limit`` results and closed keys older than ``time_ms``."""
-        for _ in range(limit):
-            key = next(iter(self._results), None)
-            if key is None or self._results[key].committed_ms >= time_ms:
-                break
-            del self._results[key]
-        for _ in range(limit):
-            key = next(iter(self._closed), None)
-            if key is None or self._closed[key] >= time_ms:
-                break
-            del self._closed[key]
+    def has_any_before(self, time_ms: int) -> bool:
+        """Whether there is something to forget."""
+        return any(found.committed_ms < time_ms for found in self._results.values()) or any(
+            closed_ms < time_ms for closed_ms in self._closed.values()
+        )
+
+    def forget_before(self, time_ms: int) -> None:
+        """Drop results and closed keys older than ``time_ms``.
+
+        All of them are looked at: the clock of a new leader may be behind that of the last.
+        """
+        results, closed = self._results, self._closed
+        self._results = {key: found for key, found in results.items() if found.committed_ms >= time_ms}
+        self._closed = {key: closed_ms for key, closed_ms in closed.items() if closed_ms >= time_ms}
 
     def closed(self) -> Iterator[tuple[str, int]]:
         yield from self._closed.items()

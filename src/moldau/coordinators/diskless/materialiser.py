@@ -15,6 +15,7 @@ from moldau.coordinators.diskless.extents import Extent
 from moldau.coordinators.diskless.producers import Window
 from moldau.coordinators.diskless.records import (
     DisklessRecord,
+    Expired,
     FileCommitted,
     FilesClosed,
     FilesReleased,
@@ -37,6 +38,8 @@ class Unwritten(NamedTuple):
     record: DisklessRecord
     moved: Sequence[Moved]
     extents: Sequence[Extent]
+    expired: Sequence[tuple[int, int]] = ()
+    """Producers that the record made forgotten: (partition number, producer id)."""
 
 
 class Materialiser:
@@ -87,14 +90,6 @@ class Materialiser:
         if gone:
             del self.partitions[number]
 
-    def forget(self, results_before_ms: int, producers: Sequence[tuple[int, int]]) -> None:
-        """Drop results and closed keys older than that, and these (partition number, producer id)."""
-        database = self.database
-        with database.transaction():
-            database.many("delete from results where committed_ms < ?", [(results_before_ms,)])
-            database.many("delete from closed where closed_ms < ?", [(results_before_ms,)])
-            database.many("delete from producers where partition = ? and producer_id = ?", producers)
-
 
 class _Slice:
     """Some records on their way into one transaction; what is alike is gathered.
@@ -116,7 +111,7 @@ class _Slice:
         self._results: list[tuple[str, int, int, bytes]] = []
 
     def add(self, unwritten: Unwritten) -> None:
-        offset, record, moved, extents = unwritten
+        offset, record, moved, extents, expired = unwritten
         match record:
             case FileCommitted():
                 self._file(offset, record, extents)
@@ -150,6 +145,9 @@ class _Slice:
             case FilesReleased(keys):
                 self._write_files()
                 self._database.release(keys)
+            case Expired(files_before_ms, _):
+                self._write_files()
+                self._expire(files_before_ms, expired)
 
     def _partition(self, number: int) -> WrittenPartition:
         found = self._changed.get(number)
@@ -196,6 +194,14 @@ class _Slice:
             )
         )
         self._results.append((record.object_key, record.created_ms, record.committed_ms, record.receipt))
+
+    def _expire(self, files_before_ms: int, producers: Sequence[tuple[int, int]]) -> None:
+        for number, producer_id in producers:
+            self._windows.get(number, {}).pop(producer_id, None)
+        database = self._database
+        database.many("delete from producers where partition = ? and producer_id = ?", producers)
+        database.many("delete from results where committed_ms < ?", [(files_before_ms,)])
+        database.many("delete from closed where closed_ms < ?", [(files_before_ms,)])
 
     def _close(self, object_keys: Sequence[str], closed_ms: int) -> None:
         rows = [(key, closed_ms) for key in object_keys]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import PartitionId
-from moldau.coordinators.diskless.producers import Window
+from moldau.coordinators.diskless.producers import Window, time_of
 
 
 class PartitionState:
@@ -81,6 +81,20 @@ class PartitionTable:
     @property
     def topic_ids(self) -> list[UUID]:
         return list(self._by_topic)
+
+    def has_producer_before(self, time_ms: int) -> bool:
+        """Whether some producer's last batch is older than ``time_ms``."""
+        return any(time_of(window) < time_ms for found in self for window in found.producers.values())
+
+    def expire_producers(self, time_ms: int) -> list[tuple[int, int]]:
+        """Forget producers whose last batch is older than ``time_ms``: (partition number, producer id)."""
+        expired: list[tuple[int, int]] = []
+        for partition in self:
+            quiet = [key for key, window in partition.producers.items() if time_of(window) < time_ms]
+            for producer_id in quiet:
+                del partition.producers[producer_id]
+                expired.append((partition.number, producer_id))
+        return expired
 
     def delete_topic(self, topic_id: UUID) -> None:
         self._by_topic.pop(topic_id, None)

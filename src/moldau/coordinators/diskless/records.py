@@ -65,6 +65,15 @@ class Pruned(NamedTuple):
     remote_metadata_position: int
 
 
+class Expired(NamedTuple):
+    """What is older is forgotten. A record, so that what a coordinator knows depends on its log alone."""
+
+    files_before_ms: int
+    """Results of files committed, and object keys closed, before it."""
+    producers_before_ms: int
+    """Producers whose last batch was committed before it."""
+
+
 class Run(NamedTuple):
     """Accepted batches that follow each other in the request and belong to one partition."""
 
@@ -157,4 +166,5 @@ DisklessRecord: TypeAlias = (
     | FileTakenOver
     | FilesReleased
     | Pruned
+    | Expired
 )

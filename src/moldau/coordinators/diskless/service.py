@@ -367,17 +367,7 @@ class DisklessCoordinator:
 
     async def forget_old(self, coordinator_id: int) -> None:
         """Drop producers that were quiet for long, and results that nobody may ask for any more."""
-
-        def expire(shard: DisklessShard, now_ms: int) -> tuple[int, list[tuple[int, int]]]:
-            before_ms = now_ms - self.settings.remember_ms
-            shard.files.forget_before(before_ms, limit=1 << 30)
-            return before_ms, shard.expire_producers(now_ms)
-
-        before_ms, producers = await self._runtime.read(coordinator_id, expire)
-        self._reader(coordinator_id)
-        store = self._stores[coordinator_id]
-        store.write_all()
-        store.materialiser.forget(before_ms, producers)
+        await self._runtime.write(coordinator_id, lambda shard, now_ms, token: shard.expire(now_ms, token))
 
     async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
         """Snapshot the committed state and prune the log, while commits go on."""

@@ -28,9 +28,9 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.file_codec import decode_receipt, encode_receipt
 from moldau.coordinators.diskless.files import DisklessSettings, FileMemory
 from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
-from moldau.coordinators.diskless.producers import time_of
 from moldau.coordinators.diskless.records import (
     DisklessRecord,
+    Expired,
     FileCommitted,
     FilesClosed,
     FilesReleased,
@@ -54,6 +54,8 @@ class DisklessShard:
         self.files = FileMemory()
         self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
         """Called in replay with the log offset and what a file's runs did: the store's hook."""
+        self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
+        """Called in replay with the log offset and the producers that were forgotten: the store's hook."""
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -62,7 +64,6 @@ class DisklessShard:
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
-        self.files.forget_before(now_ms - self.settings.remember_ms)
         record = commit.CommitDecision(self.partitions, call, now_ms).record
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
@@ -202,6 +203,14 @@ class DisklessShard:
         records = [FilesReleased(tuple(object_keys))] if object_keys else []
         return answer(token, None, records)
 
+    def expire(self, now_ms: int, token: Token) -> Effects[DisklessRecord]:
+        """Forget what is too old to matter. Answers ``None``."""
+        record = Expired(now_ms - self.settings.remember_ms, now_ms - self.settings.producer_id_expiration_ms)
+        due = self.files.has_any_before(record.files_before_ms) or self.partitions.has_producer_before(
+            record.producers_before_ms
+        )
+        return answer(token, None, [record] if due else [])
+
     # -- the runtime's side ---------------------------------------------------------------------
 
     def replay(self, offset: int, record: DisklessRecord, kind: BatchKind) -> None:
@@ -232,6 +241,11 @@ class DisklessShard:
                     self.files.close(key, taken_ms)
             case FilesReleased(_):
                 pass
+            case Expired(files_before_ms, producers_before_ms):
+                self.files.forget_before(files_before_ms)
+                expired = self.partitions.expire_producers(producers_before_ms)
+                if self.on_expired is not None:
+                    self.on_expired(offset, expired)
             case _:
                 assert_never(record)
 
@@ -239,25 +253,10 @@ class DisklessShard:
         """The coordinator's own log has no transactions."""
 
     def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:
-        self.files.forget_before(now_ms - self.settings.remember_ms, limit=1 << 30)
         return Effects()
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[DisklessRecord]:
         return Effects()
-
-    def expire_producers(self, now_ms: int) -> list[tuple[int, int]]:
-        """Forget producers that have been quiet for long; returns (partition number, producer id).
-
-        Not in the log: what is forgotten changes later decisions, never the replay of earlier ones.
-        """
-        before = now_ms - self.settings.producer_id_expiration_ms
-        expired: list[tuple[int, int]] = []
-        for partition in self.partitions:
-            quiet = [key for key, window in partition.producers.items() if time_of(window) < before]
-            for producer_id in quiet:
-                del partition.producers[producer_id]
-                expired.append((partition.number, producer_id))
-        return expired
 
 
 def _unknown_partition() -> tuple[ErrorCode, str]:

@@ -67,6 +67,8 @@ class DisklessStore:
         self._unwritten: deque[Unwritten] = deque()
         self._moved: dict[int, Sequence[Moved]] = {}
         """What files did that are replayed but not committed yet, by offset."""
+        self._expired: dict[int, Sequence[tuple[int, int]]] = {}
+        """Producers that were forgotten in a replay, likewise."""
         self._handle: asyncio.Handle | None = None
         self._paused = 0
 
@@ -110,6 +112,7 @@ class DisklessStore:
         self._load(shard, self._materialiser)
         self.committed_offset = applied.offset
         shard.on_file = self._moved.__setitem__
+        shard.on_expired = self._expired.__setitem__
         self._plan_writing()
         return applied.offset
 
@@ -131,6 +134,7 @@ class DisklessStore:
     def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
         view = self.view = CommittedView()
         self._moved = {}
+        self._expired = {}
         self._unwritten.clear()
         hot: dict[int, PartitionState] = {}
         for written in materialiser.partitions.values():
@@ -161,7 +165,8 @@ class DisklessStore:
             moved = self._moved.pop(offset, ())
             change = view.apply(offset, found, moved)
             changed.extend(change.partitions)
-            self._unwritten.append(Unwritten(offset, found, moved, change.extents))
+            expired = self._expired.pop(offset, ())
+            self._unwritten.append(Unwritten(offset, found, moved, change.extents, expired))
         self.committed_offset = max(self.committed_offset, up_to_offset)
         if not records:
             return
@@ -243,7 +248,7 @@ class DisklessStore:
         taken = [unwritten[at] for at in range(min(FLUSH_RECORDS, len(unwritten)))]
         end = taken[-1].offset + 1
         self.materialiser.write(taken, Applied(end, self._epoch_before(end)), self.machine.clock.now_ms())
-        for offset, _, _, extents in taken:
+        for offset, _, _, extents, _ in taken:
             unwritten.popleft()
             view.file_keys.pop(offset, None)
             # An extent leaves the tail only now that SQLite has it; a deleted partition has left whole.

@@ -184,6 +184,23 @@ class DisklessPrunedRecord(Message):
     remote_metadata_position: int = wire("int64", default=-1)
 
 
+@message
+class DisklessExpiredKey(Message):
+    API_KEY = 108
+    VERSIONS = "0"
+
+
+@message
+class DisklessExpiredRecord(Message):
+    """What is older is forgotten: the results of files, closed object keys, and producers."""
+
+    API_KEY = 108
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    files_before_ms: int = wire("int64")
+    producers_before_ms: int = wire("int64")
+
+
 RECORDS = KeyedRecords(
     (DisklessPartitionCreatedKey, DisklessPartitionCreatedRecord),
     (DisklessTopicDeletedKey, DisklessTopicDeletedRecord),
@@ -193,4 +210,5 @@ RECORDS = KeyedRecords(
     (DisklessFileTakenOverKey, DisklessFileTakenOverRecord),
     (DisklessFilesReleasedKey, DisklessFilesReleasedRecord),
     (DisklessPrunedKey, DisklessPrunedRecord),
+    (DisklessExpiredKey, DisklessExpiredRecord),
 )

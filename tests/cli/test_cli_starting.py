@@ -271,3 +271,20 @@ def test_a_node_raises_its_own_soft_limit_of_open_files(tmp_path):
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_reader_that_has_gone_is_no_failure_of_what_was_done():
+    """As ``moldau ... | head`` leaves it."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"}
+    reading, writing = os.pipe()
+    os.close(reading)
+    with moldau.testing.Node() as node:
+        done = subprocess.run(
+            [sys.executable, "-m", "moldau", "topics", "list", "--bootstrap", node.bootstrap_servers],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=TIMEOUT_S,
+        )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -17,6 +17,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import moldau.testing
+from moldau.client.cluster import Client
+from moldau.client.consolidation import ClusterPlan, give_up, plan_everywhere
 from moldau.client.errors import ToolError
 from moldau.pipeline.consolidation import job as consolidate
 from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
@@ -269,3 +271,23 @@ def test_a_task_returns_coordinates_only(node: moldau.testing.Node, topic: str) 
 
     consolidate_once(job_of(node, topic), watched)
     assert all(len(one.custom_metadata or b"") < 100 for unit in seen for one in unit.segments)
+
+
+def test_what_a_killed_driver_holds_is_named(node: moldau.testing.Node, topic: str) -> None:
+    job = job_of(node, topic)
+
+    async def plan(client: Client) -> ClusterPlan:
+        return await plan_everywhere(client, "a driver that died", max_bytes=2**30, topics=[topic])
+
+    left = ask(node.bootstrap_servers, plan)
+    report = consolidate_once(job, in_place)
+    assert (report["segments"], report["units"]) == (0, 0)
+    (until_ms,) = {one.until_ms for one in left.plans.values()}
+    assert report["held"] == [
+        {"engine": "a driver that died", "until_ms": until_ms, "partitions": PARTITIONS}
+    ]
+    ask(node.bootstrap_servers, lambda client: give_up(client, left))
+    report = consolidate_once(job, in_place)
+    assert report["segments"] > 0
+    assert report["held"] == []
+    check(node, topic)

@@ -1,7 +1,9 @@
 """Exports are exactly once: killed at every step, repeated, by two drivers at once. No Spark is needed."""
 
 import dataclasses
+import errno
 import functools
+import math
 import os
 import pathlib
 from collections import Counter
@@ -27,6 +29,7 @@ from moldau.pipeline.export.parquet import ParquetFolder, export_parquet
 from moldau.pipeline.export.rounds import Request
 from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import Source
+from moldau.pipeline.running import Lag
 from moldau.runtime.errors import KafkaError
 
 RECORDS = 300
@@ -261,6 +264,74 @@ def test_a_mistyped_topic_leaves_nothing_behind(node: moldau.testing.Node, tmp_p
         with pytest.raises(KafkaError, match="does not exist"):
             export_once(job_of(node, "absent", tmp_path / kind, kind), run_here)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_of_the_other_format_is_refused_by_name(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
+) -> None:
+    """Each would take the files of the other for its own, or hide them from readers."""
+    produce(node, topic, 4)
+    job = job_of(node, topic, tmp_path, kind)
+    export_once(job, run_here)
+    (other,) = set(FORMATS) - {kind}
+    holds = {
+        "parquet": f"holds an export of topic {topic} as plain Parquet",
+        "iceberg": "holds Iceberg tables",
+    }
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ToolError, match=rf"^{tmp_path} {holds[kind]}: --format {kind}, or another folder$"):
+        export_once(dataclasses.replace(job, table_format=other), run_here)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert values(job) == list(range(4))
+
+
+def test_plain_files_do_not_go_into_the_folder_of_an_iceberg_table(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    produce(node, topic, 4)
+    export_once(job_of(node, topic, tmp_path, "iceberg"), run_here)
+    with pytest.raises(ToolError, match="holds Iceberg tables"):
+        export_once(job_of(node, topic, tmp_path / "moldau" / topic, "parquet"), run_here)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_full_disk_is_one_line_with_the_folder(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path, kind: str
+) -> None:
+    def full(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    produce(node, topic, 4)
+    with pytest.raises(ToolError, match=f"^{tmp_path} cannot be written: No space left on device$"):
+        export_once(job_of(node, topic, tmp_path, kind), full)
+
+
+def test_a_catalog_that_does_not_work_is_one_line(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "catalog.db").write_bytes(b"no database" * 1000)
+    with pytest.raises(ToolError, match=r"^the catalog of .* does not work: file is not a database$"):
+        export_once(job_of(node, topic, tmp_path, "iceberg"), run_here)
+
+
+def test_the_lag_is_known_from_the_begin_of_a_round(
+    node: moldau.testing.Node, topic: str, tmp_path: pathlib.Path
+) -> None:
+    lag = Lag()
+    told = []
+
+    def run(function: Callable[[Any], Any], units: Sequence[Any]) -> list[Any]:
+        told.append(lag.records)
+        return run_here(function, units)
+
+    produce(node, topic, RECORDS)
+    job = job_of(node, topic, tmp_path, "parquet")
+    export_once(job, run, lag)
+    assert (told, lag.records) == ([RECORDS], 0)
+    with pytest.raises(KafkaError):
+        export_once(dataclasses.replace(job, topic="absent"), run_here, lag)
+    assert math.isnan(lag.records)
 
 
 def test_iceberg_export_needs_its_own_table(

@@ -17,6 +17,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.jobs import read_jobs
 from moldau.pipeline.metrics_server import MetricsServer
 from moldau.pipeline.runner import Job, JobRunner, Round
+from moldau.pipeline.running import Lag
 from moldau.runtime.clock import SystemClock
 
 WAIT_S = 60.0
@@ -61,7 +62,9 @@ def failing(problem: Exception) -> Callable[[Any], Any]:
 
 def test_a_job_that_fails_is_told_and_does_not_hold_the_others_up(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "history.jsonl"
-    good = Job("good", "export", 0.001, lambda run: {"records": 2, "bytes": 10, "lag_records": 7})
+    lag = Lag()
+    lag.records = 7
+    good = Job("good", "export", 0.001, lambda run: {"records": 2, "bytes": 10}, lag)
     bad = Job("bad", "export", 0.001, failing(ToolError("topic t\ndoes not exist")))
     ours = Job("ours", "export", 0.001, failing(ValueError("oops")))
     runner, told = run([good, bad, ours], 12, history_path=str(path))
@@ -74,8 +77,22 @@ def test_a_job_that_fails_is_told_and_does_not_hold_the_others_up(tmp_path: path
     good_rounds = len(runner.history["good"])
     assert f'moldau_pipeline_Jobs_Records_total{{job="good",kind="export"}} {2 * good_rounds}\n' in text
     assert 'moldau_pipeline_Jobs_LagRecords{job="good",kind="export"} 7\n' in text
+    assert 'LagRecords{job="bad"' not in text
     bad_rounds = len(runner.history["bad"])
     assert f'moldau_pipeline_Jobs_FailedRounds_total{{job="bad",kind="export"}} {bad_rounds}\n' in text
+
+
+def test_the_lag_of_a_node_that_is_down_is_not_known(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "jobs.toml"
+    path.write_text(
+        'bootstrap = "127.0.0.1:9"\ntimeout = 0.2\n'
+        f'[[job]]\nkind = "export"\ntopic = "t"\nto = "{tmp_path}/to"\ninterval = 0.01\n'
+    )
+    runner, told = run(list(read_jobs(str(path)).jobs), 1)
+    assert told[0].error is not None
+    assert (
+        'moldau_pipeline_Jobs_LagRecords{job="export-t",kind="export"} NaN' in runner.meters.render().decode()
+    )
 
 
 def test_what_runs_is_cancelled_at_the_end() -> None:

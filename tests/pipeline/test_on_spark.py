@@ -3,6 +3,7 @@
 import gc
 import json
 import pathlib
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +25,7 @@ from moldau.cli.main import main
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.reading.planning import OffsetRange
-from moldau.pipeline.session import SparkPool
+from moldau.pipeline.session import SparkPool, check_master
 from moldau.pipeline.tasks import settle
 
 RECORDS = 2_000
@@ -95,6 +96,7 @@ def test_a_range_and_some_columns(spark: SparkSession, node: moldau.testing.Node
     assert [tuple(row) for row in found] == [(10, "orders"), (11, "orders"), (12, "orders")]
 
 
+@pytest.mark.every_spark
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -107,8 +109,9 @@ def test_a_range_and_some_columns(spark: SparkSession, node: moldau.testing.Node
 def test_what_cannot_be_done_is_said(
     spark: SparkSession, node: moldau.testing.Node, options: dict[str, str], problem: str
 ) -> None:
-    with pytest.raises(Exception, match=f"(?i){problem}"):
+    with pytest.raises(Exception, match=f"(?i){problem}") as failure:
         reader(spark, node, **options).load()
+    assert "Traceback" not in str(failure.value)
 
 
 @pytest.mark.every_spark
@@ -178,6 +181,14 @@ def test_the_example_of_the_documentation_runs(
     example = page.split("```python\n")[-1].split("```")[0]
     exec(example.replace("127.0.0.1:9092", node.bootstrap_servers), {})
     assert '|k0|{"total": 0}|' in capfd.readouterr().out.replace(" ", "").replace(":0", ": 0")
+
+
+def test_a_master_that_does_not_listen_is_one_line() -> None:
+    with socket.socket() as bound:  # bound, so that no other process listens there
+        bound.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(ToolError, match=f"^Spark's master {master} cannot be reached: .*refused"):
+            check_master(master)
 
 
 def test_missing_java_is_one_line(

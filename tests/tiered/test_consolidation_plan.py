@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.tiered.builder import LEADER_EPOCH
-from moldau.tiered.consolidation.leader import Plan, PlannedWork
+from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
 from moldau.tiered.consolidation.plan import (
     GatheredSegment,
     PlannedSegment,
@@ -142,7 +142,7 @@ def test_units_and_ranges_cover_everything_once(segments: list[PlannedSegment], 
 @settings(max_examples=25)
 @given(plans)
 def test_a_plan_survives_the_wire(segments: list[PlannedSegment]) -> None:
-    plan = Plan(UUID(int=9), 77, [PlannedWork(one, 3) for one in segments])
+    plan = Plan(UUID(int=9), 77, [PlannedWork(one, 3) for one in segments], [HeldPlan("broker", 99, 2)])
     assert as_plan(plan_message(plan)) == plan
 
 

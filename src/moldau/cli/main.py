@@ -29,9 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from moldau.cli.app import command
 
-        command()(given, prog_name="moldau")
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        try:
+            command()(given, prog_name="moldau")
+        except SystemExit as leaving:
+            return _flushed(leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None))
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -44,7 +45,19 @@ def main(arguments: list[str] | None = None) -> int:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
         return _complain(_explained(error))
-    return 0
+    return _flushed(0)
+
+
+def _flushed(code: int) -> int:
+    """The exit code, when the output is written: a reader that has gone is no failure of the command."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes once more when it ends, and would complain then.
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    return code
 
 
 def _explained(error: Exception) -> str:

@@ -7,7 +7,7 @@ import typer
 
 from moldau.cli.errors import CommandError
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption, key_values
-from moldau.cli.output import print_json
+from moldau.cli.output import print_json, time_text
 from moldau.cli.pipeline_jobs import MasterOption, check_spark, repeat_job, run_job_once
 from moldau.client.cluster import parse_bootstrap
 
@@ -91,3 +91,8 @@ def _show(report: dict[str, Any]) -> None:
     )
     for failure in report["failures"]:
         print(f"not now: {failure}")
+    for held in report["held"]:
+        print(
+            f"not now: {held['partitions']} partitions are leased by {held['engine']}"
+            f" until {time_text(held['until_ms'])}, longer if it goes on, and are planned again after that"
+        )

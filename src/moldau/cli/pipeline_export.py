@@ -247,8 +247,14 @@ def _once(job: "ExportJob", master: str | None, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    verb = "replayed" if job.replay else "records"
-    line = f"{job.topic}: {report['records']} {verb} in {len(report['files'])} new files in {job.folder}"
+    if job.replay:
+        left, at = report["dead_letters_left"], report["dead_letters_at"]
+        print(
+            f"{job.topic}: {report['records']} dead letters moved to the table in {job.folder}"
+            f" ({len(report['files'])} new files), {left} left in {at}"
+        )
+        return
+    line = f"{job.topic}: {report['records']} records in {len(report['files'])} new files in {job.folder}"
     if report["dead_letters"]:
         line += f", {report['dead_letters']} dead letters in {report['dead_letters_at']}"
     print(f"{line}, lag {report['lag_records']}")

@@ -19,7 +19,7 @@ from moldau.protocol.own.consolidation_plan import ConsolidationPlanRequest
 from moldau.protocol.own.consolidation_publish import ConsolidationPublishRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation import wire
-from moldau.tiered.consolidation.leader import BuiltCopy, Plan, PublishedSegment
+from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment
 from moldau.tiered.segments import TopicIdPartition
 from moldau.tiered.storage_manager import RemotePlace
 
@@ -38,6 +38,16 @@ class ClusterPlan:
     def is_empty(self) -> bool:
         """Whether there is nothing to build."""
         return not any(plan.work for plan in self.plans.values())
+
+    @property
+    def held(self) -> list[HeldPlan]:
+        """Partitions that other engines have leases of, by the engine."""
+        found: dict[str, HeldPlan] = {}
+        for one in (held for plan in self.plans.values() for held in plan.held):
+            same = found.get(one.engine, HeldPlan(one.engine, one.until_ms, 0))
+            until_ms = max(same.until_ms, one.until_ms)
+            found[one.engine] = HeldPlan(one.engine, until_ms, same.partitions + one.partitions)
+        return list(found.values())
 
 
 async def plan_everywhere(

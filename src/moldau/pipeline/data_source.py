@@ -22,7 +22,7 @@ from moldau.pipeline.source.options import LATEST, SourceOptions, check_batch, p
 from moldau.pipeline.source.snapshot import TopicRanges, offsets_at, pin
 from moldau.pipeline.source.units import ask, plan
 from moldau.pipeline.spark_versions import HAS_FILTERS, HAS_READ_LIMITS, note_missing
-from moldau.pipeline.tasks import settle
+from moldau.pipeline.tasks import one_line_errors, settle
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
@@ -38,6 +38,7 @@ HEADERS_COLUMN: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 class MoldauDataSource(DataSource):
     """Made once by ``load()``, and pickled from there on: so its ranges are pinned."""
 
+    @one_line_errors()
     def __init__(self, options: Mapping[str, str]) -> None:
         settle()
         self.parsed = parse_options(dict(options))
@@ -55,10 +56,12 @@ class MoldauDataSource(DataSource):
     def schema(self) -> str:
         return f"{COLUMNS}, {HEADERS_COLUMN}" if self.parsed.include_headers else COLUMNS
 
+    @one_line_errors()
     def reader(self, schema: StructType) -> "MoldauReader":
         check_batch(self.parsed)
         return MoldauReader(schema, self.topics, self.parsed)
 
+    @one_line_errors()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if HAS_READ_LIMITS:
             from moldau.pipeline.source.stream import MoldauStreamReader
@@ -68,9 +71,11 @@ class MoldauDataSource(DataSource):
 
         return MoldauOlderStreamReader(schema, self.parsed)
 
+    @one_line_errors()
     def writer(self, schema: StructType, overwrite: bool) -> MoldauWriter:
         return MoldauWriter(self._target(schema, overwrite))
 
+    @one_line_errors()
     def streamWriter(self, schema: StructType, overwrite: bool) -> MoldauStreamWriter:
         return MoldauStreamWriter(self._target(schema, overwrite))
 
@@ -101,6 +106,7 @@ class MoldauReader(DataSourceReader):
         self._narrowing, left = push(pushed)
         return left
 
+    @one_line_errors()
     def partitions(self) -> list[InputPartition]:
         topics = [TopicRanges(topic.source, tuple(self._narrowed(topic))) for topic in self._topics]
         return plan(topics, self._options.min_partitions, self._options.max_records_per_partition)

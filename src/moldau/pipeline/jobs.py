@@ -4,7 +4,7 @@ import os
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from moldau.client.cluster import parse_bootstrap
 from moldau.client.errors import ToolError
@@ -15,6 +15,7 @@ from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.options import parse_writers, resolved, value_format
 from moldau.pipeline.export.progress import parse_start_at
 from moldau.pipeline.runner import Job, Report
+from moldau.pipeline.running import Lag
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 DEFAULT_INTERVAL_S: Final = 60.0
@@ -154,18 +155,26 @@ def parse_jobs(path: str, found: Mapping[str, Any], bootstrap: str | None = None
     return done
 
 
+class Made(NamedTuple):
+    """What a table of a job says."""
+
+    default_name: str
+    run: Callable[[Any], Report]
+    lag: Lag | None = None
+
+
 def _job(table: Table, common: Common) -> Job:
     kind = table.needed("kind")
     if kind not in KINDS:
         raise table.problem(f"kind is one of {', '.join(KINDS)}, not {kind!r}")
     name = table.text("name")
     interval_s = table.number("interval", DEFAULT_INTERVAL_S)
-    default_name, run = KINDS[kind](table, common)
+    made = KINDS[kind](table, common)
     table.end()
-    return Job(name or default_name, kind, interval_s, run)
+    return Job(name or made.default_name, kind, interval_s, made.run, made.lag)
 
 
-def _export(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+def _export(table: Table, common: Common) -> Made:
     topic = table.needed("topic")
     schema = table.text("schema")
     start = table.text("from")
@@ -196,15 +205,18 @@ def _export(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]
         catalog_properties=table.texts("catalog"),
         storage=common.storage,
     )
-    return f"export-{topic}", lambda run: export_report(job, run)
+    lag = Lag()
+    return Made(f"export-{topic}", lambda run: export_report(job, run, lag), lag)
 
 
-def export_report(job: ExportJob, run: Any) -> Report:
+def export_report(job: ExportJob, run: Any, lag: Lag | None = None) -> Report:
     """A round of an export, and what it did as JSON."""
-    done = export_once(job, run)
+    done = export_once(job, run, lag)
+    left = {"dead_letters_left": done.dead_letters_left} if job.replay else {}
     return {
         "topic": job.topic,
         "records": done.records,
+        **left,
         "bytes": done.size_bytes,
         "dead_letters": done.dead_letters,
         "dead_letters_at": done.dead_letters_at,
@@ -213,7 +225,7 @@ def export_report(job: ExportJob, run: Any) -> Report:
     }
 
 
-def _verify(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+def _verify(table: Table, common: Common) -> Made:
     topics = table.text("topics")
     names = tuple(name.strip() for name in topics.split(",")) if topics else ()
     job = VerifyJob(common.bootstrap, names, timeout_s=common.timeout_s, storage=common.storage)
@@ -228,20 +240,20 @@ def _verify(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]
             )
         return report
 
-    return "verify", run
+    return Made("verify", run)
 
 
-def _orphans(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+def _orphans(table: Table, common: Common) -> Made:
     job = OrphansJob(
         common.bootstrap,
         delete=table.flag("delete"),
         timeout_s=common.timeout_s,
         storage=common.storage,
     )
-    return "orphans", lambda run: find_orphans(job, run)
+    return Made("orphans", lambda run: find_orphans(job, run))
 
 
-def _consolidate(table: Table, common: Common) -> tuple[str, Callable[[Any], Report]]:
+def _consolidate(table: Table, common: Common) -> Made:
     topics = table.text("topics")
     unit_mib = table.whole("unit_mib")
     job = ConsolidateJob(
@@ -251,13 +263,13 @@ def _consolidate(table: Table, common: Common) -> tuple[str, Callable[[Any], Rep
         timeout_s=common.timeout_s,
         storage=common.storage,
     )
-    return "consolidate", lambda run: consolidate_once(job, run)
+    return Made("consolidate", lambda run: consolidate_once(job, run))
 
 
-KINDS: Final[Mapping[str, Callable[[Table, Common], tuple[str, Callable[[Any], Report]]]]] = {
+KINDS: Final[Mapping[str, Callable[[Table, Common], Made]]] = {
     "export": _export,
     "verify": _verify,
     "orphans": _orphans,
     "consolidate": _consolidate,
 }
-"""By kind: the job's name unless it has one, and what is done in a round."""
+"""By kind."""

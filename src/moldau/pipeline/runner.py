@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from moldau.client.errors import ToolError
 from moldau.metrics import Counter, Meters
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.running import Lag, RunUnits
 from moldau.runtime.clock import Clock
 from moldau.runtime.errors import KafkaError
 
@@ -25,7 +25,7 @@ HISTORY_MAX: Final = 100
 STOP_TIMEOUT_S: Final = 20.0
 
 Report = Mapping[str, Any]
-"""What a round did, as JSON; ``records``, ``bytes``, ``dead_letters``, ``lag_records`` are metrics, too."""
+"""What a round did, as JSON; ``records``, ``bytes`` and ``dead_letters`` are metrics, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,8 @@ class Job:
     kind: str
     interval_s: float
     run: Callable[[RunUnits], Report]
+    lag: Lag | None = None
+    """Of jobs that have a target which lags behind its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class JobRunner:
         self._history_path = history_path
         self.history: dict[str, deque[Round]] = {job.name: deque(maxlen=HISTORY_MAX) for job in jobs}
         self.meters = meters or Meters()
-        self._meters = {job.name: _JobMeters(self.meters, job, self._last) for job in jobs}
+        self._meters = {job.name: _JobMeters(self.meters, job) for job in jobs}
 
     def run(self) -> None:
         """Start every job at once, and then on its interval; returns when :meth:`stop` was called."""
@@ -154,13 +156,6 @@ class JobRunner:
                     _append(self._history_path, json.dumps(done.to_json(), default=str) + "\n")
             self._tell(done)
 
-    def _last(self, name: str, key: str) -> float:
-        """What the last round that said it said."""
-        for done in reversed(tuple(self.history[name])):
-            if key in done.report:
-                return float(done.report[key])
-        return 0.0
-
 
 def _append(path: str, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -171,7 +166,7 @@ def _append(path: str, text: str) -> None:
 
 
 class _JobMeters:
-    def __init__(self, meters: Meters, job: Job, last: Callable[[str, str], float]) -> None:
+    def __init__(self, meters: Meters, job: Job) -> None:
         scope = meters.scoped("moldau.pipeline", "Jobs")
         tags = {"job": job.name, "kind": job.kind}
         self._rounds = scope.counter("Rounds", "Rounds that were done.", **tags)
@@ -181,12 +176,14 @@ class _JobMeters:
             "bytes": scope.counter("Bytes", "Bytes that rounds wrote.", **tags),
             "dead_letters": scope.counter("DeadLetters", "Records that did not decode.", **tags),
         }
-        scope.gauge(
-            "LagRecords",
-            lambda: last(job.name, "lag_records"),
-            "Offsets that the source had after the last round and the target had not.",
-            **tags,
-        )
+        lag = job.lag
+        if lag is not None:
+            scope.gauge(
+                "LagRecords",
+                lambda: lag.records,
+                "Offsets that the source has and the target has not; NaN while that is not known.",
+                **tags,
+            )
         self._last_ms = 0
         self._took_ms = 0
         scope.gauge("LastSuccessTimeMs", lambda: self._last_ms, "When the last good round began.", **tags)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ QUICK_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 """Of jobs, whose tasks are Python and pass coordinates: the second compiler would take more CPU time from
 them than all the rest of it, for minutes, and give nothing back."""
 POLL_S: Final = 0.5
+STANDALONE: Final = "spark://"
+CONNECT_TIMEOUT_S: Final = 10.0
 _LOGGING: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log4j2.properties")
 _PYTHON_ERROR: Final = re.compile(r"^(?:[\w.]+\.)?(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 
@@ -58,6 +61,21 @@ def open_session(master: str | None = None, **settings: str) -> SparkSession:
 def java_options(logging: str) -> str:
     """The driver's, with a file of log settings, whose path may have spaces: options are split at them."""
     return f"-Dlog4j2.configurationFile={pathlib.Path(logging).as_uri()} -XX:+UseSerialGC"
+
+
+def check_master(master: str | None) -> None:
+    """Raises :class:`ToolError` for a standalone master that does not listen; Spark tries for a minute."""
+    if master is None or not master.startswith(STANDALONE):
+        return
+    problem: Exception | None = None
+    for place in master.removeprefix(STANDALONE).split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S):
+                return
+        except (OSError, ValueError, OverflowError) as error:
+            problem = error
+    raise ToolError(f"Spark's master {master} cannot be reached: {problem}")
 
 
 class Display(Protocol):
@@ -84,6 +102,7 @@ class SparkPool:
         """Raises :class:`ToolError` when Spark does not start."""
         with self._starting:
             if self._session is None:
+                check_master(self._master)
                 options = f"{java_options(_LOGGING)} {QUICK_COMPILER}"
                 settings = {"spark.driver.extraJavaOptions": options, **self._settings}
                 try:

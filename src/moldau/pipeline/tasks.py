@@ -1,11 +1,21 @@
 """What holds for a process in which Spark runs tasks, or plans queries, one after the other."""
 
+import contextlib
 import gc
 import os
+from collections.abc import Iterator
 from typing import Final
+
+from moldau.client.errors import ToolError
+from moldau.objects.storage import StorageError
+from moldau.runtime.errors import KafkaError
 
 _FREEZES_LEFT: Final = iter(range(2))
 """The first task imports more on its way: PyArrow takes pandas when it first sees an array of numpy."""
+
+
+_SPARKS_PROCESS: Final = "SPARK_REUSE_WORKER"
+"""A variable of the environment that the processes have which Spark starts."""
 
 
 def settle() -> None:
@@ -15,6 +25,20 @@ def settle() -> None:
     to go through them takes 35 ms, in which it decodes 200,000 records. So what is there when the first two
     begin is taken out of the collector's sight.
     """
-    if "SPARK_REUSE_WORKER" in os.environ and next(_FREEZES_LEFT, None) is not None:
+    if _SPARKS_PROCESS in os.environ and next(_FREEZES_LEFT, None) is not None:
         gc.collect()
         gc.freeze()
+
+
+@contextlib.contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Have Spark tell an error that a user can act on in one line; others keep their traceback.
+
+    A process of Spark's ends after an error, so the setting does not outlive it. Does nothing elsewhere.
+    """
+    try:
+        yield
+    except (ToolError, KafkaError, StorageError, OSError):
+        if _SPARKS_PROCESS in os.environ:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

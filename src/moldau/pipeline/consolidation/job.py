@@ -7,6 +7,8 @@ that is none any more is refused, or answered as before. The coordinator's prune
 
 import asyncio
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ENGINE: Final = "spark"
 REMOTE_PREFIX: Final = "rsm.config."
 UNIT_BYTES: Final = 128 * 1024**2
 PLAN_BYTES: Final = 4 * 1024**3
@@ -67,7 +68,7 @@ class _Totals:
 
 
 def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
-    """Consolidate all that makes segments now; what was done, as JSON.
+    """Consolidate all that makes segments now; what was done, and what others have leases of, as JSON.
 
     Raises :class:`ToolError` where this cluster cannot be consolidated from outside, or when plan
     after plan brings nothing but failures; ``KafkaError`` for what brokers say.
@@ -93,13 +94,15 @@ def consolidate_once(job: ConsolidateJob, run: RunUnits) -> dict[str, Any]:
         "bytes": totals.size_bytes,
         "units": totals.units,
         "failures": totals.failures,
+        "held": [one._asdict() for one in plan.held],
     }
 
 
 async def _plan(client: Client, job: ConsolidateJob) -> ClusterPlan:
     topics = job.topics or None
+    engine = f"spark on {socket.gethostname()} (process {os.getpid()})"
     return await plan_everywhere(
-        client, ENGINE, max_bytes=job.plan_bytes, lease_ms=job.lease_ms, topics=topics
+        client, engine, max_bytes=job.plan_bytes, lease_ms=job.lease_ms, topics=topics
     )
 
 

@@ -1,5 +1,6 @@
 """Which Iceberg catalog ``--to`` names: one of pyiceberg's configuration, or a local folder with its own."""
 
+import glob
 import os
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,6 +17,14 @@ from moldau.pipeline.export.targets import make_folder
 CATALOG_FILE: Final = "catalog.db"
 _MARKS_OF_URIS: Final = "#?%"
 """The catalog and its readers take them for what they mean in a URI, each in its own way."""
+
+
+def check_no_iceberg(folder: str) -> None:
+    """Raises :class:`ToolError` for a local folder that is a catalog's or an Iceberg table's."""
+    if os.path.exists(os.path.join(folder, CATALOG_FILE)) or glob.glob(
+        os.path.join(glob.escape(folder), "metadata", "*.metadata.json")
+    ):
+        raise ToolError(f"{folder} holds Iceberg tables: --format iceberg, or another folder")
 
 
 def open_catalog(to: str, properties: Mapping[str, str] | None = None) -> Catalog:

@@ -98,7 +98,9 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
     _finish_dead_letters(catalog, table, topic)
     outcome = Outcome([], _covered(table), ".".join(dead_letters_name(topic)))
     dead = _find_table(catalog, dead_letters_name(topic), topic)
-    locations = [] if dead is None else [task.file.file_path for task in dead.scan().plan_files()]
+    files = [] if dead is None else [task.file for task in dead.scan().plan_files()]
+    locations = [file.file_path for file in files]
+    outcome = outcome._replace(dead_letters_left=sum(file.record_count for file in files))
     old = _format(table)
     values = request.format_of(old, [], ".".join(table_name(topic)), promote=True)
     if not locations:
@@ -112,7 +114,8 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
         return outcome
     _commit(table, written, _progress(outcome.covered), replaces=True)
     _finish_dead_letters(catalog, table, topic)
-    return outcome._replace(written=recovered)
+    left = sum(file.dead.records for file in written if file.dead)
+    return outcome._replace(written=recovered, dead_letters_left=left)
 
 
 def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | None:

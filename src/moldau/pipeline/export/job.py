@@ -1,16 +1,19 @@
 """``moldau pipeline export``: one round of an export, on Spark or anywhere else."""
 
 import asyncio
+import errno
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from sqlalchemy.exc import DBAPIError
+
 from moldau.client.cluster import connected
 from moldau.client.errors import ToolError
-from moldau.pipeline.export.catalogs import open_catalog
+from moldau.pipeline.export.catalogs import check_no_iceberg, open_catalog
 from moldau.pipeline.export.iceberg import export_iceberg, replay_iceberg
-from moldau.pipeline.export.parquet import ParquetFolder, export_parquet, replay_parquet
+from moldau.pipeline.export.parquet import ParquetFolder, check_no_parquet, export_parquet, replay_parquet
 from moldau.pipeline.export.progress import StartAt, find_starts, lag_records
 from moldau.pipeline.export.rounds import Outcome, Request
 from moldau.pipeline.export.units import Written
@@ -18,10 +21,11 @@ from moldau.pipeline.reading.fetching import find_bounds
 from moldau.pipeline.reading.planning import Source
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.running import Lag, RunUnits
 from moldau.pipeline.values.formats import RAW, ValueFormat
 
 ICEBERG: Final = "iceberg"
+_NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Exported(NamedTuple):
     files: list[Written]
     lag_records: int
     dead_letters_at: str
+    dead_letters_left: int = 0
+    """After a replay."""
 
     @property
     def records(self) -> int:
@@ -65,22 +71,26 @@ class Exported(NamedTuple):
         return sum(file.dead.records for file in self.files if file.dead)
 
 
-def export_once(job: ExportJob, run: RunUnits) -> Exported:
-    """One round with units run wherever ``run`` runs them.
+def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Exported:
+    """One round with units run wherever ``run`` runs them; ``lag`` is what is to be done, then what is left.
 
     Raises :class:`moldau.client.errors.ToolError` and ``KafkaError``.
     """
+    lag = lag or Lag()
+    lag.forget()
     look = functools.partial(
         find_bounds, job.bootstrap, job.topic, committed_only=True, timeout_s=job.timeout_s
     )
     source = asyncio.run(_source(job))
-    request = Request(source, look, run, job.unit_records_max, job.values)
+    starts = None
     if job.start is not None:
         starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=job.timeout_s)
-        request = Request(source, look, run, job.unit_records_max, job.values, starts)
+    request = Request(source, look, run, job.unit_records_max, job.values, starts, lag)
     outcome = _round(job, request)
     files = [file for file in outcome.written if file.path]
-    return Exported(files, lag_records(outcome.covered, look()), outcome.dead_letters)
+    left = lag_records(outcome.covered, look())
+    lag.records = left
+    return Exported(files, left, outcome.dead_letters, outcome.dead_letters_left)
 
 
 async def _source(job: ExportJob) -> Source:
@@ -100,9 +110,24 @@ async def _source(job: ExportJob) -> Source:
 
 
 def _round(job: ExportJob, request: Request) -> Outcome:
+    try:
+        return _round_of(job, request)
+    except DBAPIError as error:  # of a catalog in a database
+        reason = " ".join(str(error.orig).split())
+        raise ToolError(f"the catalog of {job.folder} does not work: {reason}") from error
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        raise ToolError(f"{job.folder} cannot be written: {error.strerror}") from error
+
+
+def _round_of(job: ExportJob, request: Request) -> Outcome:
     if job.table_format == ICEBERG:
+        check_no_parquet(job.folder)
         catalog = open_catalog(job.folder, job.catalog_properties)
+        check_no_parquet(catalog.properties.get("warehouse") or "")
         return (replay_iceberg if job.replay else export_iceberg)(request, catalog)
     if "://" in job.folder or job.catalog_properties:
         raise ToolError("plain Parquet goes to a local folder: --format iceberg reaches other places")
+    check_no_iceberg(job.folder)
     return (replay_parquet if job.replay else export_parquet)(request, ParquetFolder(job.folder))

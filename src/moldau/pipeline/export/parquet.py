@@ -110,11 +110,31 @@ class ParquetFolder:
             return names
         return [name for name in names if pq.read_metadata(os.path.join(folder, name)).num_rows]
 
+    def count_dead(self, generation: int) -> int:
+        """How many dead letters a generation has."""
+        folder = self.generation(generation)
+        return sum(
+            pq.read_metadata(os.path.join(folder, name)).num_rows for name in self.dead_files(generation)
+        )
+
     def forget_before(self, generation: int) -> None:
         """Remove generations of dead letters that were replayed."""
         for name in os.listdir(self.dead_letters) if os.path.isdir(self.dead_letters) else []:
             if name.startswith("generation-") and name < os.path.basename(self.generation(generation)):
                 shutil.rmtree(os.path.join(self.dead_letters, name), ignore_errors=True)
+
+
+def check_no_parquet(folder: str) -> None:
+    """Raises :class:`ToolError` for a local folder, or a URI of one, that holds an export of plain files."""
+    path = folder.removeprefix("file://")
+    if "://" in path or not path:
+        return
+    last = ParquetFolder(path).last_plan()
+    if last is not None:
+        raise ToolError(
+            f"{path} holds an export of topic {last.topic} as plain Parquet:"
+            " --format parquet, or another folder"
+        )
 
 
 def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
@@ -170,7 +190,8 @@ def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
             replays_generation=last.generation,
         )
         if folder.create(plan):
-            return Outcome(written + _finish(plan, request, folder), last.covered, folder.dead_letters)
+            written += _finish(plan, request, folder)
+            return Outcome(written, last.covered, folder.dead_letters, folder.count_dead(number))
 
 
 def _finish(plan: Plan, request: Request, folder: ParquetFolder) -> list[Written]:

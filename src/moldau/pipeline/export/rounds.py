@@ -1,14 +1,14 @@
 """What a round of an export is asked for, and what it did."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from moldau.pipeline.export.progress import Covered, NextRound, next_round
 from moldau.pipeline.export.replaying import InferUnits, inferred
 from moldau.pipeline.export.units import Written
 from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source, split
-from moldau.pipeline.running import RunUnits
+from moldau.pipeline.running import Lag, RunUnits
 from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 
 
@@ -24,10 +24,13 @@ class Request:
     """What is wanted; JSON without columns takes those that are found."""
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
     """Where the table is to begin in each partition, if not at the first record."""
+    lag: Lag = field(default_factory=Lag)
 
     def next_round(self, covered: Covered, bounds: Bounds) -> NextRound:
         starts = None if self.find_starts is None else self.find_starts(bounds)
-        return next_round(self.source.topic, covered, bounds, starts, may_lose=self.source.may_lose)
+        found = next_round(self.source.topic, covered, bounds, starts, may_lose=self.source.may_lose)
+        self.lag.records = sum(one.end - one.start for one in found.ranges)
+        return found
 
     def units(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         return split(ranges, self.unit_records_max)
@@ -52,3 +55,5 @@ class Outcome(NamedTuple):
     covered: Covered
     dead_letters: str = ""
     """Where a reader finds the records that did not decode, if there can be any."""
+    dead_letters_left: int = 0
+    """After a replay: how many there are now."""

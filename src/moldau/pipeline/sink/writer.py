@@ -28,6 +28,7 @@ from moldau.pipeline.sink.rows import BatchBuilder, Place, Routing, lay_out_obje
 from moldau.pipeline.sink.store import open_sink_store
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.units import TIMEOUT_S, ask
+from moldau.pipeline.tasks import one_line_errors
 from moldau.records.compression import Compression
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
@@ -234,12 +235,15 @@ class MoldauWriter(DataSourceArrowWriter):
         self._target = target
         self._job_id = f"job-{SystemEntropy().uuid4()}"
 
+    @one_line_errors()
     def write(self, iterator: Iterator[Any]) -> Written:
         return _Tasks(self._target, self._job_id).write(iterator)
 
+    @one_line_errors()
     def commit(self, messages: list[Any]) -> None:
         _Driver(self._target).commit(messages, None)
 
+    @one_line_errors()
     def abort(self, messages: list[Any]) -> None:
         _Driver(self._target).abort(messages)
 
@@ -260,11 +264,14 @@ class MoldauStreamWriter(StreamArrowWriter):
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
 
+    @one_line_errors()
     def write(self, iterator: Iterator[Any]) -> Written:
         return _Tasks(self._target, None).write(iterator)
 
+    @one_line_errors()
     def commit(self, messages: list[Any], batchId: int) -> None:
         _Driver(self._target).commit(messages, batchId)
 
+    @one_line_errors()
     def abort(self, messages: list[Any], batchId: int) -> None:
         _Driver(self._target).abort(messages)

@@ -16,7 +16,7 @@ from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.source.filters import Span
 from moldau.pipeline.source.units import UnitPartition
 from moldau.pipeline.spark_versions import arrow_schema
-from moldau.pipeline.tasks import settle
+from moldau.pipeline.tasks import one_line_errors, settle
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ class Columns:
 
     def read_unit(self, partition: Any, timestamp_us: Span | None = None) -> Iterator[Any]:
         """What a task reads; nothing for ``None``, which Spark makes of an empty list of partitions."""
-        if not isinstance(partition, UnitPartition):
-            return iter(())
-        return self.read(partition.source, partition.unit, timestamp_us or Span())
+        if isinstance(partition, UnitPartition):
+            with one_line_errors():
+                yield from self.read(partition.source, partition.unit, timestamp_us or Span())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
         """The query's columns, in its order; ``topics`` has the topic's name as often at least."""

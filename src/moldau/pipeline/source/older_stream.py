@@ -18,6 +18,7 @@ from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.stream_offsets import StreamOffsets
 from moldau.pipeline.source.stream_plan import StreamPlanner
 from moldau.pipeline.spark_versions import note_missing
+from moldau.pipeline.tasks import one_line_errors
 
 
 class MoldauOlderStreamReader(DataSourceStreamReader):
@@ -31,6 +32,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
         self._first_end: StreamOffsets | None = None
         """What was told before the position was known."""
 
+    @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
         if self._first_end is not None:  # the end of the first batch is known already: none begins behind it
@@ -39,6 +41,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
             starts = replace(starts, offsets=offsets)
         return starts.to_json()
 
+    @one_line_errors()
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # as these versions call it
         ends = self._planner.latest()
         limit = self._planner.limit
@@ -53,6 +56,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
             return ends.to_json()
         return self._planner.end_of_batch(self._position, ends, limit).to_json()
 
+    @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         before, after = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
         if after == self._first_end:

@@ -17,6 +17,7 @@ from moldau.pipeline.source.columns import Columns
 from moldau.pipeline.source.options import SourceOptions
 from moldau.pipeline.source.stream_offsets import StreamOffsets
 from moldau.pipeline.source.stream_plan import StreamPlanner
+from moldau.pipeline.tasks import one_line_errors
 
 
 class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -28,6 +29,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffsets | None = None
         """Where a query ends that takes only what is there."""
 
+    @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:
         starts = self._planner.initial()
         if self._target is not None:  # partitions that came after the end was set
@@ -41,12 +43,15 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit = self._planner.limit
         return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
 
+    @one_line_errors()
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._planner.latest()
 
+    @one_line_errors()
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._planner.latest().to_json()
 
+    @one_line_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         before = StreamOffsets.from_json(start)
         ends = self._target or self._planner.latest()
@@ -55,6 +60,7 @@ class MoldauStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         may_wait = self._target is None
         return self._planner.end_of_batch(before, ends, records_max, may_wait=may_wait).to_json()
 
+    @one_line_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return self._planner.partitions(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
 

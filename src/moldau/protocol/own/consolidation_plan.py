@@ -35,12 +35,22 @@ class ConsolidationSegment(Message):
 
 
 @message
+class ConsolidationHeldPlan(Message):
+    """Partitions that another engine has a lease of."""
+
+    engine: str = wire("string")
+    until_ms: int = wire("int64")
+    """End of the lease by the leader's clock, unless it is renewed."""
+    partitions: int = wire("int32")
+
+
+@message
 class ConsolidationPlanRequest(Message):
     API_KEY = 11656
     VERSIONS = "0"
     FLEXIBLE = "0+"
     engine: str = wire("string")
-    """Who asks, for the log."""
+    """Name of the caller, for the log and for other callers."""
     max_bytes: int = wire("int64")
     """About so much is planned; less when there is no more, or others are at it."""
     lease_ms: int = wire("int64", default=600_000)
@@ -67,6 +77,8 @@ class ConsolidationPlanResponse(Message):
     storage_url: str | None = wire("string", nullable="0+", default=None)
     """Where the built-in one keeps segments: who wrote elsewhere would publish what is not there."""
     storage_prefix: str | None = wire("string", nullable="0+", default=None)
+    held: Sequence[ConsolidationHeldPlan] = wire([ConsolidationHeldPlan], default=(), tag=0)
+    """Plans of the same topics that are left out, for others have them."""
 
 
 REQUEST = ConsolidationPlanRequest

@@ -54,6 +54,15 @@ class PlannedWork(NamedTuple):
     epoch: int
 
 
+class HeldPlan(NamedTuple):
+    """Partitions that are left out of a plan because another engine has a lease of them."""
+
+    engine: str
+    until_ms: int
+    """End of the lease by the leader's clock, unless it is renewed."""
+    partitions: int
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What an engine is to build, and how long it has to tell of itself."""
@@ -61,6 +70,7 @@ class Plan:
     lease_id: UUID
     until_ms: int
     work: Sequence[PlannedWork]
+    held: Sequence[HeldPlan] = ()
 
 
 class BuiltCopy(NamedTuple):
@@ -241,7 +251,10 @@ class ConsolidationLeader:
         work = [planned for some in found for planned in some]
         if not work:
             self._plans.end(lease)
-        return Plan(lease.id, until_ms, work)
+        held = self._plans.held(lease, lambda partition: topics is None or partition.topic in topics)
+        return Plan(
+            lease.id, until_ms, work, [HeldPlan(one.engine, one.until_ms, count) for one, count in held]
+        )
 
     async def _plan_partition(
         self, led: LedPartition, lease: Lease, budget: "_Budget"

@@ -1,6 +1,7 @@
 """The plans of one leader that are being carried out: who does it, until when, and what came of it. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -84,6 +85,13 @@ class OpenPlans:
         """Begin to carry out a plan of a partition that has none."""
         assert plan.partition not in self._plans
         self._plans[plan.partition] = plan
+
+    def held(self, own: Lease, of_interest: Callable[[TopicIdPartition], bool]) -> list[tuple[Lease, int]]:
+        """The leases of others, with the number of partitions of interest that each has plans of."""
+        plans = [plan for plan in self if plan.lease is not own and of_interest(plan.partition)]
+        counts = Counter(plan.lease.id for plan in plans)
+        leases = {plan.lease.id: plan.lease for plan in plans}
+        return [(leases[id], count) for id, count in counts.items()]
 
     def drop(self, plan: OpenPlan) -> None:
         """Give a plan up, or note that it is done; a lease without plans is over."""

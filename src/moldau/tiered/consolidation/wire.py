@@ -5,10 +5,14 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.columns import ColumnError, ColumnReader, put_column, put_varint
 from moldau.protocol.own.consolidation_lease import ConsolidationLeasePartition
-from moldau.protocol.own.consolidation_plan import ConsolidationPlanResponse, ConsolidationSegment
+from moldau.protocol.own.consolidation_plan import (
+    ConsolidationHeldPlan,
+    ConsolidationPlanResponse,
+    ConsolidationSegment,
+)
 from moldau.protocol.own.consolidation_publish import ConsolidationCopy, ConsolidationPublished
 from moldau.tiered.builder import LEADER_EPOCH
-from moldau.tiered.consolidation.leader import BuiltCopy, Plan, PlannedWork, PublishedSegment
+from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
 from moldau.tiered.consolidation.plan import PlannedSegment, WalRun
 from moldau.tiered.segments import (
     EpochStart,
@@ -38,6 +42,10 @@ def plan_message(plan: Plan) -> ConsolidationPlanResponse:
         lease_until_ms=plan.until_ms,
         object_keys=list(numbers),
         segments=segments,
+        held=[
+            ConsolidationHeldPlan(engine=one.engine, until_ms=one.until_ms, partitions=one.partitions)
+            for one in plan.held
+        ],
     )
 
 
@@ -73,7 +81,8 @@ def as_plan(message: ConsolidationPlanResponse) -> Plan:
     """Raises :class:`ColumnError` for runs that are none."""
     keys = list(message.object_keys)
     work = [PlannedWork(_segment(one, keys), one.leader_epoch) for one in message.segments]
-    return Plan(message.lease_id, message.lease_until_ms, work)
+    held = [HeldPlan(one.engine, one.until_ms, one.partitions) for one in message.held]
+    return Plan(message.lease_id, message.lease_until_ms, work, held)
 
 
 def _segment(message: ConsolidationSegment, keys: Sequence[str]) -> PlannedSegment:

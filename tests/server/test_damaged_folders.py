@@ -39,10 +39,6 @@ DAMAGES = {
         lambda folder: (folder / "__cluster_metadata-0" / "quorum-state").write_text('{"lead'),
         "quorum-state",
     ),
-    "garbled offsets": (
-        lambda folder: (folder / "recovery-point-offset-checkpoint").write_bytes(b"\xff\0"),
-        "recovery-point-offset-checkpoint",
-    ),
     "empty snapshot": (lambda folder: latest_checkpoint(folder).write_bytes(b""), ".checkpoint"),
     "flipped snapshot": (lambda folder: flip_middle(latest_checkpoint(folder)), ".checkpoint"),
     "snapshot without its end": (

@@ -86,7 +86,7 @@ def test_foreign_folders_are_skipped_and_broken_ones_named(box: Any) -> None:
         assert list(manager) == []
         manager.get_or_create(A0, CONFIG, TOPIC_ID)
         await manager.stop()
-        box.disk.write_atomically("/one/a-0/leader-epoch-checkpoint", b"nonsense")
+        box.disk.write_atomically("/one/a-0/partition.metadata", b"nonsense")
         with pytest.raises(LogDirectoryError, match="/one/a-0"):
             await LogManager(box.machine, ["/one"]).start(config_of)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import apsw
 
@@ -27,11 +28,25 @@ class Machine:
     """Opens the SQLite database at an absolute path of ``disk``."""
     unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
     """Where the node reports exceptions that no code expects."""
+    boot_id: str = ""
+    """Another one after each restart of the machine; empty when it is not known."""
 
     @staticmethod
     def real() -> "Machine":
         """This machine: system clock, local disks, a small pool of threads, all open files it allows."""
         allow_many_open_files()
         return Machine(
-            SystemClock(), SystemEntropy(), LocalDisk(), ThreadWorkers(min(8, 2 + (os.cpu_count() or 1)))
+            SystemClock(),
+            SystemEntropy(),
+            LocalDisk(),
+            ThreadWorkers(min(8, 2 + (os.cpu_count() or 1))),
+            boot_id=_boot_id(),
         )
+
+
+def _boot_id() -> str:
+    """Linux's; other systems have none in this form."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

@@ -274,10 +274,24 @@ class Broker:
             unfenced.cancel()
             await ended
         await publisher.until(lambda: self._view.controller_for_clients() == self._identity.node_id)
+        self._put_strays_aside()
         if self._diskless is not None:
             await self._api.ensure_topic_soon(self._diskless.metadata_topic)
             self._diskless.warn_of_other_partition_count()
         return Address(addresses[0].host, addresses[0].port)
+
+    def _put_strays_aside(self) -> None:
+        """Take out logs whose partition is not in the metadata, all of which is known by now; keep them."""
+        for log in self._logs:
+            name = log.topic_partition
+            topic = self._view.image.topics.get(name.topic)
+            is_hosted = (
+                topic is not None
+                and name.partition < len(topic.partitions)
+                and self._identity.node_id in topic.partitions[name.partition].replicas
+            )
+            if not is_hosted:
+                self._logs.put_aside(name)
 
     def _advertised(self, ports: dict[str, int]) -> list[Endpoint]:
         return [

@@ -23,6 +23,8 @@ from moldau.server import settings
 from moldau.server.identity import Identity
 from moldau.server.quorum_peers import QuorumPeers
 from moldau.server.topic_configs import EffectiveConfigs
+from moldau.storage.guarding import DamagedLogError, LogGuard
+from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -41,19 +43,15 @@ class MetadataNode:
         config: BrokerConfig,
         identity: Identity,
         on_fault: Callable[[str], None],
+        logs: LogManager,
     ) -> None:
-        """Open the log. Raises ``FormatError`` for a folder that is not formatted, ``QuorumStateError``."""
+        """Open the log. ``logs``: of the folder that holds it, opened.
+
+        Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
+        """
         folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
-        if not machine.disk.is_dir(folder):
-            # Formatting makes it. Starting without it would be a new cluster on an old one's data.
-            raise FormatError(f"{folder} is missing, though {config.metadata_log_dir} is formatted.")
         self.identity = identity
-        self._stored = SnapshotLog.open(
-            machine,
-            folder,
-            TopicPartition("__cluster_metadata", 0),
-            settings.metadata_log_config(config),
-        )
+        self._stored = _open_log(machine, folder, config, logs)
         voters = VoterSet(
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
         )
@@ -101,3 +99,30 @@ class MetadataNode:
         await self.driver.stop()
         await self._client.close()
         self._stored.close()
+
+
+def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:
+    """Raises ``FormatError`` and ``DamagedLogError`` unless it is all that it was."""
+    if not machine.disk.is_dir(folder):
+        # Formatting makes it. Starting without it would be a new cluster on an old one's data.
+        raise FormatError(
+            f"{folder} is missing, though {config.metadata_log_dir} is formatted. Nothing was changed."
+            " Restore it from a backup, or see 'Damaged files' in docs/operations.md."
+        )
+    same_boot = all(found.same_boot for found in logs.directories if found.path == config.metadata_log_dir)
+    log = SnapshotLog.open(
+        machine,
+        folder,
+        TopicPartition("__cluster_metadata", 0),
+        settings.metadata_log_config(config),
+        guard=LogGuard(same_boot=same_boot, has_snapshots=True),
+        report=logs.report,
+    )
+    if not log.end_offset and len(list(logs)):
+        log.close()
+        first = min(partition.directory for partition in logs)
+        raise DamagedLogError(
+            f"{folder} holds no metadata, but {first} holds records of a topic. Nothing was changed. Restore"
+            " the metadata log from a backup, or see 'Damaged files' in docs/operations.md."
+        )
+    return log

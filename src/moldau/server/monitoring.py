@@ -14,6 +14,7 @@ from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
 from moldau.server.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager
+from moldau.storage.recovery_report import RepairKind
 
 HealthCheck = Callable[[], str | None]
 """What is wrong with one part of the node, in one sentence; None when it is well."""
@@ -95,6 +96,13 @@ def watch_partitions(
         "OfflineLogDirectoryCount",
         lambda: sum(not directory.is_online for directory in logs.directories),
     )
+    for name, kind in {
+        "TornTails": RepairKind.TORN_TAIL,
+        "LostRecords": RepairKind.LOST,
+        "RebuiltFiles": RepairKind.REBUILT,
+    }.items():
+        meters.gauge("moldau.storage", "Recovery", name, partial(logs.report.count, kind))
+    meters.gauge("moldau.storage", "Recovery", "StrayFolders", lambda: logs.stray_count)
 
 
 def watch_groups(meters: NodeMeters, groups: GroupService) -> None:
@@ -146,4 +154,7 @@ def health_checks(
         count = len(hosting.offline)
         return f"{count} partitions cannot be opened" if count else None
 
-    return {"quorum": quorum, "storage": storage, "partitions": replicas}
+    def recovery() -> str | None:
+        return logs.report.summary(RepairKind.LOST)
+
+    return {"quorum": quorum, "storage": storage, "partitions": replicas, "recovery": recovery}

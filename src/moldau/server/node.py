@@ -95,13 +95,15 @@ class Node:
             list(config.log_dirs),
             settings.log_manager_settings(config),
             on_offline=self._log_dir_offline,
+            guarded=settings.GUARDED_TOPICS,
         )
         # Before the metadata log is touched: this takes the lock against a second process. Topics get
         # their own configs when the image opens them, long before the first round of retention.
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
-        metadata = MetadataNode(machine, config, identity, self._fail)
+        metadata = MetadataNode(machine, config, identity, self._fail, logs)
+        await logs.note_boot()
         self._closing.push_async_callback(metadata.stop)
         controller = ControllerNode(machine, config, metadata)
         self._closing.push_async_callback(controller.stop)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 from urllib.parse import quote
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
@@ -20,9 +21,16 @@ from moldau.quorum.wire import Wire
 from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
+from moldau.server.cluster_view import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.storage.cleaner import CleanerSettings
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_manager import LogManagerSettings
+from moldau.storage.log_guards import GuardedTopic
+from moldau.storage.log_manager_settings import LogManagerSettings
 
 GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
@@ -261,6 +269,15 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
         snapshot_max_interval_ms=config.integer("metadata.log.max.snapshot.interval.ms"),
         append_linger_ms=config.integer(linger) if config.is_set(linger) else 0,
     )
+
+
+GUARDED_TOPICS: Final = {
+    CONSUMER_OFFSETS_TOPIC: GuardedTopic(is_compacted=True),
+    TRANSACTION_STATE_TOPIC: GuardedTopic(is_compacted=True),
+    DISKLESS_METADATA_TOPIC: GuardedTopic(has_snapshots=True),
+    REMOTE_LOG_METADATA_TOPIC: GuardedTopic(),
+}
+"""The loss of their records would hide or delete those of others."""
 
 
 def metadata_log_config(config: BrokerConfig) -> LogConfig:

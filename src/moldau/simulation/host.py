@@ -27,6 +27,7 @@ class Host:
         self.ip = f"10.0.{number // 250}.{number % 250 + 1}"
         self.up = True
         self.life = 0
+        self.boot = 0
         self.process: Process | None = None
         self.clock = SimulatedClock(world.loop)
         self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
@@ -49,6 +50,7 @@ class Host:
                 self.world.loop, stream(seed, "workers", process.name), delay_s=self.disk_delay_s
             ),
             partial(open_sqlite, disk),
+            boot_id=f"boot-{self.boot}",
         )
 
     def start(self, program: Program) -> Process:
@@ -78,6 +80,7 @@ class Host:
         """The machine stops: unsynced writes are at stake, and nobody is told."""
         self._end(power_lost=True)
         self.up = False
+        self.boot += 1
         self.disk.crash()
 
     def _end(self, *, power_lost: bool) -> None:

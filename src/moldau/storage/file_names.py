@@ -22,9 +22,11 @@ LOG_START_OFFSETS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 LOCK = ".lock"
+LAST_BOOT = ".moldau-boot"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 _DELETE_MARK = "-delete"
+_STRAY_MARK = "-stray"
 _MAX_FOLDER_NAME_LENGTH = 255
 
 
@@ -55,9 +57,31 @@ def partition_of(folder: str) -> TopicPartition | None:
 
 def deleted_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
     """A name for a partition's folder on its way out: ``topic-0.<32 hex digits>-delete``."""
-    tail = f"-{topic_partition.partition}.{unique.hex}{_DELETE_MARK}"
+    return _marked_folder(topic_partition, unique, _DELETE_MARK)
+
+
+def stray_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
+    """A name for a folder whose partition is not in the metadata: ``topic-0.<32 hex digits>-stray``."""
+    return _marked_folder(topic_partition, unique, _STRAY_MARK)
+
+
+def _marked_folder(topic_partition: TopicPartition, unique: uuid.UUID, mark: str) -> str:
+    tail = f"-{topic_partition.partition}.{unique.hex}{mark}"
     return topic_partition.topic[: _MAX_FOLDER_NAME_LENGTH - len(tail)] + tail
 
 
 def is_deleted_folder(folder: str) -> bool:
     return folder.endswith(_DELETE_MARK)
+
+
+def is_stray_folder(folder: str) -> bool:
+    return folder.endswith(_STRAY_MARK)
+
+
+def was_set_aside(folder: str, topic_partition: TopicPartition) -> bool:
+    """Whether a folder is this partition's, on its way out or put aside."""
+    if not (is_deleted_folder(folder) or is_stray_folder(folder)):
+        return False
+    stem, _, _ = folder.rpartition(".")
+    topic, _, index = stem.rpartition("-")
+    return bool(topic) and topic_partition.topic.startswith(topic) and index == str(topic_partition.partition)

@@ -9,6 +9,9 @@ synchronous and made from one thread (the event loop's); only ``flush`` goes thr
 file holds past the last success is unknown until the log is opened (and recovered) again.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult, TimestampOffset
 from moldau.storage.log_aside import AsideLog
@@ -197,6 +200,7 @@ class PartitionLog(AsideLog):
                 self._truncate_to_remote(offset)
                 return
             self._truncations += 1
+            self._lower_durable(offset)
             end_offset = self._segments.truncate_to(offset)
             if end_offset < self.log_start_offset:
                 self.truncate_fully_and_start_at(self.log_start_offset)
@@ -210,6 +214,7 @@ class PartitionLog(AsideLog):
         """Drop everything; the log goes on, empty, at ``offset``."""
         with self.guarded("truncating"):
             self._truncations += 1
+            self._lower_durable(0)
             self._segments.restart_at(offset)
             self.log_start_offset = offset
             self.leader_epochs.clear()
@@ -219,6 +224,7 @@ class PartitionLog(AsideLog):
     def _truncate_to_remote(self, offset: int) -> None:
         """Drop everything local; what lies before ``offset`` is in the remote tier and stays."""
         self._truncations += 1
+        self._lower_durable(0)
         self._segments.restart_at(offset)
         self._after_truncation(offset)
         self.producers.restart_at(offset)
@@ -251,7 +257,12 @@ class PartitionLog(AsideLog):
                 if up_to is not None:
                     end_offset = min(up_to, end_offset)
                 try:
-                    await self._segments.sync(self.flushed_offset, end_offset, self.producers.snapshots.sync)
+                    await self._segments.sync(
+                        self.flushed_offset,
+                        end_offset,
+                        self.producers.snapshots.sync,
+                        self._noting_durable(end_offset),
+                    )
                 except OSError as error:
                     self.fail("syncing", error)
                 self._last_flush_ms = self._now_ms()
@@ -276,10 +287,17 @@ class PartitionLog(AsideLog):
     def _is_durable(self, offset: int) -> bool:
         return self.flushed_offset >= offset and not self._segments.folder_changed
 
+    def _noting_durable(self, offset: int) -> Callable[[], None]:
+        """To be called when everything below ``offset`` is synced."""
+        if self._durable is None:
+            return _nothing
+        return partial(self._durable.note, offset, self._durable.generation)
+
     def _flush_now(self) -> None:
         self.producers.snapshots.sync()
         self._segments.sync_now(self.flushed_offset)
         self.flushed_offset = self.log_end_offset
+        self._noting_durable(self.flushed_offset)()
 
     def close(self) -> None:
         """Make all durable and release the files; blocking. A second call does nothing."""
@@ -292,3 +310,6 @@ class PartitionLog(AsideLog):
             self._flush_now()
             self._segments.close()
         self._failure = KafkaError(ErrorCode.kafka_storage_error, f"{self.directory} is closed")
+
+
+def _nothing() -> None: ...

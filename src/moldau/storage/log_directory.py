@@ -5,15 +5,17 @@ import itertools
 import threading
 
 from moldau.runtime.disk import Disk, DiskError, DiskSpace, Lock
-from moldau.storage.checkpoint import read_offset_checkpoint, write_offset_checkpoint
+from moldau.storage.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from moldau.storage.file_names import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
+    LAST_BOOT,
     LOCK,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
 )
+from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.topic_partition import TopicPartition
 
 _CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
@@ -26,9 +28,16 @@ class LogDirectoryError(Exception):
 class LogDirectory:
     """A folder that holds the folders of partitions. Blocking."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(
+        self, disk: Disk, path: str, boot_id: str = "", report: RecoveryReport | None = None
+    ) -> None:
+        """``boot_id``: of the machine, as it is now. ``report`` gets what is made anew."""
         self._disk = disk
         self.path = path
+        self._boot_id = boot_id
+        self._report = report or RecoveryReport()
+        self.same_boot = True
+        """Whether the machine was not restarted since the folder was last opened; unknown counts as yes."""
         self.offline_reason: str | None = None
         self.was_clean = False
         self.recovery_points: dict[TopicPartition, int] = {}
@@ -50,7 +59,7 @@ class LogDirectory:
         """Lock the folder, making it when absent, and read its checkpoints.
 
         The mark of a clean stop is taken away: the next one has to be earned. Raises
-        :class:`LogDirectoryError` when another process holds the folder, ``OSError``, ``CheckpointError``.
+        :class:`LogDirectoryError` when another process holds the folder, and ``OSError``.
         """
         self._disk.make_dirs(self.path)
         try:
@@ -65,6 +74,7 @@ class LogDirectory:
         self.log_start_offsets = self._read(LOG_START_OFFSETS)
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.cleaner_offsets = self._read(CLEANER_OFFSETS)
+        self.same_boot = self._was_same_boot()
         mark = f"{self.path}/{CLEAN_SHUTDOWN}"
         self.was_clean = self._disk.exists(mark)
         if self.was_clean:
@@ -75,8 +85,26 @@ class LogDirectory:
         """Of the file system under it; raises ``OSError``."""
         return self._disk.space(self.path)
 
+    def _was_same_boot(self) -> bool:
+        path = f"{self.path}/{LAST_BOOT}"
+        last = self._disk.read(path) if self._disk.exists(path) else b""
+        return not (last and self._boot_id and last != self._boot_id.encode())
+
+    def note_boot(self) -> None:
+        """All logs are open and recovered: from now on what is written stays until the machine restarts."""
+        path, boot_id = f"{self.path}/{LAST_BOOT}", self._boot_id.encode()
+        if boot_id and not (self._disk.exists(path) and self._disk.read(path) == boot_id):
+            self._disk.write_atomically(path, boot_id)
+
     def _read(self, name: str) -> dict[TopicPartition, int]:
-        offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
+        try:
+            offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
+        except CheckpointError as error:
+            # All that these files say can be found out again, at the cost of reading the logs.
+            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            self._report.add(Repair(RepairKind.REBUILT, error.path, reason))
+            self._disk.remove(error.path)
+            offsets = {}
         self._written[name] = dict(offsets)
         return offsets
 

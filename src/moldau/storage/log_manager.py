@@ -5,15 +5,14 @@ import contextlib
 import heapq
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.checkpoint import CheckpointError
-from moldau.storage.cleaner import CleanerSettings, LogCleaner
+from moldau.storage.cleaner import LogCleaner
 from moldau.storage.file_names import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
@@ -21,12 +20,17 @@ from moldau.storage.file_names import (
     deleted_folder,
     folder_of,
     is_deleted_folder,
+    is_stray_folder,
     partition_of,
+    stray_folder,
 )
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectory, LogDirectoryError
+from moldau.storage.log_guards import GuardedTopic, check_no_folder_is_missing, guard_of
+from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.partition_metadata import MalformedMetadataError
+from moldau.storage.recovery_report import RecoveryReport
 from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -37,21 +41,6 @@ _OTHER_FOLDERS = frozenset(
 )
 """What may lie beside the partitions: the quorum's log, a development node's object store, and caches of
 the remote tier."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogManagerSettings:
-    """Kafka's broker configs of the same names, in milliseconds; and two bounds of our own."""
-
-    log_retention_check_interval_ms: int = 300_000
-    log_retention_initial_delay_ms: int = 30_000
-    log_flush_scheduler_interval_ms: int = 3_000
-    log_flush_offset_checkpoint_interval_ms: int = 60_000
-    replica_high_watermark_checkpoint_interval_ms: int = 5_000
-    producer_id_expiration_check_interval_ms: int = 600_000
-    num_recovery_threads: int = 2
-    retention_segments_per_round: int = 1_000
-    cleaner: CleanerSettings = field(default_factory=CleanerSettings)
 
 
 class LogManager:
@@ -68,17 +57,24 @@ class LogManager:
         settings: LogManagerSettings | None = None,
         *,
         on_offline: Callable[[str, str], None] | None = None,
+        guarded: Mapping[str, GuardedTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason."""
+        """``on_offline`` gets a folder's path and the reason; ``guarded``: see :mod:`.guarding`."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()
         self._on_offline = on_offline
-        self.directories = [LogDirectory(machine.disk, path.rstrip("/")) for path in log_dirs]
+        self._guarded = guarded or {}
+        self.report = RecoveryReport()
+        self.directories = [
+            LogDirectory(machine.disk, path.rstrip("/"), machine.boot_id, self.report) for path in log_dirs
+        ]
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._removals: list[tuple[float, str]] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self.stray_count = 0
+        """Folders of partitions that are not in the metadata, put aside since the start."""
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
     # -- life ---------------------------------------------------------------------------------
@@ -91,6 +87,7 @@ class LogManager:
         try:
             for directory in self.directories:
                 await self._open_directory(directory, config_of)
+            check_no_folder_is_missing(self._disk, self.directories, self._guarded)
         except BaseException:
             self._unlock()
             raise
@@ -143,6 +140,13 @@ class LogManager:
                 logger.exception("a chore of the log manager failed; it will be tried again")
             await asyncio.sleep(interval_ms / 1000)
 
+    async def note_boot(self) -> None:
+        """All logs, the quorum's too, are open and recovered."""
+        for directory in self.directories:
+            with self._guard(directory):
+                if directory.is_online:
+                    await self._machine.workers.run(directory.note_boot)
+
     async def stop(self) -> None:
         """Make all logs durable, close them, leave the marks of a clean stop, unlock the folders."""
         for task in self._tasks:
@@ -173,16 +177,15 @@ class LogManager:
     async def _open_directory(self, directory: LogDirectory, config_of: ConfigOfTopic) -> None:
         folders: list[TopicPartition] = []
         with self._guard(directory):
-            try:
-                directory.open()
-            except CheckpointError as error:
-                raise LogDirectoryError(str(error)) from error
+            directory.open()
             for name in self._disk.list(directory.path):
                 if not self._disk.is_dir(f"{directory.path}/{name}") or name in _OTHER_FOLDERS:
                     continue
                 topic_partition = partition_of(name)
                 if is_deleted_folder(name):
                     self._remove_later(f"{directory.path}/{name}", 0)
+                elif is_stray_folder(name):
+                    logger.info("%s/%s was put aside: remove it when it is not needed", directory.path, name)
                 elif topic_partition is None:
                     logger.warning("skipping %s/%s: it is not a partition's folder", directory.path, name)
                 elif topic_partition in self._homes:
@@ -235,6 +238,8 @@ class LogManager:
                 log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
                 topic_id=topic_id,
                 may_be_tiered=may_be_tiered,
+                guard=guard_of(directory, topic_partition, self._guarded),
+                report=self.report,
             )
         except (CheckpointError, MalformedMetadataError) as error:
             raise LogDirectoryError(f"partition folder {path} cannot be loaded: {error}") from error
@@ -283,8 +288,8 @@ class LogManager:
                 log.take_topic_id(topic_id)
                 log.config = config
                 return log
-            logger.warning("%s belongs to topic id %s, which is gone", log.directory, log.topic_id)
-            self.delete(topic_partition)
+            logger.warning("%s belongs to topic id %s, not to %s", log.directory, log.topic_id, topic_id)
+            self.put_aside(topic_partition)
         directory = self._homes.get(topic_partition) or self._roomiest_directory()
         if not directory.is_online:
             raise KafkaError(
@@ -324,17 +329,33 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take a log out at once; its bytes go after ``file.delete.delay.ms``."""
+        name = deleted_folder(topic_partition, self._machine.entropy.uuid4())
+        log, target = self._rename_away(topic_partition, name)
+        if log is not None and target is not None:
+            self._remove_later(target, log.config.file_delete_delay_ms)
+
+    def put_aside(self, topic_partition: TopicPartition) -> str | None:
+        """Take a log out that is not in the metadata; its bytes stay, in a folder that is returned."""
+        name = stray_folder(topic_partition, self._machine.entropy.uuid4())
+        _, target = self._rename_away(topic_partition, name)
+        if target is not None:
+            self.stray_count += 1
+            logger.warning("%s is not in the metadata: its folder is kept as %s", topic_partition, target)
+        return target
+
+    def _rename_away(
+        self, topic_partition: TopicPartition, name: str
+    ) -> tuple[PartitionLog | None, str | None]:
         log = self._logs.pop(topic_partition, None)
         directory = self._homes.pop(topic_partition, None)
         if log is None or directory is None:
-            return
-        delay_ms = log.config.file_delete_delay_ms
+            return None, None
         log.take_offline(f"{topic_partition} was deleted")
+        target = f"{directory.path}/{name}"
         with self._guard(directory):
-            target = f"{directory.path}/{deleted_folder(topic_partition, self._machine.entropy.uuid4())}"
             self._disk.rename(log.directory, target)
             self._disk.sync_dir(directory.path)
-            self._remove_later(target, delay_ms)
+        return log, target if directory.is_online else None
 
     # -- failure ------------------------------------------------------------------------------
 

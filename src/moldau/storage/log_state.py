@@ -10,13 +10,18 @@ from typing import NoReturn, Self
 from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
-from moldau.storage.file_names import LEADER_EPOCHS
+from moldau.storage.batch_scan import scan
+from moldau.storage.checkpoint import CheckpointError
+from moldau.storage.file_names import LEADER_EPOCHS, LOG_START_OFFSETS
+from moldau.storage.guarding import DurableOffset, GuardedLog, LogGuard
 from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_producers import LogProducers
 from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
+from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.segment_loading import load_segments
 from moldau.storage.segmented_log import SegmentedLog
+from moldau.storage.snapshot import snapshot_of
 from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -37,6 +42,9 @@ class LogState:
         self.directory = directory
         self.topic_partition = topic_partition
         self._config = config
+        self._guard: LogGuard | None = None
+        self._report = RecoveryReport()
+        self._durable: DurableOffset | None = None
         self.on_failure: Callable[[OSError], None] | None = None
         """Told once when the disk fails."""
         self.on_truncation: Callable[[], None] | None = None
@@ -50,10 +58,13 @@ class LogState:
         self.topic_id: uuid.UUID | None = None
         self.awaits_config = False
         """Whether its topic's configuration is not known yet, so that nothing may be taken away."""
+        self._is_new_here = True
+        """Whether its start was not settled since it was opened."""
         self.log_start_offset = 0
         self._start_by_epochs = 0
         self._epochs_are_lost = False
         """Those of the remote part, too: what was learned anew is not written down before they are found."""
+        self._epochs_are_unreadable = False
         self.highest_copied_offset = -1
         """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
         self.high_watermark = 0
@@ -79,6 +90,8 @@ class LogState:
         log_start_offset: int = 0,
         topic_id: uuid.UUID | None = None,
         may_be_tiered: bool = False,
+        guard: LogGuard | None = None,
+        report: RecoveryReport | None = None,
     ) -> Self:
         """Open a partition's folder (``directory``, its path), making it when absent. Blocking.
 
@@ -86,10 +99,16 @@ class LogState:
         are cut, unless ``clean_shutdown``. ``may_be_tiered``: the topic's configuration will be set later;
         until then what lies before the first local segment is taken to be in the remote tier.
 
-        Raises ``KafkaError(kafka_storage_error)`` when the disk fails, and
-        ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id.
+        With ``guard``, only a torn end is cut; ``report`` gets whatever is repaired.
+
+        Raises ``KafkaError(kafka_storage_error)`` when the disk fails,
+        ``KafkaError(inconsistent_topic_id)`` when the folder belongs to another topic id, and
+        :class:`DamagedLogError` when a guarded log is damaged.
         """
         log = cls(machine, directory, topic_partition, config or LogConfig())
+        log._report = report or log._report
+        if guard is not None:
+            log._guard, log._durable = guard, DurableOffset(machine.disk, directory)
         with log.guarded("opening"):
             log._load(recovery_point, clean_shutdown, log_start_offset)
             log.take_topic_id(topic_id)
@@ -103,8 +122,19 @@ class LogState:
         if not disk.is_dir(self.directory):
             disk.make_dirs(self.directory)
             disk.sync_dir(self.directory.rpartition("/")[0])
+        epochs = self.leader_epochs = self._load_epochs()
+        log_start_offset = self._checked_start(log_start_offset, epochs)
+        guarded = None if self._guard is None else self._guarded(self._guard, epochs, log_start_offset)
+        if guarded is not None:
+            recovery_point = max(recovery_point, guarded.durable_offset)
         loaded = load_segments(
-            disk, self.directory, self._config, recovery_point=recovery_point, clean_shutdown=clean_shutdown
+            disk,
+            self.directory,
+            self._config,
+            recovery_point=recovery_point,
+            clean_shutdown=clean_shutdown,
+            guarded=guarded,
+            report=self._report,
         )
         segments = self._segments
         if loaded.segments:
@@ -118,7 +148,6 @@ class LogState:
             )
         if not loaded.segments or segments.end_offset < log_start_offset:
             segments.restart_at(log_start_offset)
-        epochs = self.leader_epochs = self._epoch_file.load()
         # The epochs are cut at the log's start, at once and durably, whenever it moves: the checkpoint may
         # be older, or lost. Without a remote tier they may also just begin behind a hole.
         earliest = epochs.earliest
@@ -137,7 +166,10 @@ class LogState:
         epochs.truncate_from_start(self.log_start_offset)
         if not self._saved_epochs and segments.size_bytes:
             self._epochs_are_lost = True
-            self._learn_first_epoch()
+            if self._epochs_are_unreadable:
+                self._learn_all_epochs()
+            else:
+                self._learn_first_epoch()
         self.high_watermark = self.log_start_offset
         self.producers.load(
             segments,
@@ -148,6 +180,49 @@ class LogState:
         )
         self._save_epochs()
         self._last_epoch = self._latest_epoch()
+
+    def _load_epochs(self) -> LeaderEpochs:
+        """The epochs as the file has them; none when it is unreadable, for the log tells them again."""
+        try:
+            return self._epoch_file.load()
+        except CheckpointError as error:
+            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            self._report.add(Repair(RepairKind.REBUILT, self._epoch_file.path, reason))
+            self._machine.disk.remove(self._epoch_file.path)
+            self._epochs_are_unreadable = True
+            return LeaderEpochs()
+
+    def _checked_start(self, log_start_offset: int, epochs: LeaderEpochs) -> int:
+        """The checkpointed start, unless the epochs, which are cut first and durably, begin before it."""
+        earliest = epochs.earliest
+        if earliest is None or earliest.start_offset >= log_start_offset:
+            return log_start_offset
+        reason = f"is not believed: it begins the log at {log_start_offset}, {LEADER_EPOCHS} at {earliest[1]}"
+        self._report.add(Repair(RepairKind.REBUILT, f"{LOG_START_OFFSETS} of {self.directory}", reason))
+        return earliest.start_offset
+
+    def _guarded(self, guard: LogGuard, epochs: LeaderEpochs, log_start_offset: int) -> GuardedLog:
+        assert self._durable is not None
+        durable_offset = 0
+        try:
+            durable_offset = self._durable.read() or 0
+        except ValueError:
+            self._report.add(Repair(RepairKind.REBUILT, self._durable.path, "is rebuilt: it cannot be read"))
+            self._machine.disk.remove(self._durable.path)
+        latest_start: int | None = log_start_offset
+        if guard.has_snapshots:
+            found = map(snapshot_of, self._machine.disk.list(self.directory))
+            latest_start = max((each.offset for each in found if each is not None), default=0)
+        elif epochs.earliest is not None:
+            latest_start = max(log_start_offset, epochs.earliest.start_offset)
+        elif not log_start_offset:
+            latest_start = None
+        return GuardedLog(guard, durable_offset, latest_start, epochs)
+
+    def _lower_durable(self, offset: int) -> None:
+        """Before a truncation: the log must not be held to what it is about to lose."""
+        if self._durable is not None:
+            self._durable.lower(offset)
 
     def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
         """The epochs of offsets before the first local segment, if they were lost; none if there are none."""
@@ -164,7 +239,13 @@ class LogState:
         if self._epochs_are_lost and not tiered:
             self.restore_epochs(())
         if self.log_start_offset < start:
+            if not tiered and self._is_new_here:
+                reason = (
+                    f"offsets {self.log_start_offset} to {start - 1} are missing: its first segment is gone"
+                )
+                self._report.add(Repair(RepairKind.LOST, self.directory, reason, self.log_start_offset))
             self._move_start(start)
+        self._is_new_here = False
 
     def _move_start(self, offset: int) -> None:
         """The caller has made sure that it is a move up, to what is not above the end."""
@@ -181,6 +262,11 @@ class LogState:
             header = parse_header(segment.file.read_at(0, HEADER_SIZE_BYTES))
             if header.partition_leader_epoch >= 0:
                 self.leader_epochs.assign(header.partition_leader_epoch, segment.base_offset)
+
+    def _learn_all_epochs(self) -> None:
+        for segment in self._segments.segments:
+            for sketch in scan(segment.file, 0, segment.size_bytes):
+                self._learn_epoch(parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES)))
 
     def _learn_epoch(self, header: BatchHeader) -> None:
         if header.partition_leader_epoch > self._latest_epoch():

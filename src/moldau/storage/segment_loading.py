@@ -13,8 +13,6 @@ The recovery point promises that everything below is synced. Whoever rewrites ol
 (compaction) may do so only below it, for a gap between two segments above it is taken for a loss.
 """
 
-import logging
-
 from moldau.runtime.disk import Disk
 from moldau.storage.batch_scan import scan_checked
 from moldau.storage.file_names import (
@@ -26,12 +24,12 @@ from moldau.storage.file_names import (
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
 )
+from moldau.storage.guarding import GuardedLog, check_segments, valid_batch_behind
 from moldau.storage.log_config import LogConfig
+from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.segment import Segment
 from moldau.storage.segment_swap import complete_swaps
 from moldau.storage.sparse_index import CorruptIndexError
-
-logger = logging.getLogger(__name__)
 
 _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
@@ -51,19 +49,31 @@ class LoadedSegments:
 
 
 def load_segments(
-    disk: Disk, folder: str, config: LogConfig, *, recovery_point: int, clean_shutdown: bool
+    disk: Disk,
+    folder: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    clean_shutdown: bool,
+    guarded: GuardedLog | None = None,
+    report: RecoveryReport | None = None,
 ) -> LoadedSegments:
-    """Open all segments of a folder; none if there are no log files. Blocking."""
-    bases = _remaining_segments(disk, folder)
+    """Open all segments of a folder; none if there are no log files. Blocking.
+
+    What is cut or rebuilt goes to ``report``. Raises :class:`DamagedLogError` for a guarded log with more
+    than a torn end.
+    """
+    report = report or RecoveryReport()
+    bases = _remaining_segments(disk, folder, guarded)
     loaded = LoadedSegments()
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
         # The one that ends at the recovery point may have been sealed, and its indexes written, since.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
-        end_offset = None if suspect else _open_clean(segment, is_last)
+        end_offset = None if suspect else _open_clean(segment, is_last, report)
         if end_offset is None:
-            end_offset = recover_segment(segment, recovery_point)
+            end_offset = recover_segment(segment, recovery_point, report)
             if loaded.rebuilt_from is None:
                 loaded.rebuilt_from = base_offset
         elif not is_last:
@@ -72,28 +82,30 @@ def load_segments(
         loaded.end_offset = end_offset
         # Below the recovery point a gap is what compaction has left.
         if suspect and not is_last and end_offset != bases[index + 1] > recovery_point:
-            _drop_segments(disk, folder, bases[index + 1 :], end_offset)
+            _drop_segments(disk, folder, bases[index + 1 :], end_offset, report)
             break
     for segment in loaded.segments[:-1]:
         segment.seal()
     return loaded
 
 
-def _remaining_segments(disk: Disk, folder: str) -> list[int]:
+def _remaining_segments(disk: Disk, folder: str, guarded: GuardedLog | None) -> list[int]:
     """Remove what a crash left over; return the base offsets of the segments."""
     complete_swaps(disk, folder)
     names = disk.list(folder)
-    bases = [base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None]
+    bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
+    if guarded is not None:
+        check_segments(disk, folder, bases, guarded)
     known = set(bases)
     for name in names:
         index_of = [base_offset_of(name, suffix) for suffix in _INDEX_SUFFIXES]
         orphan = any(base is not None and base not in known for base in index_of)
         if orphan or name.endswith(_LEFTOVER_SUFFIXES):
             disk.remove(f"{folder}/{name}")
-    return sorted(bases)
+    return bases
 
 
-def _open_clean(segment: Segment, is_last: bool) -> int | None:
+def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:
     """The end offset of a segment that should be whole; None when it has to be recovered.
 
     Of a segment that is not the last, the end is not looked for (0 is returned).
@@ -101,7 +113,8 @@ def _open_clean(segment: Segment, is_last: bool) -> int | None:
     try:
         segment.open_existing(sealed=not is_last)
     except CorruptIndexError as error:
-        logger.warning("rebuilding the indexes of %s: %s", segment.path(LOG_SUFFIX), error)
+        reason = f"its indexes are rebuilt: {error}"
+        report.add(Repair(RepairKind.REBUILT, segment.path(LOG_SUFFIX), reason))
         return None
     if not is_last:
         return 0
@@ -112,7 +125,7 @@ def _open_clean(segment: Segment, is_last: bool) -> int | None:
     return end_offset if end == segment.size_bytes else None
 
 
-def recover_segment(segment: Segment, recovery_point: int) -> int:
+def recover_segment(segment: Segment, recovery_point: int, report: RecoveryReport | None = None) -> int:
     """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset.
 
     The batches from ``recovery_point`` on are durable after it.
@@ -131,12 +144,7 @@ def recover_segment(segment: Segment, recovery_point: int) -> int:
         end, end_offset = position + header.size_bytes, header.next_offset
         epoch = header.partition_leader_epoch
     if end < size_bytes:
-        logger.warning(
-            "%s: cut %d bytes after offset %d that are not whole batches",
-            segment.path(LOG_SUFFIX),
-            size_bytes - end,
-            end_offset - 1,
-        )
+        (report or RecoveryReport()).add(_cut(segment, end, end_offset, size_bytes - end))
         segment.file.truncate(end)
         segment.size_bytes = end
     segment.write_indexes()
@@ -145,13 +153,35 @@ def recover_segment(segment: Segment, recovery_point: int) -> int:
     return end_offset
 
 
-def _drop_segments(disk: Disk, folder: str, bases: list[int], end_offset: int) -> None:
+def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
+    """What a cut at ``position`` takes away: a batch that is not whole, or more."""
+    behind = valid_batch_behind(segment.file, position, offset)
+    reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
+    if behind is None:
+        return Repair(
+            RepairKind.TORN_TAIL,
+            segment.path(LOG_SUFFIX),
+            f"{reason}: they are not whole batches",
+            offset,
+            size_bytes,
+        )
+    reason = f"{reason}: the batch there is damaged, and valid ones from byte {behind} on are lost with it"
+    return Repair(RepairKind.LOST, segment.path(LOG_SUFFIX), reason, offset, size_bytes)
+
+
+def _drop_segments(
+    disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
+) -> None:
     """Remove segments behind a hole, the last first, so that a crash meanwhile leaves no new hole."""
-    logger.warning(
-        "%s: the log ends at offset %d; removing %d segments behind the gap that follows",
-        folder,
-        end_offset,
-        len(bases),
+    sizes = [disk.size(f"{folder}/{base_offset:020d}{LOG_SUFFIX}") for base_offset in bases]
+    report.add(
+        Repair(
+            RepairKind.LOST if any(sizes) else RepairKind.TORN_TAIL,
+            folder,
+            f"the log ends at offset {end_offset}; removed {len(bases)} segments behind the gap that follows",
+            end_offset,
+            sum(sizes),
+        )
     )
     for base_offset in reversed(bases):
         for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):

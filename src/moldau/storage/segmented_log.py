@@ -232,12 +232,16 @@ class SegmentedLog:
     # -- durability ---------------------------------------------------------------------------
 
     async def sync(
-        self, from_offset: int, up_to: int, sync_beside: Callable[[], None] = lambda: None
+        self,
+        from_offset: int,
+        up_to: int,
+        sync_beside: Callable[[], None] = lambda: None,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
         """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
 
-        The oldest first, behind ``sync_beside``, which is called on the worker. At: the one that was whole
-        and durable may have been sealed since, which completed its indexes.
+        The oldest first, between ``sync_beside`` and ``then``, which are called on the worker. At: the one
+        that was whole and durable may have been sealed since, which completed its indexes.
         """
         last = self.index_holding(up_to - 1)
         segments = self.segments[self.index_holding(from_offset - 1) : last + 1]
@@ -246,7 +250,7 @@ class SegmentedLog:
         folder_changed, self.folder_changed = self.folder_changed, False
         self.hold_files()
         try:
-            await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside)
+            await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside, then)
         finally:
             self.release_files()
 
@@ -255,12 +259,14 @@ class SegmentedLog:
         segments: list[Segment],
         folder_changed: bool,
         sync_beside: Callable[[], None] = lambda: None,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
         sync_beside()
         for segment in segments:
             segment.sync()
         if folder_changed:
             self._disk.sync_dir(self.folder)
+        then()
 
     def sync_now(self, from_offset: int) -> None:
         """As :meth:`sync`, on this thread."""

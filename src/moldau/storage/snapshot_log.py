@@ -7,8 +7,10 @@ from moldau.records.batch import Buffer, iter_headers
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.append_info import AppendInfo, AppendOrigin, ReadResult
 from moldau.storage.file_names import PART_SUFFIX
+from moldau.storage.guarding import LogGuard
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
+from moldau.storage.recovery_report import RecoveryReport
 from moldau.storage.replicated_log import (
     Divergence,
     OffsetAndEpoch,
@@ -47,6 +49,8 @@ class SnapshotLog:
         topic_id: uuid.UUID | None = None,
         recovery_point: int = 0,
         clean_shutdown: bool = False,
+        guard: LogGuard | None = None,
+        report: RecoveryReport | None = None,
     ) -> "SnapshotLog":
         """Open the folder, making it when absent. Blocking.
 
@@ -61,6 +65,8 @@ class SnapshotLog:
             topic_id=topic_id,
             recovery_point=recovery_point,
             clean_shutdown=clean_shutdown,
+            guard=guard,
+            report=report,
         )
         replicated = cls(machine, log)
         replicated.truncate_to_latest_snapshot()

@@ -1,0 +1,64 @@
+"""Which logs of a node are guarded, and what its log folders say of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from moldau.runtime.disk import Disk
+from moldau.storage.file_names import HIGH_WATERMARKS, folder_of, was_set_aside
+from moldau.storage.guarding import DamagedLogError, LogGuard
+from moldau.storage.log_directory import LogDirectory
+from moldau.storage.topic_partition import TopicPartition
+
+__all__ = ["GuardedTopic", "check_no_folder_is_missing", "guard_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedTopic:
+    """How the partitions of a guarded topic are kept."""
+
+    is_compacted: bool = False
+    has_snapshots: bool = False
+
+
+def guard_of(
+    directory: LogDirectory, topic_partition: TopicPartition, topics: Mapping[str, GuardedTopic]
+) -> LogGuard | None:
+    """The guard of a log in a folder that was opened; None for a log without one."""
+    topic = topics.get(topic_partition.topic)
+    if topic is None:
+        return None
+    written = {HIGH_WATERMARKS: directory.high_watermarks.get(topic_partition, 0)}
+    if not directory.same_boot:
+        # What was written and not synced may be gone; recovery points speak of what was synced alone.
+        written.clear()
+    written_by, written_offset = max(written.items(), key=lambda item: item[1], default=("", 0))
+    return LogGuard(
+        same_boot=directory.same_boot,
+        written_offset=written_offset,
+        written_by=f"{directory.path}/{written_by}",
+        is_dense=not topic.is_compacted,
+        has_snapshots=topic.has_snapshots,
+    )
+
+
+def check_no_folder_is_missing(
+    disk: Disk, directories: Sequence[LogDirectory], topics: Iterable[str]
+) -> None:
+    """Raise :class:`DamagedLogError` when a guarded log has a checkpoint and no folder.
+
+    A deleted topic leaves the checkpoint within seconds, and its folder, renamed, stays longer.
+    """
+    online = [directory for directory in directories if directory.is_online]
+    names = {name for directory in online for name in disk.list(directory.path)}
+    for directory in online:
+        for topic_partition, offset in directory.high_watermarks.items():
+            if topic_partition.topic not in topics or not offset or folder_of(topic_partition) in names:
+                continue
+            if any(was_set_aside(name, topic_partition) for name in names):
+                continue
+            folder = f"{directory.path}/{folder_of(topic_partition)}"
+            raise DamagedLogError(
+                f"{folder} is missing: {directory.path}/{HIGH_WATERMARKS}"
+                f" says that it held records up to offset {offset}. Nothing was changed. Restore the folder"
+                " from a backup, or see 'Damaged files' in docs/operations.md."
+            )

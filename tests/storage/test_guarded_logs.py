@@ -1,0 +1,183 @@
+"""A guarded log: a torn end is cut, any other damage stops the start before a byte is changed."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from moldau.records import Record, build_batch
+from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
+from moldau.storage.log_config import LogConfig
+from moldau.storage.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+FOLDER = "/data/__cluster_metadata-0"
+NAME = TopicPartition("__cluster_metadata", 0)
+FIRST, SECOND, THIRD = (f"{FOLDER}/{offset:020d}.log" for offset in (0, 4, 8))
+KILLED = LogGuard(has_snapshots=True)
+POWER_LOST = replace(KILLED, same_boot=False)
+CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=64)
+
+
+def open_log(box: Any, guard: LogGuard, report: RecoveryReport | None = None) -> SnapshotLog:
+    return SnapshotLog.open(box.machine, FOLDER, NAME, CONFIG, guard=guard, report=report)
+
+
+def append(log: SnapshotLog, number: int) -> None:
+    records = [Record(n, 1_000, None, b"%d" % number * 30) for n in range(2)]
+    log.append_as_leader(build_batch(records, leader_epoch=1), 1)
+
+
+def filled(box: Any, *, synced: int = 6, unsynced: int = 0) -> None:
+    """A log of batches of two records each, as a kill of the process leaves it."""
+
+    async def scenario() -> None:
+        log = open_log(box, KILLED)
+        log.initialize_epoch(1)
+        for number in range(synced):
+            append(log, number)
+        await log.flush()
+        for number in range(unsynced):
+            append(log, synced + number)
+
+    box.run(scenario())
+
+
+def content(box: Any, path: str) -> bytes:
+    found: bytes = box.disk.read(path)
+    return found
+
+
+def damage(box: Any, path: str, position: int, size: int = 8) -> None:
+    changed = bytearray(content(box, path))
+    for at in range(position, min(position + size, len(changed))):
+        changed[at] ^= 0xFF
+    box.disk.write_atomically(path, bytes(changed))
+
+
+def everything(box: Any) -> dict[str, bytes]:
+    return {name: content(box, f"{FOLDER}/{name}") for name in box.disk.list(FOLDER)}
+
+
+def refused(box: Any, guard: LogGuard, *said: str) -> None:
+    before = everything(box)
+    with pytest.raises(DamagedLogError) as raised:
+        open_log(box, guard)
+    for words in said:
+        assert words in str(raised.value)
+    assert everything(box) == before
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+def test_a_whole_log_opens(box: Any, guard: LogGuard) -> None:
+    filled(box)
+    assert box.disk.exists(THIRD)
+    report = RecoveryReport()
+    assert open_log(box, guard, report).end_offset == 12
+    assert not report.has_cut
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+@pytest.mark.parametrize("path", [FIRST, SECOND, THIRD])
+@pytest.mark.parametrize("position", [0, 5, 9, 13, 16, 17, 30, 70, 130, 200])
+def test_flipped_bytes_stop_the_start(box: Any, guard: LogGuard, path: str, position: int) -> None:
+    filled(box)
+    damage(box, path, position)
+    refused(box, guard, path, "damaged at byte")
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+@pytest.mark.parametrize("path", [FIRST, SECOND, THIRD])
+def test_a_missing_segment_stops_the_start(box: Any, guard: LogGuard, path: str) -> None:
+    filled(box)
+    box.disk.remove(path)
+    refused(box, guard, FOLDER, "damaged")
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+def test_a_log_without_segments_stops_the_start(box: Any, guard: LogGuard) -> None:
+    filled(box)
+    for path in (FIRST, SECOND, THIRD):
+        box.disk.remove(path)
+    refused(box, guard, "holds no segment", "offset 12", DURABLE_OFFSET)
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+@pytest.mark.parametrize("kept", [0, 1, 100, -1])
+def test_a_shorter_log_stops_the_start(box: Any, guard: LogGuard, kept: int) -> None:
+    filled(box)
+    box.disk.write_atomically(THIRD, content(box, THIRD)[:kept])
+    refused(box, guard, THIRD, "offset 12")
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+@pytest.mark.parametrize("replaced", [b"", bytes(64), b"\xff" * 64])
+def test_a_torn_end_is_cut(box: Any, guard: LogGuard, replaced: bytes) -> None:
+    filled(box, synced=5, unsynced=1)
+    whole = content(box, THIRD)
+    start = len(whole) // 2
+    box.disk.write_atomically(THIRD, whole[: start + 40] + replaced)
+    report = RecoveryReport()
+    assert open_log(box, guard, report).end_offset == 10
+    assert (report.count(RepairKind.TORN_TAIL), report.count(RepairKind.LOST)) == (1, 0)
+    assert THIRD in str(report.repairs[0])
+
+
+def test_a_bad_batch_before_a_valid_one_stops_the_start_of_a_killed_process(box: Any) -> None:
+    filled(box, synced=4, unsynced=2)
+    damage(box, THIRD, 70)
+    refused(box, KILLED, THIRD, "a valid one follows at byte")
+
+
+def test_a_loss_of_power_may_take_any_part_of_what_was_not_synced(box: Any) -> None:
+    filled(box, synced=4, unsynced=2)
+    damage(box, THIRD, 70)
+    report = RecoveryReport()
+    assert open_log(box, POWER_LOST, report).end_offset == 8
+    assert report.has_cut
+
+
+def test_without_its_durable_offset_a_log_is_judged_by_its_bytes(box: Any) -> None:
+    filled(box)
+    box.disk.write_atomically(f"{FOLDER}/{DURABLE_OFFSET}", b"garbage")
+    report = RecoveryReport()
+    log = open_log(box, KILLED, report)
+    assert (log.end_offset, report.count(RepairKind.REBUILT)) == (12, 1)
+    log.close()
+    assert content(box, f"{FOLDER}/{DURABLE_OFFSET}").startswith(b"0 00000000000000000012 ")
+
+
+def test_a_truncation_takes_the_durable_offset_back(box: Any) -> None:
+    async def scenario() -> None:
+        log = open_log(box, KILLED)
+        log.initialize_epoch(1)
+        for number in range(4):
+            append(log, number)
+        await log.flush()
+        log.truncate_to(4)
+
+    box.run(scenario())
+    assert open_log(box, KILLED).end_offset == 4
+
+
+def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
+    async def scenario() -> None:
+        from moldau.storage.replicated_log import OffsetAndEpoch
+
+        log = open_log(box, KILLED)
+        log.initialize_epoch(1)
+        for number in range(6):
+            append(log, number)
+        log.update_high_watermark(await log.flush())
+        writer = log.create_snapshot(OffsetAndEpoch(10, 1), 0)
+        assert writer is not None
+        await writer.freeze()
+        assert log.delete_before_snapshot(OffsetAndEpoch(10, 1))
+        log.close()
+
+    box.run(scenario())
+    assert open_log(box, KILLED).start_offset == 10
+    snapshot = next(name for name in box.disk.list(FOLDER) if name.endswith(".checkpoint"))
+    box.disk.remove(f"{FOLDER}/{snapshot}")
+    refused(box, KILLED, "its first segment begins at offset 8")

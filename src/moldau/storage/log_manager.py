@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -24,6 +23,7 @@ from moldau.storage.file_names import (
     partition_of,
     stray_folder,
 )
+from moldau.storage.late_removals import LateRemovals
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectory, LogDirectoryError
@@ -71,7 +71,7 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
-        self._removals: list[tuple[float, str]] = []
+        self._removals = LateRemovals(machine)
         self._tasks: list[asyncio.Task[None]] = []
         self.stray_count = 0
         """Folders of partitions that are not in the metadata, put aside since the start."""
@@ -183,7 +183,7 @@ class LogManager:
                     continue
                 topic_partition = partition_of(name)
                 if is_deleted_folder(name):
-                    self._remove_later(f"{directory.path}/{name}", 0)
+                    self._removals.add(f"{directory.path}/{name}", 0)
                 elif is_stray_folder(name):
                     logger.info("%s/%s was put aside: remove it when it is not needed", directory.path, name)
                 elif topic_partition is None:
@@ -332,7 +332,7 @@ class LogManager:
         name = deleted_folder(topic_partition, self._machine.entropy.uuid4())
         log, target = self._rename_away(topic_partition, name)
         if log is not None and target is not None:
-            self._remove_later(target, log.config.file_delete_delay_ms)
+            self._removals.add(target, log.config.file_delete_delay_ms)
 
     def put_aside(self, topic_partition: TopicPartition) -> str | None:
         """Take a log out that is not in the metadata; its bytes stay, in a folder that is returned."""
@@ -406,26 +406,7 @@ class LogManager:
                     # One by one: after a loss of power there must be no gap behind a segment that came back.
                     await log.sync_folder()
             await asyncio.sleep(0)
-        await self._remove_due()
-
-    def _remove_later(self, path: str, delay_ms: int) -> None:
-        due = asyncio.get_running_loop().time() + delay_ms / 1000
-        heapq.heappush(self._removals, (due, path))
-
-    async def _remove_due(self) -> None:
-        now = asyncio.get_running_loop().time()
-        while self._removals and self._removals[0][0] <= now:
-            _, path = heapq.heappop(self._removals)
-            try:
-                await self._machine.workers.run(self._remove, path)
-            except OSError as error:
-                logger.error("cannot remove %s: %s", path, error.strerror or error)
-
-    def _remove(self, path: str) -> None:
-        if self._disk.is_dir(path):
-            self._disk.remove_tree(path)
-        else:
-            self._disk.remove(path)
+        await self._removals.run_due()
 
     async def flush_due(self) -> None:
         """Sync logs that have rolled since their last sync, or whose ``flush.ms`` is over."""
@@ -433,7 +414,7 @@ class LogManager:
             if log.is_flush_due():
                 with contextlib.suppress(KafkaError):
                     await log.flush()
-        await self._remove_due()
+        await self._removals.run_due()
 
     async def checkpoint(self) -> None:
         """Write the recovery points and log starts of all folders."""
@@ -509,7 +490,7 @@ class LogManager:
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
         for path in paths:
-            self._remove_later(path, log.config.file_delete_delay_ms)
+            self._removals.add(path, log.config.file_delete_delay_ms)
 
     async def _expire_producers(self) -> None:
         now_ms = self._machine.clock.now_ms()

@@ -166,10 +166,7 @@ class LogState:
         epochs.truncate_from_start(self.log_start_offset)
         if not self._saved_epochs and segments.size_bytes:
             self._epochs_are_lost = True
-            if self._epochs_are_unreadable:
-                self._learn_all_epochs()
-            else:
-                self._learn_first_epoch()
+            self._learn_lost_epochs()
         self.high_watermark = self.log_start_offset
         self.producers.load(
             segments,
@@ -254,6 +251,12 @@ class LogState:
         self.leader_epochs.truncate_from_start(offset)
         self.producers.state.advance_log_start(offset)
         self._save_epochs()
+
+    def _learn_lost_epochs(self) -> None:
+        if self._epochs_are_unreadable:
+            self._learn_all_epochs()
+        else:
+            self._learn_first_epoch()
 
     def _learn_first_epoch(self) -> None:
         """The epochs were lost: the first batch knows its own, so that they begin where the log does."""

@@ -1,0 +1,39 @@
+"""Files and folders that are removed some time after they were taken out of use."""
+
+import asyncio
+import heapq
+import logging
+
+from moldau.runtime import Machine
+
+logger = logging.getLogger(__name__)
+
+
+class LateRemovals:
+    """To be made and used on the event loop; the removing is a worker's."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._waiting: list[tuple[float, str]] = []
+
+    def add(self, path: str, delay_ms: int) -> None:
+        """Remove a file, or a folder with all in it, after so long."""
+        due_s = asyncio.get_running_loop().time() + delay_ms / 1000
+        heapq.heappush(self._waiting, (due_s, path))
+
+    async def run_due(self) -> None:
+        """Remove what is due. A failure is logged."""
+        now_s = asyncio.get_running_loop().time()
+        while self._waiting and self._waiting[0][0] <= now_s:
+            _, path = heapq.heappop(self._waiting)
+            try:
+                await self._machine.workers.run(self._remove, path)
+            except OSError as error:
+                logger.error("cannot remove %s: %s", path, error.strerror or error)
+
+    def _remove(self, path: str) -> None:
+        disk = self._machine.disk
+        if disk.is_dir(path):
+            disk.remove_tree(path)
+        else:
+            disk.remove(path)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from writer_fakes import FakeCoordinator, PartitionState, batch, key, run_in_virtual_time
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommittedBatch
+from moldau.coordinators.diskless.calls import FOLLOWS_DROPPED, BatchToCommit, CommittedBatch
 from moldau.diskless.sequence_gaps import SequenceGaps
 from moldau.diskless.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -30,30 +30,38 @@ def test_what_follows_a_dropped_batch_waits_until_it_came_again() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(5))
     gaps.dropped(KEY, header(6))
-    assert not gaps.allows(KEY, header(6))
-    assert gaps.allows(KEY, header(4))
-    assert gaps.allows(KEY, header(5))
-    assert gaps.allows(KEY, header(6))
+    assert gaps.follows_dropped(KEY, header(6))
+    assert not gaps.follows_dropped(KEY, header(4))
+    assert not gaps.follows_dropped(KEY, header(5))
+    assert not gaps.follows_dropped(KEY, header(6))
+
+
+def test_a_gap_is_closed_by_what_the_coordinator_takes() -> None:
+    gaps = SequenceGaps()
+    gaps.dropped(KEY, header(5))
+    assert gaps.follows_dropped(KEY, header(9))
+    gaps.committed(KEY, header(9))  # 5 to 8 went to it through another broker
+    assert not gaps.follows_dropped(KEY, header(10))
 
 
 def test_sequences_wrap_around() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(2**31 - 1))
-    assert not gaps.allows(KEY, header(0))
-    assert gaps.allows(KEY, header(2**31 - 2))
-    assert gaps.allows(KEY, header(2**31 - 1))
-    assert gaps.allows(KEY, header(0))
+    assert gaps.follows_dropped(KEY, header(0))
+    assert not gaps.follows_dropped(KEY, header(2**31 - 2))
+    assert not gaps.follows_dropped(KEY, header(2**31 - 1))
+    assert not gaps.follows_dropped(KEY, header(0))
 
 
 def test_other_epochs_producers_and_partitions_do_not_wait() -> None:
     gaps = SequenceGaps()
     gaps.dropped(KEY, header(0))
     gaps.dropped(KEY, header(-1, producer_id=-1))
-    assert gaps.allows(KEY, header(3, epoch=1))
-    assert gaps.allows(KEY, header(3, producer_id=8))
-    assert gaps.allows(PartitionKey(UUID(int=1), 1), header(3))
-    assert gaps.allows(KEY, header(-1, producer_id=-1))
-    assert not gaps.allows(KEY, header(3))
+    assert not gaps.follows_dropped(KEY, header(3, epoch=1))
+    assert not gaps.follows_dropped(KEY, header(3, producer_id=8))
+    assert not gaps.follows_dropped(PartitionKey(UUID(int=1), 1), header(3))
+    assert not gaps.follows_dropped(KEY, header(-1, producer_id=-1))
+    assert gaps.follows_dropped(KEY, header(3))
 
 
 class TakesAnyFirst(FakeCoordinator):
@@ -61,7 +69,8 @@ class TakesAnyFirst(FakeCoordinator):
 
     def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
         state = self.partitions.setdefault(key(), PartitionState())
-        state.next_sequence.setdefault(one.producer_id, one.base_sequence)
+        if not one.flags & FOLLOWS_DROPPED:
+            state.next_sequence.setdefault(one.producer_id, one.base_sequence)
         return super()._commit(object_key, one)
 
 
@@ -85,10 +94,42 @@ def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() 
         assert (await first).error is ErrorCode.request_timed_out
         weather.down = False
         assert (await second).error is ErrorCode.out_of_order_sequence_number
-        assert key() not in coordinator.partitions
+        assert not coordinator.partitions[key()].committed
         for sequence in (0, 1):
             outcome = await append(sequence, 60_000)
             assert (outcome.error, outcome.base_offset) == (ErrorCode.none, sequence)
         await writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
+    async def story(machine: Machine) -> None:
+        coordinator = TakesAnyFirst(machine.entropy)
+        weather = Weather(down=True)
+        objects = MemoryStorage(machine.clock)
+        storages = (FaultyStorage(objects, machine.entropy, weather), objects)
+        first, second = (
+            DisklessWriter(
+                storage, coordinator, machine, Meters(), broker_id=broker_id, settings=WriterSettings()
+            )
+            for broker_id, storage in enumerate(storages)
+        )
+
+        async def append(writer: DisklessWriter, sequence: int, timeout_ms: int = 60_000) -> ErrorCode:
+            records, header = batch(producer_id=7, epoch=0, sequence=sequence)
+            answer = writer.append(key(), records, header, timeout_ms=timeout_ms)
+            return (answer if isinstance(answer, AppendOutcome) else await answer).error
+
+        assert await append(first, 0, 200) is ErrorCode.request_timed_out
+        assert await append(second, 0) is ErrorCode.none
+        assert await append(second, 1) is ErrorCode.none
+        weather.down = False
+        assert await append(first, 2) is ErrorCode.none
+        assert await append(first, 3) is ErrorCode.none
+        committed = [one.base_sequence for _, _, one in coordinator.partitions[key()].committed]
+        assert committed == [0, 1, 2, 3]
+        await first.close()
+        await second.close()
 
     run_in_virtual_time(story)

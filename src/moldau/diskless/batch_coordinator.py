@@ -40,6 +40,9 @@ class BatchCoordinator(Protocol):
     async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
         """Commit one coordinator's share of a file.
 
+        It judges the order of idempotent producers, over all brokers: a batch with ``FOLLOWS_DROPPED`` is
+        accepted only directly behind the producer's last one.
+
         After an error outside ``DEFINITE_REFUSALS`` the outcome is unknown; the same call, repeated,
         answers with what happened.
         """

@@ -13,7 +13,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
 
 from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, CommitFileResult
 from moldau.diskless.batch_coordinator import BatchCoordinator
@@ -89,7 +88,10 @@ class CommitQueue:
         if len(share.file.owner_ids) == 1:
             share.drop_expired()  # nobody else was told of this owner, so it may still be left out
         self._note_dropped(share.dropped)
-        self._refuse_what_follows(share)
+        gaps = self._gaps
+        share.follow_dropped = {
+            at for at, batch in enumerate(share.batches) if gaps.follows_dropped(batch.key, batch.header)
+        }
         if not share.batches:
             return
         loop = asyncio.get_running_loop()
@@ -103,7 +105,9 @@ class CommitQueue:
             return
         share.outcomes = result.batches
         rejected = 0
-        for batch, committed in zip(share.batches, result.batches, strict=True):
+        for at, (batch, committed) in enumerate(zip(share.batches, result.batches, strict=True)):
+            if committed.error is ErrorCode.none and at in share.follow_dropped:
+                self._gaps.committed(batch.key, batch.header)
             if committed.error is not ErrorCode.none:
                 rejected += 1
             elif not committed.is_duplicate:
@@ -115,16 +119,6 @@ class CommitQueue:
     def _note_dropped(self, batches: Sequence[Batch]) -> None:
         for batch in batches:
             self._gaps.dropped(batch.key, batch.header)
-
-    def _refuse_what_follows(self, share: FileShare) -> None:
-        """Batches behind one that was dropped have to wait until it came again."""
-        allowed: list[Batch] = []
-        for batch in share.batches:
-            if self._gaps.allows(batch.key, batch.header):
-                allowed.append(batch)
-            else:
-                batch.owner.resolve(OUT_OF_ORDER)
-        share.batches = allowed
 
     async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
         """The answer, or the refusal after which nothing of the share is ever committed."""
@@ -146,12 +140,6 @@ class CommitQueue:
             log("commit of %s to coordinator %d: %r; asking again", share.file.key, self._id, reason)
             await asyncio.sleep(self._policy.backoff_ms(retry, self._entropy) / 1000)
             retry += 1
-
-
-OUT_OF_ORDER: Final = AppendOutcome(
-    ErrorCode.out_of_order_sequence_number,
-    message="A batch before this one was given up and has to come again first.",
-)
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:

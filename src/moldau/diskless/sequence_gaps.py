@@ -1,8 +1,10 @@
-"""Which batches of idempotent producers may not be committed, since one before them was dropped. Pure.
+"""Which batches of idempotent producers follow one that this broker dropped. Pure.
 
 A coordinator sees a gap by itself where it knows the producer. Of one that is new to it, it takes any
 sequence number, as Kafka does: were the first batch dropped because its producer had timed out, and the
-second committed, the first could never be taken any more and order would be lost.
+second committed, the first could never be taken any more and order would be lost. So the broker tells the
+coordinator which batches follow a dropped one. It does not refuse them itself: the producer may have sent
+the dropped batch again to another broker.
 """
 
 from typing import Final, NamedTuple
@@ -34,17 +36,19 @@ class SequenceGaps:
         if len(self._next) > _GAPS_MAX:
             del self._next[next(iter(self._next))]
 
-    def allows(self, key: PartitionKey, header: BatchHeader) -> bool:
-        """Whether a batch may go to its coordinator; False when one before it has to come first."""
+    def follows_dropped(self, key: PartitionKey, header: BatchHeader) -> bool:
+        """Whether a batch before this one was dropped here, and did not come again here."""
         if not self._next or header.producer_id < 0:
-            return True
+            return False
         producer = _Producer(key, header.producer_id, header.producer_epoch)
         expected = self._next.get(producer)
         if expected is None:
-            return True
-        ahead = (header.base_sequence - expected) % _SEQUENCES
-        if 0 < ahead < _SEQUENCES // 2:
             return False
+        ahead = (header.base_sequence - expected) % _SEQUENCES
         if ahead == 0:
             del self._next[producer]
-        return True
+        return 0 < ahead < _SEQUENCES // 2
+
+    def committed(self, key: PartitionKey, header: BatchHeader) -> None:
+        """This batch has an offset: what was dropped before it has come again, at whichever broker."""
+        self._next.pop(_Producer(key, header.producer_id, header.producer_epoch), None)

@@ -1,10 +1,16 @@
 """An object on its way from a closed buffer to its last answer."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch
+from moldau.coordinators.diskless.calls import (
+    FOLLOWS_DROPPED,
+    TRANSACTIONAL,
+    BatchToCommit,
+    CommitFileCall,
+    CommittedBatch,
+)
 from moldau.diskless.buffer import BufferedBatch, BuiltObject
 from moldau.diskless.waiters import ObjectWaiters, Waiter
 
@@ -21,6 +27,7 @@ class FileShare:
         "coordinator_id",
         "dropped",
         "file",
+        "follow_dropped",
         "is_answered",
         "is_cached",
         "is_done",
@@ -33,6 +40,8 @@ class FileShare:
         self.batches: list[Batch] = []
         self.dropped: list[Batch] = []
         """Never to be committed; their producers were told of a time-out."""
+        self.follow_dropped: Collection[int] = ()
+        """Positions in ``batches`` of those that follow a dropped batch of their producer."""
         self.is_answered = False
         self.is_done = False
         """Answered, and this broker's cache has what it takes of it."""
@@ -48,9 +57,15 @@ class FileShare:
             size_bytes=file.object.size_bytes,
             created_ms=file.created_ms,
             uploader_broker_id=broker_id,
-            batches=[_to_commit(batch) for batch in self.batches],
+            batches=self._batches_to_commit(),
             owner_ids=file.owner_ids,
         )
+
+    def _batches_to_commit(self) -> list[BatchToCommit]:
+        batches = [_to_commit(batch) for batch in self.batches]
+        for at in self.follow_dropped:
+            batches[at] = batches[at]._replace(flags=batches[at].flags | FOLLOWS_DROPPED)
+        return batches
 
     def drop_expired(self) -> None:
         """Leave out batches whose producers were told of a time-out: they will send them again."""
@@ -133,5 +148,5 @@ def _to_commit(batch: Batch) -> BatchToCommit:
         header[10],
         base_sequence,
         -1 if base_sequence < 0 else (base_sequence + last_offset_delta) & 0x7FFFFFFF,
-        header[5] & 0x10 != 0,
+        TRANSACTIONAL if header[5] & 0x10 else 0,
     )

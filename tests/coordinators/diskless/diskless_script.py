@@ -3,14 +3,16 @@
 Commands: ``create NAME COUNT``, ``drop NAME``, ``commit KEY [age=MS] BATCH...``, ``delete NAME-I OFFSET``,
 ``prune NAME-I FROM TO EPOCH``, ``close KEY...``, ``take-over KEY OWNER...``, ``wait MS``, ``expire``,
 ``reload`` (a new shard replays the log), ``show``. A batch is ``NAME-I+RECORDS``, then
-``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one, ``!torn`` for one
-that contradicts itself.
+``:PID.EPOCH.SEQUENCE``, ``!append`` for LogAppendTime, ``!txn`` for a transactional one, ``!follows`` for
+one behind a dropped one, ``!torn`` for one that contradicts itself.
 """
 
 import re
 from uuid import UUID, uuid5
 
 from moldau.coordinators.diskless.calls import (
+    FOLLOWS_DROPPED,
+    TRANSACTIONAL,
     BatchToCommit,
     CommitFileCall,
     CommitFileResult,
@@ -94,7 +96,8 @@ class Script:
                 BatchToCommit(
                     topic_id(name), int(index), 0, end, 100, records - 1,
                     records + ("!torn" in flags), 5000, int("!append" in flags),
-                    int(pid or -1), int(epoch or -1), int(sequence or -1), 0, "!txn" in flags,
+                    int(pid or -1), int(epoch or -1), int(sequence or -1), 0,
+                    TRANSACTIONAL * ("!txn" in flags) + FOLLOWS_DROPPED * ("!follows" in flags),
                 )
             )  # fmt: skip
             end += 100

@@ -41,7 +41,7 @@ def encode_batches(batches: Sequence[BatchToCommit]) -> bytes:
         put_column(out, columns[number])
     put_column(out, [batch.records_count - batch.last_offset_delta for batch in batches])
     put_column(out, [_sequence_slack(batch) for batch in batches])
-    put_column(out, [int(batch.is_transactional) for batch in batches])
+    put_column(out, [batch.flags for batch in batches])
     return bytes(out)
 
 
@@ -64,7 +64,7 @@ def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
     producers = list(zip(reader.column(producer_count), reader.column(producer_count), strict=True))
     topic_numbers, numbers, gaps = (reader.column(count) for _ in range(3))
     indexes, requests, sizes, deltas, timestamps, types, sequences = (reader.column(count) for _ in range(7))
-    extras, slacks, transactional = (reader.column(count) for _ in range(3))
+    extras, slacks, flags = (reader.column(count) for _ in range(3))
     reader.end()
     batches: list[BatchToCommit] = []
     end = 0
@@ -77,7 +77,7 @@ def decode_batches(content: bytes | memoryview) -> list[BatchToCommit]:
         batches.append(
             BatchToCommit(topics[topic_numbers[at]], indexes[at], requests[at], start, sizes[at], delta,
                           delta + extras[at], timestamps[at], types[at], producer[0], producer[1], sequence,
-                          last + slacks[at], bool(transactional[at]))
+                          last + slacks[at], flags[at])
         )  # fmt: skip
     return batches
 

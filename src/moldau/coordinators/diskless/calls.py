@@ -58,6 +58,12 @@ class PartitionId(NamedTuple):
 # -- commit ------------------------------------------------------------------------------------
 
 
+TRANSACTIONAL: Final = 1
+FOLLOWS_DROPPED: Final = 2
+"""Flags of a batch to commit. The second: its broker dropped a batch of the producer before it. It is
+accepted only directly behind the producer's last batch, and refused where the coordinator has none."""
+
+
 class BatchToCommit(NamedTuple):
     """A record batch in an uploaded object. The batches of a partition get offsets in list order."""
 
@@ -75,7 +81,11 @@ class BatchToCommit(NamedTuple):
     producer_epoch: int = -1
     base_sequence: int = -1
     last_sequence: int = -1
-    is_transactional: bool = False
+    flags: int = 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.flags & TRANSACTIONAL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from operator import add, and_, sub
 from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import (
+    FOLLOWS_DROPPED,
     LOG_APPEND_TIME,
     BatchToCommit,
     CommitFileCall,
@@ -315,6 +316,9 @@ class CommitDecision:
             return Rejected(position, ErrorCode.invalid_record)
         window = draft.window(batch.producer_id)
         verdict = judge(window, epoch, sequence, delta)
+        has_predecessor = window is not None and follows(window, epoch, sequence)
+        if verdict is None and batch.flags & FOLLOWS_DROPPED and not has_predecessor:
+            verdict = Verdict.OUT_OF_ORDER
         if verdict is None:
             now_ms = self.record.committed_ms
             appended_ms = now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
@@ -337,12 +341,12 @@ def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
 
 def _is_plain(columns: _Columns, file_bytes: int) -> bool:
     """Whether there is nothing to be said of any of these batches, but for their producers."""
-    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, transactional = columns
+    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, flags = columns
     return not (
         min(deltas) < 0
         or min(sizes) <= 0
         or min(byte_offsets) < 0
-        or any(transactional)
+        or any(flags)
         or any(types)
         or max(map(add, byte_offsets, sizes)) > file_bytes
         or list(map(sub, counts, deltas)).count(1) != len(sizes)

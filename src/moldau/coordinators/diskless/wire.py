@@ -85,7 +85,7 @@ def commit_call(request: commit_file.DisklessCommitFileRequest) -> calls.CommitF
                 batch.producer_epoch,
                 batch.base_sequence,
                 batch.last_sequence,
-                batch.is_transactional,
+                calls.TRANSACTIONAL if batch.is_transactional else 0,
             )
             for batch in request.batches
         ]

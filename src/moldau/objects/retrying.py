@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from moldau.objects.health import StorageHealth
+from moldau.objects.hedging import HedgeBudget, Patience, hedged
 from moldau.objects.storage import (
     Buffer,
     ObjectInfo,
@@ -38,6 +39,9 @@ class RetryPolicy:
     """S3's slowest answers to an 8 MiB PUT take seconds; past this the connection is given up."""
     deadline_ms: float = 30_000
     """Of one operation with all its attempts; no attempt begins, and none goes on, past it."""
+    patience_min_ms: float = 0
+    """Uploads and fetches that take longer, and much longer than they did, get a second attempt at their side
+    (``hedging``); 0 for never, as suits requests that take minutes."""
 
     def backoff_ms(self, retry: int, entropy: Entropy) -> float:
         ceiling = min(self.max_backoff_ms, self.first_backoff_ms * 2.0 ** min(retry, 30))
@@ -83,12 +87,16 @@ class RetryingStorage:
         self._policy = policy or RetryPolicy()
         self.budget = budget or RetryBudget()
         self.health = health or StorageHealth()
+        least_s = self._policy.patience_min_ms / 1000
+        self._hedges = HedgeBudget()
+        self._upload_patience = Patience(least_s) if least_s else None
+        self._fetch_patience = Patience(least_s) if least_s else None
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
-        await self._run(lambda: self._storage.upload(key, data, length))
+        await self._run(lambda: self._storage.upload(key, data, length), self._upload_patience)
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        return await self._run(lambda: self._storage.fetch(key, offset, size))
+        return await self._run(lambda: self._storage.fetch(key, offset, size), self._fetch_patience)
 
     async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
         return await self._run(lambda: fetch_once(self._storage, key, offset, size))
@@ -132,13 +140,13 @@ class RetryingStorage:
     async def close(self) -> None:
         await self._storage.close()
 
-    async def _run(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _run(self, attempt: Callable[[], Awaitable[T]], patience: Patience | None = None) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._policy.deadline_ms / 1000
         retry = 0
         while True:
             try:
-                result = await self._attempt(attempt, deadline)
+                result = await self._attempt(attempt, deadline, patience)
             except StorageError as error:
                 self._failed(error)
                 wait_s = self._policy.backoff_ms(retry, self._entropy) / 1000
@@ -150,9 +158,13 @@ class RetryingStorage:
             retry += 1
             await asyncio.sleep(wait_s)
 
-    async def _attempt(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+    async def _attempt(
+        self, attempt: Callable[[], Awaitable[T]], deadline: float, patience: Patience | None
+    ) -> T:
         limit = min(deadline, asyncio.get_running_loop().time() + self._policy.attempt_timeout_ms / 1000)
         try:
+            if patience is not None:
+                return await hedged(attempt, patience, self._hedges, limit)
             async with asyncio.timeout_at(limit):
                 return await attempt()
         except TimeoutError as error:

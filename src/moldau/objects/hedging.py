@@ -1,0 +1,134 @@
+"""A second attempt beside one that has no answer yet: for requests whose answers get lost.
+
+A lost answer looks like a slow one, and a time limit that is safe for slow ones (many seconds) is what every
+producer then waits for. So an attempt that takes much longer than attempts have taken gets a second one at
+its side, and the first answer counts; that is harmless, because requests can be repeated. A few attempts a
+second may be added in this way, whatever the load and however long the store says nothing: a store that is
+slow because it has too much to do gets little more of it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from moldau.objects.storage import StorageError
+
+__all__ = ["HedgeBudget", "Patience", "hedged"]
+
+T = TypeVar("T")
+
+_SIDE_BY_SIDE: Final = 2
+_UNKNOWN_FACTOR: Final = 2.0
+
+
+class Patience:
+    """How long to wait before asking again: mean and deviation of what it took, as TCP times its repeats."""
+
+    def __init__(self, least_s: float) -> None:
+        self._least_s = least_s
+        self._mean_s = -1.0
+        self._deviation_s = 0.0
+
+    def took(self, seconds: float) -> None:
+        """An attempt has succeeded in that time."""
+        if self._mean_s < 0:
+            self._mean_s, self._deviation_s = seconds, seconds / 2
+            return
+        self._deviation_s += (abs(seconds - self._mean_s) - self._deviation_s) / 4
+        self._mean_s += (seconds - self._mean_s) / 8
+
+    @property
+    def seconds(self) -> float:
+        if self._mean_s < 0:
+            return self._least_s * _UNKNOWN_FACTOR
+        return max(self._least_s, self._mean_s + 4 * self._deviation_s)
+
+
+class HedgeBudget:
+    """Attempts that may be added: so many a second, and so many at once after a time without any."""
+
+    def __init__(self, per_second: float = 4.0, burst: float = 8.0) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._tokens = burst
+        self._counted_s = 0.0
+
+    def spend(self, now_s: float) -> bool:
+        earned = (now_s - self._counted_s) * self._per_second
+        self._tokens, self._counted_s = min(self._burst, self._tokens + earned), now_s
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+async def hedged(
+    attempt: Callable[[], Awaitable[T]], patience: Patience, budget: HedgeBudget, limit_s: float
+) -> T:
+    """The first answer of ``attempt``, made again beside itself while there is none.
+
+    Raises ``TimeoutError`` at ``limit_s`` (a time of the loop), and what the last attempt has raised once all
+    of them have failed.
+    """
+    return await _Hedge(attempt, patience, budget, limit_s).run()
+
+
+class _Hedge(Generic[T]):
+    def __init__(
+        self, attempt: Callable[[], Awaitable[T]], patience: Patience, budget: HedgeBudget, limit_s: float
+    ) -> None:
+        self._attempt = attempt
+        self._patience = patience
+        self._budget = budget
+        self._limit_s = limit_s
+        self._begun: dict[asyncio.Future[T], float] = {}
+        """Attempts under way, the oldest first, and when they began."""
+        self._given_up: list[asyncio.Future[T]] = []
+
+    async def run(self) -> T:
+        loop = asyncio.get_running_loop()
+        self._begin(loop.time())
+        try:
+            while True:
+                wait_s = min(self._patience.seconds, self._limit_s - loop.time())
+                done, _ = await asyncio.wait(
+                    self._begun, timeout=max(0.0, wait_s), return_when=asyncio.FIRST_COMPLETED
+                )
+                now = loop.time()
+                if done:
+                    found = self._first_success(done, now)
+                    if found is not None:
+                        return found.result()
+                elif now >= self._limit_s:
+                    raise TimeoutError
+                elif self._budget.spend(now):
+                    self._begin(now)
+        finally:
+            await self._end([*self._begun, *self._given_up])
+
+    def _begin(self, now: float) -> None:
+        while len(self._begun) >= _SIDE_BY_SIDE:
+            oldest = next(iter(self._begun))
+            del self._begun[oldest]
+            oldest.cancel()
+            self._given_up.append(oldest)
+        self._begun[asyncio.ensure_future(self._attempt())] = now
+
+    def _first_success(self, done: "set[asyncio.Future[T]]", now: float) -> "asyncio.Future[T] | None":
+        """A success among those that are done; raises the error of the last one that could succeed."""
+        for one in [one for one in self._begun if one in done]:
+            begun = self._begun.pop(one)
+            error = asyncio.CancelledError() if one.cancelled() else one.exception()
+            if error is None:
+                self._patience.took(now - begun)
+                return one
+            if not self._begun or not isinstance(error, StorageError):
+                raise error
+        return None
+
+    @staticmethod
+    async def _end(left: "list[asyncio.Future[Any]]") -> None:
+        for one in left:
+            one.cancel()
+        if left:
+            await asyncio.gather(*left, return_exceptions=True)

@@ -1,0 +1,214 @@
+"""A store that loses answers, resets connections, throttles or says nothing, and then is well again."""
+
+import asyncio
+
+import pytest
+from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
+
+from moldau.diskless.settings import DisklessSettings
+from moldau.diskless.writer import DisklessWriter
+from moldau.metrics import Meters
+from moldau.objects import (
+    Latency,
+    MemoryStorage,
+    RetryingStorage,
+    StorageError,
+    StorageSettings,
+    ThrottledError,
+)
+from moldau.objects.hedging import HedgeBudget, Patience, hedged
+from moldau.objects.storage import Buffer
+from moldau.replication.partition import AppendOutcome
+from moldau.runtime import ErrorCode, Machine
+
+FOR_EVER_S = 3_600.0
+BAD_S, WELL_S = 20.0, 30.0
+LATENCY = Latency(30, 90)
+
+
+class MoodyStorage(MemoryStorage):
+    """Objects in memory behind a bad line."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine.clock)
+        self._entropy = machine.entropy
+        self.mood = ""
+        self.uploads = 0
+
+    async def upload(self, object_key: str, data: Buffer, length: int) -> None:
+        self.uploads += 1
+        await asyncio.sleep(LATENCY.draw_ms(self._entropy) / 1000)
+        chance = self._entropy.uniform(0, 1)
+        if self.mood == "resets" and chance < 0.5:
+            raise StorageError("the connection was reset")
+        if self.mood == "throttles" and chance < 0.9:
+            raise ThrottledError("503 SlowDown")
+        if self.mood == "silent":
+            await asyncio.sleep(FOR_EVER_S)
+        await super().upload(object_key, data, length)
+        if self.mood == "loses answers" and chance < 0.4:
+            await asyncio.sleep(FOR_EVER_S)
+
+
+class Bench:
+    def __init__(self, machine: Machine) -> None:
+        self.storage = MoodyStorage(machine)
+        retries = DisklessSettings(StorageSettings("memory://")).retries
+        behind = RetryingStorage(self.storage, machine.entropy, policy=retries)
+        coordinator = FakeCoordinator(machine.entropy)
+        self.writer = DisklessWriter(behind, coordinator, machine, Meters(), broker_id=1)
+        self.answered: list[tuple[float, float, ErrorCode]] = []
+
+    async def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        records, header = batch()
+        answer = self.writer.append(key(), records, header, timeout_ms=30_000)
+        outcome = answer if isinstance(answer, AppendOutcome) else await answer
+        self.answered.append((begin, loop.time(), outcome.error))
+
+    async def load(self, seconds: float) -> list[asyncio.Task[None]]:
+        """Twenty batches a second."""
+        tasks = []
+        for _ in range(int(seconds * 20)):
+            tasks.append(asyncio.create_task(self._send()))
+            await asyncio.sleep(0.05)
+        return tasks
+
+
+@pytest.mark.parametrize("mood", ["loses answers", "resets", "throttles", "silent"])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_producers_are_served_again_within_three_seconds(mood: str, seed: int) -> None:
+    """And the bad time costs no producer an error, and the store few requests."""
+
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        tasks = await bench.load(5)
+        well = bench.storage.uploads
+        bench.storage.mood = mood
+        tasks += await bench.load(BAD_S)
+        asked = bench.storage.uploads - well
+        bench.storage.mood = ""
+        healed = asyncio.get_running_loop().time()
+        tasks += await bench.load(WELL_S)
+        await asyncio.gather(*tasks)
+        assert {error for _, _, error in bench.answered} == {ErrorCode.none}
+        late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
+        assert max(late, default=healed) - healed < 3.0
+        # A store that throttles or resets answers soon: what it is asked more is the writer's own repeats.
+        if mood in ("silent", "loses answers"):
+            assert asked < 15 * BAD_S
+        await bench.writer.close()
+
+    run_in_virtual_time(story, seed)
+
+
+def test_a_silent_store_is_asked_a_few_times_a_second_however_long_it_is_silent() -> None:
+    async def story(machine: Machine) -> None:
+        bench = Bench(machine)
+        tasks = await bench.load(2)
+        bench.storage.mood = "silent"
+        before = bench.storage.uploads
+        tasks += await bench.load(60)
+        assert bench.storage.uploads - before < 60 * 8
+        bench.storage.mood = ""
+        healed = asyncio.get_running_loop().time()
+        tasks += await bench.load(10)
+        await asyncio.gather(*tasks)
+        late = [end for begin, end, _ in bench.answered if end > healed and end - begin > 1.0]
+        assert max(late) - healed < 3.0
+        await bench.writer.close()
+
+    run_in_virtual_time(story)
+
+
+def test_slow_uploads_are_not_made_twice() -> None:
+    """What always takes five seconds is awaited for five seconds."""
+
+    async def story(machine: Machine) -> None:
+        patience, budget = Patience(1.5), HedgeBudget()
+        made = 0
+
+        async def upload() -> str:
+            nonlocal made
+            made += 1
+            await asyncio.sleep(5.0 + machine.entropy.uniform(-0.5, 0.5))
+            return "stored"
+
+        loop = asyncio.get_running_loop()
+        for _ in range(5):
+            assert await hedged(upload, patience, budget, loop.time() + 15) == "stored"
+        learned = made
+        for _ in range(40):
+            assert await hedged(upload, patience, budget, loop.time() + 15) == "stored"
+        assert made - learned <= 42
+
+    run_in_virtual_time(story)
+
+
+def test_the_first_answer_counts_and_the_other_attempt_ends() -> None:
+    async def story(machine: Machine) -> None:
+        patience, budget = Patience(1.0), HedgeBudget()
+        patience.took(0.1)
+        loop, ended = asyncio.get_running_loop(), []
+        delays = iter([FOR_EVER_S, 0.2])
+
+        async def attempt() -> float:
+            delay_s = next(delays)
+            try:
+                await asyncio.sleep(delay_s)
+            finally:
+                ended.append(delay_s)
+            return delay_s
+
+        begin = loop.time()
+        assert await hedged(attempt, patience, budget, begin + 15) == 0.2
+        assert loop.time() - begin < 1.5
+        assert ended == [0.2, FOR_EVER_S]
+
+    run_in_virtual_time(story)
+
+
+def test_an_error_counts_when_no_attempt_is_left() -> None:
+    async def story(machine: Machine) -> None:
+        patience, budget = Patience(1.0), HedgeBudget()
+        patience.took(0.1)
+        loop = asyncio.get_running_loop()
+        outcomes = iter([(3.0, ""), (0.1, "throttled"), (0.0, "refused")])
+
+        async def attempt() -> str:
+            delay_s, error = next(outcomes)
+            await asyncio.sleep(delay_s)
+            if error:
+                raise StorageError(error)
+            return "stored"
+
+        assert (
+            await hedged(attempt, patience, HedgeBudget(per_second=0, burst=1), loop.time() + 15) == "stored"
+        )
+        with pytest.raises(StorageError, match="refused"):
+            await hedged(attempt, patience, budget, loop.time() + 15)
+
+    run_in_virtual_time(story)
+
+
+def test_the_limit_ends_all_attempts() -> None:
+    async def story(machine: Machine) -> None:
+        patience, running = Patience(1.0), 0
+        loop = asyncio.get_running_loop()
+
+        async def attempt() -> None:
+            nonlocal running
+            running += 1
+            try:
+                await asyncio.sleep(FOR_EVER_S)
+            finally:
+                running -= 1
+
+        begin = loop.time()
+        with pytest.raises(TimeoutError):
+            await hedged(attempt, patience, HedgeBudget(), begin + 15)
+        assert loop.time() - begin == pytest.approx(15)
+        assert running == 0
+
+    run_in_virtual_time(story)

@@ -29,6 +29,11 @@ class UnexpectedErrors:
         self._last_s = 0.0
         self._kinds: dict[tuple[str, type[BaseException], str], int] = {}
 
+    @property
+    def last_errors(self) -> list[str]:
+        """The kinds that were reported."""
+        return [f"{work}: {kind.__name__} at {origin}" for work, kind, origin in self._kinds]
+
     def report(self, work: str, error: BaseException) -> None:
         """``work`` could not be done. The first error of a kind is logged with its stack, later ones counted.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -14,6 +15,7 @@ from moldau.cluster.topics_image import Topic
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.coordinators.groups.service import GroupService
+from moldau.diskless.partition import DisklessPartition
 from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.replication.partition import PartitionKey
@@ -125,6 +127,12 @@ class Broker:
     def coordinators(self) -> DisklessCoordinator | None:
         """The diskless coordinators led here; None without diskless topics."""
         return None if self._diskless is None else self._diskless.coordinators
+
+    def in_hand(self) -> Mapping[str, int]:
+        """Batches and bytes that were taken and not given back."""
+        waiting = sum(one.waiting_bytes for one in self.partitions if isinstance(one, DisklessPartition))
+        found = {"bytes for unknown partitions": waiting}
+        return found if self._diskless is None else {**found, **self._diskless.runtime.in_hand()}
 
     @property
     def tiered(self) -> TieredNode | None:

@@ -7,6 +7,7 @@ listeners → registration → unfenced. Stop is the way back, and leaves the ma
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from moldau.cluster.meta_properties import FormatError
@@ -56,6 +57,10 @@ class Node:
     def coordinators(self) -> DisklessCoordinator | None:
         """The diskless coordinators of a running node, for tools and judges in its process."""
         return None if self._running is None else self._running.coordinators
+
+    def in_hand(self) -> Mapping[str, int]:
+        """What a running node has taken and not given back; all zero when nobody asks for anything."""
+        return {} if self._running is None else self._running.in_hand()
 
     @property
     def tiered(self) -> TieredNode | None:

@@ -14,6 +14,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import parse_object_key
 from moldau.records.batch import parse_header
 from moldau.runtime import ErrorCode
+from moldau.simulation.answers_judge import judge_budgets, judge_defects
 from moldau.simulation.disk_losses import lose_databases, lose_folders
 from moldau.simulation.history import History
 from moldau.simulation.host import Host
@@ -37,6 +38,8 @@ class DisklessAfterlife:
 
     async def judge(self, world: World, node: Host, history: History) -> None:
         assert node.process is not None
+        await judge_budgets(node, history)
+        judge_defects(node, history)
         judging = _Judging(world, node, history).run()
         context = node.process.context()
         task = context.run(world.loop.create_task, judging, name="judge of objects", context=context)

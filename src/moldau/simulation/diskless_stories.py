@@ -1,6 +1,7 @@
 """Stories of diskless topics: several coordinators, a store with bad days, and an administrator at work."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from moldau.runtime import Machine
 from moldau.simulation.administrator import delete_some_records, open_passing_topic
@@ -63,6 +64,17 @@ def diskless_store() -> Scenario:
     store = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR)
     # A store whose requests are billed: objects are closed less often.
     return story((*ALWAYS, *store, *store, Fault.POWER_LOSS), {"diskless.append.commit.interval.ms": "100"})
+
+
+def diskless_defects() -> Scenario:
+    """Ports that raise what no code expects; all else is well, so that every request has its answer."""
+    return replace(story((Fault.DEFECTS,)), must_answer=True, fault_count=8)
+
+
+def diskless_defects_kills() -> Scenario:
+    """Defects of a node that is killed, too, and reads from objects what it has lost."""
+    faults = (Fault.DEFECTS, Fault.DEFECTS, Fault.CACHE_LOST, Fault.KILL)
+    return replace(story(faults), fault_count=8)
 
 
 def story(

@@ -4,8 +4,9 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from moldau.runtime import Machine, SeededEntropy
+from moldau.runtime import Machine, SeededEntropy, UnexpectedErrors
 from moldau.simulation.clock import SimulatedClock
+from moldau.simulation.defects import DefectiveEntropy, Defects
 from moldau.simulation.disk import SimulatedDisk
 from moldau.simulation.process import Process
 from moldau.simulation.seeds import stream
@@ -29,6 +30,9 @@ class Host:
         self.life = 0
         self.boot = 0
         self.process: Process | None = None
+        self.defects = Defects(stream(world.seed, "defects", name))
+        self.unexpected: list[UnexpectedErrors] = []
+        """What each life has reported."""
         self.clock = SimulatedClock(world.loop)
         self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
         self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)
@@ -42,16 +46,18 @@ class Host:
         """The ports that a program on this host is given."""
         seed = self.world.seed
         disk = self.disk.mount(process)
-        return Machine(
+        entropy = SeededEntropy(stream(seed, "entropy", process.name).getrandbits(64))
+        workers = stream(seed, "workers", process.name)
+        machine = Machine(
             self.clock,
-            SeededEntropy(stream(seed, "entropy", process.name).getrandbits(64)),
+            DefectiveEntropy(entropy, self.defects),
             disk,
-            SimulatedWorkers(
-                self.world.loop, stream(seed, "workers", process.name), delay_s=self.disk_delay_s
-            ),
+            SimulatedWorkers(self.world.loop, workers, delay_s=self.disk_delay_s, defects=self.defects),
             partial(open_sqlite, disk),
             boot_id=f"boot-{self.boot}",
         )
+        self.unexpected.append(machine.unexpected)
+        return machine
 
     def start(self, program: Program) -> Process:
         """Run a program; errors that end it are errors of the world."""

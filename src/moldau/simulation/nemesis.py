@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from moldau.simulation.defects import Place
 from moldau.simulation.disk import DiskFault
 from moldau.simulation.disk_losses import lose_databases, lose_folders
 from moldau.simulation.history import History
@@ -32,6 +33,7 @@ class Fault(Enum):
     STORE_POOR = "object store poor"
     CACHE_LOST = "cache lost"
     DATABASES_LOST = "databases lost"
+    DEFECTS = "defects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Nemesis:
         for host in self._programs:
             host.disk.faults.clear()
             host.disk.capacity_bytes = None
+            host.defects.chances.clear()
             host.resume()
         self._world.object_store.weather = StoreWeather()
         self._history.note("calm")
@@ -113,10 +116,7 @@ class Nemesis:
         match fault:
             case Fault.KILL | Fault.POWER_LOSS:
                 self._down.add(host.name)
-                if fault is Fault.KILL:
-                    host.kill()
-                else:
-                    host.lose_power()
+                (host.kill if fault is Fault.KILL else host.lose_power)()
                 await asyncio.sleep(pause_s)
                 host.start(self._programs[host])
                 self._down.discard(host.name)
@@ -155,6 +155,8 @@ class Nemesis:
                 self._world.object_store.weather = self._store_weather(down=fault is Fault.STORE_DOWN)
                 await asyncio.sleep(chance.uniform(0.0, self._weather.store_s_max))
                 self._world.object_store.weather = StoreWeather()
+            case Fault.DEFECTS:
+                await self._meet_defects(host, pause_s)
             case Fault.CACHE_LOST | Fault.DATABASES_LOST:
                 self._down.add(host.name)
                 host.kill()
@@ -165,6 +167,13 @@ class Nemesis:
                 await asyncio.sleep(pause_s)
                 host.start(self._programs[host])
                 self._down.discard(host.name)
+
+    async def _meet_defects(self, host: Host, seconds: float) -> None:
+        chance = self._chance
+        places = chance.sample(list(Place), chance.randint(1, len(Place)))
+        host.defects.chances = {place: chance.choice((0.05, 0.3, 1.0)) for place in places}
+        await asyncio.sleep(seconds)
+        host.defects.chances = {}
 
     def _store_weather(self, *, down: bool) -> StoreWeather:
         chance = self._chance

@@ -8,6 +8,8 @@ from moldau.simulation.client import Client
 from moldau.simulation.consolidation_stories import consolidation, consolidation_power
 from moldau.simulation.diskless_stories import (
     diskless,
+    diskless_defects,
+    diskless_defects_kills,
     diskless_disk,
     diskless_power,
     diskless_store,
@@ -20,6 +22,9 @@ from moldau.simulation.tiny_node import PARTITION as TINY_PARTITION
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 from moldau.simulation.tiny_node import Flaw, TinyNode
 
+_ALL_FAULTS = tuple(fault for fault in Fault if fault is not Fault.DEFECTS)
+"""Defects are for stories that say which of them a node must weather."""
+
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
     """The tiny node syncs before it answers, so it must weather everything."""
@@ -27,7 +32,7 @@ def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
     async def program(machine: Machine) -> None:
         await TinyNode(machine, flaw).run()
 
-    return Scenario(program, (TINY_PARTITION,), weather=Weather(tuple(Fault)))
+    return Scenario(program, (TINY_PARTITION,), weather=Weather(_ALL_FAULTS))
 
 
 TOPIC = "events"
@@ -56,7 +61,7 @@ def node_power() -> Scenario:
 
 def node_disk() -> Scenario:
     """A whole node whose disk fills up and fails, too."""
-    return _node_scenario(_SYNCED, tuple(Fault))
+    return _node_scenario(_SYNCED, _ALL_FAULTS)
 
 
 def node_failed_sync() -> Scenario:
@@ -95,6 +100,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,
     "diskless-store": diskless_store,
+    "diskless-defects": diskless_defects,
+    "diskless-defects-kills": diskless_defects_kills,
     "consolidation": consolidation,
     "consolidation-power": consolidation_power,
     "tiered": tiered,

@@ -14,6 +14,7 @@ from moldau.objects import ObjectInfo, ObjectStorage, RetryingStorage, StorageEr
 from moldau.objects import ObjectNotFoundError as NotFoundError
 from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
+from moldau.simulation.defects import Place
 from moldau.simulation.disk import MountedDisk
 from moldau.simulation.loop import SimulatedLoop
 from moldau.simulation.object_store import (
@@ -59,9 +60,11 @@ class SimulatedObjectStorage:
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         view = check_length(key, data, length)
+        self._process.host.defects.meet(Place.UPLOAD)
         await self._send(lambda: self._store.put(key, view), view.release)
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
+        self._process.host.defects.meet(Place.FETCH)
         found = await self._send(lambda: self._store.get_range(key, offset, size))
         if len(found) != size:
             raise StorageError(f"{key}: ends after {len(found)} of {size} bytes at {offset}", transient=False)

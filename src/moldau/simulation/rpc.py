@@ -7,6 +7,7 @@ from typing import Any
 from moldau.protocol.codec import decode_response, encode_request
 from moldau.protocol.framing import RequestHeader, parse_response_header, request_frame
 from moldau.protocol.schema import Message
+from moldau.simulation.process import PROCESS
 
 
 class RpcConnection(asyncio.Protocol):
@@ -66,8 +67,14 @@ class RpcConnection(asyncio.Protocol):
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append((api_key, version, self._correlation_id, answer))
         self._transport.writelines(request_frame(header, encode_request(api_key, version, message)))
-        async with asyncio.timeout(timeout_s):
-            return await answer
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            world = PROCESS.get().host.world
+            silence = f"{self._client_id}: no answer to API {api_key} in {timeout_s:.0f} s"
+            world.silences.append(f"{silence} at {world.loop.elapsed_s():.3f}")
+            raise
 
     def close(self) -> None:
         """Give up what is in flight."""

@@ -51,6 +51,8 @@ class Scenario:
     afterlife: Afterlife | None = None
     weather: Weather = field(default_factory=Weather)
     network: NetworkOptions = field(default_factory=NetworkOptions)
+    must_answer: bool = False
+    """Whether a request without an answer in time is a violation: no fault takes answers away."""
     port: int = 9092
     producer_count: int = 2
     plain_producer_count: int = 1
@@ -94,6 +96,8 @@ def run_seed(scenario: Scenario, seed: int) -> Result:
             except (SimulationError, StuckError) as error:
                 violations = [*story.history.violations, f"{type(error).__name__}: {error}"]
             violations += world.errors()
+            if scenario.must_answer:
+                violations += world.silences
             loop = world.loop
             summary = f"{story.history.digest()} {loop.digest:08x} {loop.steps} {loop.time():.6f}"
             digest = hashlib.sha256(summary.encode()).hexdigest()[:16]

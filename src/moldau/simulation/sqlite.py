@@ -13,6 +13,7 @@ from typing import Any
 import apsw
 
 from moldau.runtime.disk import File
+from moldau.simulation.defects import Place
 from moldau.simulation.disk import MountedDisk
 
 
@@ -41,6 +42,8 @@ class _SimulatedVfsFile:
     def xWrite(self, data: bytes, offset: int) -> None:
         if not self._alive:
             return
+        if self._disk.process.host.defects.is_due(Place.SQLITE):
+            raise apsw.IOError("defect")
         try:
             self._file.write_at(offset, [data])
         except OSError as error:  # as SQLite's own file system reports it

@@ -9,21 +9,32 @@ import random
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from moldau.simulation.defects import Defects, Place
 from moldau.simulation.loop import SimulatedLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 _SLOW_CHANCE = 0.03
+_BRITTLE = "_write_all"
+"""The job that may meet a defect: it writes own commits into caches."""
 
 
 class SimulatedWorkers:
     """:class:`moldau.runtime.Workers` of one process; jobs may overtake one another."""
 
-    def __init__(self, loop: SimulatedLoop, chance: random.Random, *, delay_s: float = 0.001) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        chance: random.Random,
+        *,
+        delay_s: float = 0.001,
+        defects: Defects | None = None,
+    ) -> None:
         self._loop = loop
         self._chance = chance
         self._delay_s = delay_s
+        self._defects = defects
         self._waiting: dict[int, Callable[[], None]] = {}
         self._number = 0
 
@@ -42,6 +53,8 @@ class SimulatedWorkers:
             result: Any = None
             error: BaseException | None = None
             try:
+                if self._defects is not None and getattr(function, "__name__", "") == _BRITTLE:
+                    self._defects.meet(Place.WORKER)
                 result = function(*args, **kwargs)
             except Exception as raised:
                 error = raised

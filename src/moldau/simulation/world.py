@@ -31,6 +31,8 @@ class World:
         self.object_store = SimulatedObjectStore(
             stream(seed, "object store"), lambda: EPOCH_MS + int(self.loop.elapsed_s() * 1_000)
         )
+        self.silences: list[str] = []
+        """Requests of clients that had no answer in time."""
         self.object_store.on_event = lambda event: self.loop.trace(event.encode())
 
     def host(self, name: str) -> Host:

@@ -1,0 +1,74 @@
+"""Ports that raise what no code expects: a store's library, a plug-in or a thread with a defect."""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from enum import Enum
+from typing import TypeVar
+from uuid import UUID
+
+from moldau.runtime import Entropy
+
+T = TypeVar("T")
+
+_KEY_RANGE = 1 << 20
+"""What the name of a WAL object draws from."""
+
+
+class Defect(Exception):
+    """Of a kind that no code expects."""
+
+
+class Place(Enum):
+    """Where a defect may be met."""
+
+    OBJECT_KEY = "object key"
+    """While a closed buffer becomes an object."""
+    UPLOAD = "upload"
+    FETCH = "fetch"
+    SQLITE = "sqlite"
+    WORKER = "worker"
+    """While own commits are written into the cache."""
+
+
+class Defects:
+    """Those of one host; there are none until a story gives them a chance."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.chances: dict[Place, float] = {}
+        self.met: Counter[Place] = Counter()
+
+    def is_due(self, place: Place) -> bool:
+        chance = self.chances.get(place, 0.0)
+        if not chance or self._chance.random() >= chance:
+            return False
+        self.met[place] += 1
+        return True
+
+    def meet(self, place: Place) -> None:
+        """Raises :class:`Defect` when one is due."""
+        if self.is_due(place):
+            raise Defect(place.value)
+
+
+class DefectiveEntropy:
+    """An :class:`Entropy` that fails to name objects."""
+
+    def __init__(self, entropy: Entropy, defects: Defects) -> None:
+        self._entropy = entropy
+        self._defects = defects
+
+    def uuid4(self) -> UUID:
+        return self._entropy.uuid4()
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._entropy.uniform(low, high)
+
+    def randrange(self, stop: int) -> int:
+        if stop == _KEY_RANGE:
+            self._defects.meet(Place.OBJECT_KEY)
+        return self._entropy.randrange(stop)
+
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        return self._entropy.shuffled(items)

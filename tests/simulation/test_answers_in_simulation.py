@@ -1,0 +1,116 @@
+"""No taken request stays without an answer and no budget leaks, whatever raises; mutants are caught."""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.own_commits import OwnCommits
+from moldau.diskless.waiters import Waiter
+from moldau.diskless.writer import DisklessWriter
+from moldau.runtime import UnexpectedErrors
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = pytest.mark.simulation
+
+SEEDS = 6
+MUTANT_SEEDS = range(6)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills"])
+def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
+    scenario = SCENARIOS[name]()
+    failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+
+
+def forget_answers(patch: pytest.MonkeyPatch) -> None:
+    """The batches of a lost object stay without an answer."""
+
+    def resolve_nothing(writer: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
+        waiters.stop()
+        writer._buffered_bytes -= payload_bytes
+
+    patch.setattr(DisklessWriter, "_answer_lost", resolve_nothing)
+
+
+def keep_bytes(patch: pytest.MonkeyPatch) -> None:
+    """The bytes of a lost object count for ever."""
+
+    def keep(writer: Any, batches: Any, waiters: Any, payload_bytes: int, outcome: Any) -> None:
+        waiters.stop()
+        for batch in batches:
+            batch.owner.resolve(outcome)
+
+    patch.setattr(DisklessWriter, "_answer_lost", keep)
+
+
+def keep_read_budget(patch: pytest.MonkeyPatch) -> None:
+    """A read that fails keeps its part of the budget."""
+    give_back = ByteBudget._give_back
+
+    def keep_a_byte(budget: ByteBudget, size_bytes: int) -> None:
+        give_back(budget, size_bytes - 1)
+
+    patch.setattr(ByteBudget, "_give_back", keep_a_byte)
+
+
+def keep_promises(patch: pytest.MonkeyPatch) -> None:
+    """Files whose batches could not be cached are never dropped."""
+    keep = OwnCommits._keep
+
+    async def fail_and_wait(own: OwnCommits, runs: Any) -> None:
+        try:
+            await keep(own, runs)
+        except Exception:
+            runs.clear()
+            raise
+
+    patch.setattr(OwnCommits, "_keep", fail_and_wait)
+
+
+def say_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Errors are contained and reported to nobody."""
+    patch.setattr(UnexpectedErrors, "report", lambda *_: None)
+
+
+def lose_waiters(patch: pytest.MonkeyPatch) -> None:
+    """Now and then a batch that was committed is not answered."""
+    resolve = Waiter.resolve
+    counter = iter(range(10**9))
+
+    def forgetful(waiter: Waiter, outcome: Any) -> None:
+        if next(counter) % 50 != 49:
+            resolve(waiter, outcome)
+
+    patch.setattr(Waiter, "resolve", forgetful)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "name"),
+    [
+        (forget_answers, "diskless-defects"),
+        (keep_bytes, "diskless-defects"),
+        (keep_read_budget, "diskless-defects-kills"),
+        (keep_promises, "diskless-defects"),
+        (say_nothing, "diskless-defects"),
+        (lose_waiters, "diskless-defects"),
+    ],
+)
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str) -> None:
+    scenario = SCENARIOS[name]()
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        assert any(run_seed(scenario, seed).violations for seed in MUTANT_SEEDS), (
+            f"{mutate.__doc__} is missed"
+        )

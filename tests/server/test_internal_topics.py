@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import json
 import shutil
+import urllib.request
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -13,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from plain_requests import Requests
 
 from moldau.protocol.messages import find_coordinator
-from moldau.records import Compression, iter_headers
+from moldau.records import Compression, Record, build_batch, iter_headers
+from moldau.records.batch import set_base_offset_and_epoch
 from moldau.runtime import ErrorCode
 from moldau.runtime import KafkaError as MoldauError
 from moldau.server.topic_creation import durable_configs
@@ -44,11 +47,13 @@ def produce_error(bootstrap: str, topic: str, client_id: str) -> KafkaError | No
 def test_a_client_cannot_write_to_an_internal_topic() -> None:
     with Node() as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
-        admin.create_topics([NewTopic("__consumer_offsets", 1, 1)])["__consumer_offsets"].result(60)
-        error = produce_error(node.bootstrap_servers, "__consumer_offsets", "someone")
-        assert error is not None
-        assert error.code() == KafkaError.TOPIC_EXCEPTION
-        assert produce_error(node.bootstrap_servers, "__consumer_offsets", "__admin_client") is None
+        for topic in ("__consumer_offsets", "__remote_log_metadata"):
+            if topic not in admin.list_topics(timeout=60).topics:
+                admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+            for client_id in ("someone", "__admin_client"):
+                error = produce_error(node.bootstrap_servers, topic, client_id)
+                assert error is not None, (topic, client_id)
+                assert error.code() == KafkaError.TOPIC_EXCEPTION
 
 
 def test_the_diskless_metadata_cannot_be_deleted_while_topics_need_it() -> None:
@@ -144,3 +149,35 @@ def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path:
         (found,) = reader.committed([place], timeout=60)
         assert found.offset == 5
         reader.close()
+
+
+def plant(segment: Path, *pairs: tuple[bytes | None, bytes | None]) -> None:
+    """Append a batch to a log that is closed."""
+    content = segment.read_bytes()
+    end_offset = max(header.last_offset + 1 for _, header in iter_headers(content))
+    batch = bytearray(build_batch([Record(n, 1_000, key, value) for n, (key, value) in enumerate(pairs)]))
+    set_base_offset_and_epoch(batch, 0, end_offset, 0)
+    segment.write_bytes(content + batch)
+
+
+def test_groups_go_on_behind_garbage_in_their_log(tmp_path: Path) -> None:
+    properties = {"offsets.topic.num.partitions": "1", "metrics.listener": "127.0.0.1:0"}
+    place = TopicPartition("read", 0, 5)
+    with Node(data=str(tmp_path), properties=properties) as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        admin.create_topics([NewTopic("read", 1, 1)])["read"].result(60)
+        reader = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})
+        reader.commit(offsets=[place], asynchronous=False)
+        reader.close()
+    (segment,) = (tmp_path / "__consumer_offsets-0").glob("*.log")
+    plant(segment, (None, b"x"), (b"\x00\x01broken", b"x"), (b"\x03\xe7later", b"x"))
+    with Node(data=str(tmp_path), properties=properties) as node:
+        reader = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})
+        assert reader.committed([place], timeout=60)[0].offset == 5
+        reader.commit(offsets=[TopicPartition("read", 0, 6)], asynchronous=False)
+        assert reader.committed([place], timeout=60)[0].offset == 6
+        reader.close()
+        with urllib.request.urlopen(f"{node.monitoring_url}/health", timeout=60) as answer:
+            health = json.load(answer)
+        assert health["status"] == "up"
+        assert "__consumer_offsets-0: 2 broken records were skipped" in health["notices"]["groups"]

@@ -83,7 +83,7 @@ def test_groups_show_under_kafkas_names() -> None:
 def test_a_well_node_says_so() -> None:
     with Node(properties={"metrics.listener": "127.0.0.1:0"}) as node:
         health = json.loads(read(f"{node.monitoring_url}/health"))
-        names = ("quorum", "storage", "partitions", "topics", "errors", "remote")
+        names = ("quorum", "storage", "partitions", "topics", "errors", "groups", "remote")
         assert health == {"status": "up", "checks": dict.fromkeys(names, "ok")}
 
 

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 from moldau.coordinators.commits import CommitQueue
 from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token
 from moldau.coordinators.errors import coordinator_error
-from moldau.coordinators.loader import ShardLoader
+from moldau.coordinators.loader import BrokenRecordError, BrokenRecords, ShardLoader
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
 from moldau.coordinators.shard import CommittedRecord, RecordCodec, Shard, ShardStore
@@ -65,6 +65,7 @@ class ShardHost(Generic[S, R]):
         store: ShardStore | None,
         commit_timeout_ms: int,
         compression: Compression = Compression.NONE,
+        skips_broken: bool = False,
         after: "asyncio.Task[None] | None" = None,
         unexpected: UnexpectedErrors | None = None,
     ) -> None:
@@ -72,6 +73,12 @@ class ShardHost(Generic[S, R]):
         self.name = name
         self.epoch = epoch
         self.state = HostState.LOADING
+        self.load_problem: str | None = None
+        """Why the last load failed, until one succeeds."""
+        self.broken = BrokenRecords()
+        """Records that the last load skipped."""
+        self.loads = 0
+        self._skips_broken = skips_broken
         self._after = after
         self._unexpected = unexpected or UnexpectedErrors()
         self._log = log
@@ -301,6 +308,13 @@ class ShardHost(Generic[S, R]):
             except asyncio.CancelledError:
                 raise
             except Exception as error:
+                if isinstance(error, BrokenRecordError) and self.load_problem != str(error):
+                    logger.error(
+                        "%s cannot be loaded: %s. Its log, or a copy of it, has to be repaired.",
+                        self.name,
+                        error,
+                    )
+                self.load_problem = str(error)
                 logger.warning("%s could not be loaded and will be tried again: %s", self.name, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RELOAD_DELAY_MAX_S)
@@ -318,8 +332,23 @@ class ShardHost(Generic[S, R]):
         def hand_over() -> None:
             self._hand_over(log.high_watermark)
 
-        loader = ShardLoader(self._shard, self._codec, log, remember if store is not None else None)
+        loader = ShardLoader(
+            self._shard,
+            self._codec,
+            log,
+            remember if store is not None else None,
+            name=self.name,
+            skips_broken=self._skips_broken,
+        )
         self._end_offset = await loader.run(start, hand_over)
+        self.load_problem, self.broken = None, loader.broken
+        self.loads += 1
+        if loader.records_unknown:
+            logger.warning(
+                "%s: %d records of types that are not known were skipped.", self.name, loader.records_unknown
+            )
+        if loader.broken.count:
+            logger.error("%s: %s.", self.name, loader.broken)
         effects = self._shard.on_loaded(self._clock.now_ms())
         self.state = HostState.ACTIVE
         logger.info(

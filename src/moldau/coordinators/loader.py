@@ -1,22 +1,58 @@
-"""Brings a shard to the state of its log: restore, then replay, a bounded chunk at a time."""
+"""Brings a shard to the state of its log: restore, then replay, a bounded chunk at a time.
+
+A record that cannot be read must not close a partition for ever where the records around it stand for
+themselves: it is skipped, logged and counted (committed offsets, groups). Where later records build on each
+earlier one, loading stops at it and names its offset (diskless metadata). Records of unknown types are
+skipped in the former case, as in Kafka; they may be left over from a later version.
+"""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from moldau.coordinators.effects import BatchKind
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard
-from moldau.records.batch import BatchHeader, iter_headers
+from moldau.records.batch import BatchHeader, check_batch, iter_headers
 from moldau.records.control import EndTransactionMarker, parse_control_record
-from moldau.records.record import iter_records
+from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_TURN: Final = 1000
 """After so many records the loop gets a turn: loading must not hold up the node's other requests."""
+
+
+LOGGED_MAX: Final = 10
+"""After so many broken records of one load the log has the count of the rest only."""
+
+
+class BrokenRecordError(KafkaError):
+    """A record that cannot be read, in a log of which each record counts."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(ErrorCode.kafka_storage_error, reason)
+
+
+class BrokenRecords:
+    """The records of a log that could not be read and were skipped."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first_offset = -1
+
+    def add(self, offset: int) -> None:
+        if not self.count:
+            self.first_offset = offset
+        self.count += 1
+
+    def __str__(self) -> str:
+        return f"{self.count} broken records were skipped, the first at offset {self.first_offset}"
 
 
 class ShardLoader(Generic[R]):
@@ -32,13 +68,21 @@ class ShardLoader(Generic[R]):
         codec: RecordCodec[R],
         log: CoordinatorLog,
         on_record: Callable[[int, R], None] | None = None,
+        *,
+        name: str = "the log",
+        skips_broken: bool = False,
     ) -> None:
+        """``skips_broken``: records stand for themselves, and a load goes on behind one that is broken."""
         self._shard = shard
         self._codec = codec
         self._log = log
         self._on_record = on_record
+        self._name = name
+        self._skips_broken = skips_broken
         self._since_turn = 0
         self.records_replayed = 0
+        self.records_unknown = 0
+        self.broken = BrokenRecords()
 
     async def run(self, offset: int, after_chunk: Callable[[], None] | None = None) -> int:
         """Replay from ``offset``; return the offset after the last record replayed."""
@@ -60,22 +104,45 @@ class ShardLoader(Generic[R]):
         return offset
 
     def _replay(self, header: BatchHeader, batch: memoryview, from_offset: int) -> None:
-        if header.is_control:
-            self._replay_marker(header, batch)
-            return
-        kind = BatchKind(header.producer_id, header.producer_epoch, header.is_transactional)
-        shard, decode, on_record = self._shard, self._codec.decode, self._on_record
-        for entry in iter_records(batch):
-            self._since_turn += 1
-            if entry.offset < from_offset:
-                continue
-            record = decode(entry.key, entry.value)
+        offset = header.base_offset
+        try:
+            check_batch(batch)
+            if header.is_control:
+                self._replay_marker(header, batch)
+                return
+            for entry in iter_records(batch):
+                self._since_turn += 1
+                offset = entry.offset
+                if offset >= from_offset:
+                    self._replay_record(header, entry)
+        except BrokenRecordError:
+            raise
+        except Exception as error:
+            # Of the records of a damaged batch nothing is known: none of them is taken.
+            self._skip(offset, error)
+
+    def _replay_record(self, header: BatchHeader, entry: Record) -> None:
+        try:
+            record = self._codec.decode(entry.key, entry.value)
             if record is None:
-                continue
-            shard.replay(entry.offset, record, kind)
-            self.records_replayed += 1
-            if on_record is not None:
-                on_record(entry.offset, record)
+                self.records_unknown += 1
+                return
+            kind = BatchKind(header.producer_id, header.producer_epoch, header.is_transactional)
+            self._shard.replay(entry.offset, record, kind)
+        except Exception as error:
+            self._skip(entry.offset, error)
+            return
+        self.records_replayed += 1
+        if self._on_record is not None:
+            self._on_record(entry.offset, record)
+
+    def _skip(self, offset: int, error: Exception) -> None:
+        reason = f"{self._name} has a broken record at offset {offset}: {type(error).__name__}: {error}"
+        if not self._skips_broken:
+            raise BrokenRecordError(reason) from error
+        self.broken.add(offset)
+        if self.broken.count <= LOGGED_MAX:
+            logger.error("%s. It is skipped.", reason)
 
     def _replay_marker(self, header: BatchHeader, batch: memoryview) -> None:
         for entry in iter_records(batch):

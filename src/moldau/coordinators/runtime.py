@@ -40,7 +40,9 @@ class CoordinatorRuntime(Generic[S, R]):
         compression: Compression = Compression.NONE,
         new_store: Callable[[int], ShardStore] | None = None,
         unexpected: UnexpectedErrors | None = None,
+        skips_broken: bool = False,
     ) -> None:
+        """``skips_broken``: a record that cannot be read is skipped instead of ending a load."""
         self._topic = topic
         self._clock = clock
         self._new_shard = new_shard
@@ -49,6 +51,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._compression = compression
         self._new_store = new_store
         self._unexpected = unexpected or UnexpectedErrors()
+        self._skips_broken = skips_broken
         self._hosts: dict[int, ShardHost[S, R]] = {}
         self._closing: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -78,6 +81,7 @@ class CoordinatorRuntime(Generic[S, R]):
             store=None if self._new_store is None else self._new_store(partition),
             commit_timeout_ms=self._commit_timeout_ms,
             compression=self._compression,
+            skips_broken=self._skips_broken,
             after=self._closing.get(partition),
             unexpected=self._unexpected,
         )
@@ -108,6 +112,16 @@ class CoordinatorRuntime(Generic[S, R]):
     def shards(self) -> list[S]:
         """The shards that are loaded, for meters to look at."""
         return [host.shard for host in self._hosts.values() if host.state is HostState.ACTIVE]
+
+    def problem(self) -> str | None:
+        """Which partitions cannot be loaded, and why; ``None`` when there is none."""
+        found = [f"{host.name}: {host.load_problem}" for host in self._hosts.values() if host.load_problem]
+        return "; ".join(found) or None
+
+    def notice(self) -> str | None:
+        """Which partitions were loaded without some of their records; ``None`` when there is none."""
+        found = [f"{host.name}: {host.broken}" for host in self._hosts.values() if host.broken.count]
+        return "; ".join(found) or None
 
     def is_active(self, partition: int) -> bool:
         """Whether the partition is led here and loaded."""

@@ -254,11 +254,15 @@ class Broker:
         checks = health_checks(self._metadata, self._hosting, logs)
         checks["topics"] = self._api.topic_problem
         checks["errors"] = self._machine.unexpected.problem
+        checks["groups"] = self._groups.runtime.problem
+        notices = {"groups": self._groups.runtime.notice}
         if self._diskless is not None:
+            checks["coordinators"] = self._diskless.coordinators.problem
             checks["objects"] = self._diskless.runtime.problem
         if self._tiered is not None:
             checks["remote"] = self._tiered.problem
-        return Monitoring(listener, self._meters, checks)
+            notices["remote"] = self._tiered.notice
+        return Monitoring(listener, self._meters, checks, notices)
 
     async def start(self) -> Address:
         publisher = self._metadata.publisher

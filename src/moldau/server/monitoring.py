@@ -23,9 +23,17 @@ HealthCheck = Callable[[], str | None]
 class Monitoring:
     """Serves the two pages; ``listener`` is ``host:port`` (``metrics.listener``)."""
 
-    def __init__(self, listener: str, meters: NodeMeters, checks: Mapping[str, HealthCheck]) -> None:
+    def __init__(
+        self,
+        listener: str,
+        meters: NodeMeters,
+        checks: Mapping[str, HealthCheck],
+        notices: Mapping[str, HealthCheck],
+    ) -> None:
+        """``notices``: faults that a node lives with, such as a record that had to be skipped."""
         self._meters = meters
         self._checks = checks
+        self._notices = notices
         host, _, port = listener.rpartition(":")
         self._server = HttpServer(
             {"/metrics": self._metrics, "/health": self._health}, host.strip("[]") or None, int(port)
@@ -44,10 +52,13 @@ class Monitoring:
     def _health(self) -> HttpAnswer:
         found = {name: check() for name, check in self._checks.items()}
         well = not any(found.values())
-        body = {
+        body: dict[str, str | dict[str, str]] = {
             "status": "up" if well else "degraded",
             "checks": {name: reason or "ok" for name, reason in found.items()},
         }
+        notices = {name: said for name, notice in self._notices.items() if (said := notice()) is not None}
+        if notices:
+            body["notices"] = notices
         return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
 
 

@@ -118,6 +118,12 @@ class TieredNode:
                 return f"{name} cannot be followed: {reason}"
         return None
 
+    def notice(self) -> str | None:
+        """What was skipped of the metadata, for the health page."""
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager) and self.metadata.skipped:
+            return f"{self.metadata.skipped} broken records of {REMOTE_LOG_METADATA_TOPIC} were skipped"
+        return None
+
     async def start(self) -> None:
         await self.indexes.start()
 

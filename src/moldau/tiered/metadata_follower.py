@@ -99,6 +99,8 @@ class MetadataFollower:
         self._store = store
         self._entropy = entropy
         self.position = -1
+        self.skipped = 0
+        """Records that could not be read, since the start."""
         """Offset of the next event to apply; -1 until the store was looked at."""
         self.followed: dict[TopicIdPartition, FollowedPartition] = {}
         self.deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
@@ -320,6 +322,7 @@ class MetadataFollower:
     async def _apply(self, records: Sequence[tuple[int, bytes]], next_offset: int) -> None:
         epoch = self._topic.epoch_of(self.partition, next_offset - 1)
         outcomes = await self._ask(_apply_records, self.partition, records, Applied(next_offset, epoch))
+        self.skipped += len(records) - len(outcomes)
         for outcome in outcomes:
             if outcome.error is not None:
                 logger.warning(

@@ -88,6 +88,11 @@ class TopicBasedRemoteLogMetadataManager:
         found = {index: each.problem for index, each in self._followers.items() if each.problem is not None}
         return found if self._failure is None else {**found, -1: str(self._failure)}
 
+    @property
+    def skipped(self) -> int:
+        """Records that could not be read, of the metadata partitions that are followed now."""
+        return sum(each.skipped for each in self._followers.values())
+
     # Assignments ----------------------------------------------------------------------------------
 
     def on_partition_leadership_changes(

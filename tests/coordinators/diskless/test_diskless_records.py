@@ -26,6 +26,7 @@ from moldau.coordinators.diskless.commit import CommitDecision
 from moldau.coordinators.diskless.kip_form import decode_kip_file, encode_kip_file
 from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.producers import last_sequence, opened
+from moldau.protocol.errors import ProtocolError
 from moldau.protocol.own import diskless_records as wire
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -125,8 +126,10 @@ def test_other_records_come_back(record: records.DisklessRecord) -> None:
     assert codec.decode(*codec.encode(record)) == record
 
 
-def test_unknown_types_are_skipped() -> None:
-    assert DisklessCodec().decode(b"\x03\xe7", b"\x00\x00") is None
+@pytest.mark.parametrize("pair", [(b"\x03\xe7", b"\x00\x00"), (None, b"x"), (b"\x00\x00", None), (b"", b"")])
+def test_each_record_has_to_be_known(pair: tuple[bytes | None, bytes | None]) -> None:
+    with pytest.raises(ProtocolError):
+        DisklessCodec().decode(*pair)
 
 
 @st.composite

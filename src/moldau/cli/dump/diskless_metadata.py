@@ -19,6 +19,7 @@ from moldau.coordinators.diskless.records import (
 )
 from moldau.coordinators.diskless.schema import TABLE_NAMES
 from moldau.protocol.errors import ProtocolError
+from moldau.protocol.record_schema import UnknownRecordTypeError
 from moldau.records.record import Record
 
 _CODEC: Final = DisklessCodec()
@@ -39,10 +40,10 @@ def decode_record(record: Record) -> dict[str, Any]:
         return decode_snapshot_record(record)
     try:
         found = _CODEC.decode(record.key, record.value)
+    except UnknownRecordTypeError:
+        return {"record": "unknown", "key": plain(record.key), "value": plain(record.value)}
     except (ColumnError, ValueError) as error:
         raise ProtocolError(f"the columns cannot be read: {error}") from error
-    if found is None:
-        return {"record": "unknown", "key": plain(record.key), "value": plain(record.value)}
     return {"record": type(found).__name__, "fields": _fields(found)}
 
 

@@ -16,8 +16,8 @@ from moldau.coordinators.diskless.records import (
     RecordsDeleted,
     TopicDeleted,
 )
+from moldau.protocol.errors import ProtocolError
 from moldau.protocol.own import diskless_records as wire
-from moldau.protocol.record_schema import UnknownRecordTypeError
 from moldau.protocol.schema import Message
 
 _FILE_KEY = wire.RECORDS.encode_key(wire.DisklessFileCommittedKey())
@@ -78,14 +78,14 @@ class DisklessCodec:
         key, value = _message(record)
         return wire.RECORDS.encode_key(key), wire.RECORDS.encode_value(value)
 
-    def decode(self, key: bytes | None, value: bytes | None) -> DisklessRecord | None:
-        """The record; ``None`` for a type of a later version. Raises ``ProtocolError`` or ``ColumnError``."""
+    def decode(self, key: bytes | None, value: bytes | None) -> DisklessRecord:
+        """The record. Raises ``ProtocolError`` or ``ColumnError``.
+
+        A type of a later version is an error too: each record builds on the ones before.
+        """
         if key is None or value is None:
-            return None
-        try:
-            message = wire.RECORDS.decode(key, value)[1]
-        except UnknownRecordTypeError:
-            return None
+            raise ProtocolError("the record has no key or no value")
+        message = wire.RECORDS.decode(key, value)[1]
         match message:
             case wire.DisklessFileCommittedRecord():
                 return decode_file(message) if message.receipt else decode_kip_file(message)
@@ -118,4 +118,4 @@ class DisklessCodec:
                 )
             case wire.DisklessExpiredRecord():
                 return Expired(message.files_before_ms, message.producers_before_ms)
-        return None
+        raise ProtocolError(f"{type(message).__name__} is no record of a diskless coordinator")

@@ -100,6 +100,10 @@ class DisklessCoordinator:
         """The coordinators that are led here, loaded or not."""
         return self._runtime.partitions
 
+    def problem(self) -> str | None:
+        """Which coordinators cannot be loaded, and why; ``None`` when there is none."""
+        return self._runtime.problem()
+
     def is_active(self, coordinator_id: int) -> bool:
         return self._runtime.is_active(coordinator_id)
 

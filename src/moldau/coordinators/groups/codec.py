@@ -10,6 +10,7 @@ from moldau.coordinators.groups.records import (
     StoredGroup,
     StoredMember,
 )
+from moldau.protocol.errors import ProtocolError
 from moldau.protocol.group_records import (
     RECORDS,
     GroupMetadataKey,
@@ -50,7 +51,7 @@ class ConsumerOffsetsCodec:
     def decode(self, key: bytes | None, value: bytes | None) -> ConsumerOffsetsRecord | None:
         """The record; ``None`` for those of other kinds of groups. Raises ``ProtocolError``."""
         if key is None:
-            return None
+            raise ProtocolError("the record has no key")
         try:
             decoded = RECORDS.decode_key(key)
         except UnknownRecordTypeError:

@@ -99,6 +99,8 @@ class GroupService:
             commit_timeout_ms=settings.offset_commit_timeout_ms,
             compression=settings.offsets_compression,
             unexpected=unexpected,
+            # Each record is one offset, or a group whole.
+            skips_broken=True,
         )
 
     def partition_of(self, group_id: str) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
+from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS as BROKERS_OWN_TOPICS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import (
@@ -21,7 +22,7 @@ from moldau.records.batch import claims_zstd
 from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import Authorizer, Operation, ResourceType
+from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
 from moldau.server.cluster_view import INTERNAL_TOPICS
 from moldau.server.dispatch import DirectHandler, Handler, Outcome
 from moldau.server.handlers.lone_produce import lone_produce
@@ -91,8 +92,18 @@ class ProduceHandlers:
     def _may_write(self, context: RequestContext, partition: Partition) -> bool:
         topic = partition.topic
         return self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, topic) and (
-            topic not in INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
+            topic not in BROKERS_OWN_TOPICS or self._may_write_for_brokers(context, topic)
         )
+
+    def _may_write_for_brokers(self, context: RequestContext, topic: str) -> bool:
+        """Whether a client may write to a topic that brokers keep their state in.
+
+        Kafka lets in a client with the id ``__admin_client``, behind its access control lists. Without an
+        authorizer that id is open to all clients, and one record could close a coordinator.
+        """
+        if isinstance(self._authorizer, AllowEveryone):
+            return False
+        return topic not in INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
         """Why nothing may be written to a topic, if so. What a principal may do hangs on the topic's name."""
@@ -102,7 +113,7 @@ class ProduceHandlers:
             return AppendOutcome(ErrorCode.unknown_topic_id)
         if not self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
             return AppendOutcome(ErrorCode.topic_authorization_failed)
-        if name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
+        if name in BROKERS_OWN_TOPICS and not self._may_write_for_brokers(context, name):
             return AppendOutcome(
                 ErrorCode.invalid_topic_exception, message=f"{name} is written by the cluster itself"
             )

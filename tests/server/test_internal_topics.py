@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import json
 import shutil
-import urllib.request
 import urllib.error
 import urllib.request
 from pathlib import Path

@@ -255,10 +255,15 @@ class CommitDecision:
                 by_id[producer[0]] = numbers.setdefault(producer, len(numbers) + 1)
         if len(by_id) == len(producers):
             record.producer_indexes += map(by_id.__getitem__, producer_ids)
+            record.base_sequences += sequences
         else:
             pairs = zip(producer_ids, epochs, strict=True)
             record.producer_indexes += map(numbers.get, pairs, repeat(NO_PRODUCER))
-        record.base_sequences += sequences
+            # A batch without a producer may say any sequence.
+            record.base_sequences += (
+                sequence if producer_id >= 0 else -1
+                for producer_id, sequence in zip(producer_ids, sequences, strict=True)
+            )
 
     def _one_by_one(self, batches: Sequence[BatchToCommit], start: int) -> None:
         """Accept or refuse each batch of a stretch."""

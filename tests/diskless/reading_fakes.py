@@ -256,6 +256,7 @@ class ReadingBroker:
             self.cold_reads,
             self.lookup,
             self.machine.clock,
+            self.machine.workers,
             config or LogConfig(),
             self.fetch_meters,
             TopicTraffic(BrokerTopicMeters(self.meters), name.topic),

@@ -1,5 +1,6 @@
 """A client that says exactly what a test wants to say, one frame at a time."""
 
+import select
 import socket
 import struct
 
@@ -65,8 +66,22 @@ class WireClient:
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
         return self.call(CREATE_TOPICS, CreateTopicsRequest(topics=[topic], timeout_ms=60_000)).topics[0]
 
-    def produce(self, topic, batch, partition=0, acks=-1):
+    def send_produce(self, topic, batch, partition=0, acks=-1):
         data = PartitionProduceData(index=partition, records=batch)
         rows = [TopicProduceData(name=topic, partition_data=[data])]
-        response = self.call(PRODUCE, ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=rows))
-        return response.responses[0].partition_responses[0]
+        return self.send(PRODUCE, ProduceRequest(acks=acks, timeout_ms=60_000, topic_data=rows))
+
+    def receive_produce(self):
+        """The next response, to a request of one partition: its correlation id and row."""
+        number, response = self.receive(PRODUCE)
+        return number, response.responses[0].partition_responses[0]
+
+    def has_answer(self):
+        """Whether something has arrived that was not received yet."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
+    def produce(self, topic, batch, partition=0, acks=-1):
+        sent = self.send_produce(topic, batch, partition, acks)
+        received, row = self.receive_produce()
+        assert received == sent
+        return row

@@ -19,7 +19,9 @@ from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.remote_part import RemotePart
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.records.errors import CorruptRecordError
+from moldau.records.record import opens_quickly
 from moldau.records.timestamps import iter_positions_in_time
+from moldau.replication.opening import LANE
 from moldau.replication.partition import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -31,7 +33,6 @@ from moldau.runtime import ErrorCode, KafkaError, Workers
 
 _KNOWN_TIMEOUT_S: Final = 5.0
 _ATTEMPTS: Final = 3
-_SCANNED_ON_LOOP_BYTES: Final = 256 * 1024
 _FOUND_BATCHES: Final = 1_000
 
 
@@ -174,8 +175,8 @@ class OffsetLookup:
         if view is None:
             view = await self._reads.fetch(read)
         batch = finish_batches([(coordinate, view)])
-        if coordinate.size_bytes > _SCANNED_ON_LOOP_BYTES:
-            return await self._workers.run(_first_record, batch, timestamp_ms, log_start)
+        if not opens_quickly(batch):
+            return await self._workers.lane(LANE).run(_first_record, batch, timestamp_ms, log_start)
         return _first_record(batch, timestamp_ms, log_start)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from moldau.coordinators.diskless.calls import (
@@ -20,9 +21,11 @@ from moldau.diskless.read_meters import FetchMeters
 from moldau.diskless.remote_part import RemotePart
 from moldau.diskless.traffic import TopicTraffic
 from moldau.records.batch import BatchHeader, TimestampType, refuse_transaction, validate_produce
-from moldau.records.errors import CorruptRecordError, RecordsRejectedError
+from moldau.records.errors import CorruptRecordError, OpenedSizeError, RecordsRejectedError
 from moldau.records.recompression import recompress
+from moldau.records.record import QUICK_BYTES
 from moldau.records.validation import check_timestamps
+from moldau.replication.opening import OpeningQueue
 from moldau.replication.partition import (
     ActiveProducer,
     AppendAnswer,
@@ -34,7 +37,8 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
+from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors, Workers
+from moldau.storage.log_admission import takes_long
 from moldau.storage.log_config import LogConfig
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -98,6 +102,7 @@ class DisklessPartition:
         cold_reads: ColdReads,
         lookup: OffsetLookup,
         clock: Clock,
+        workers: Workers,
         config: LogConfig,
         meters: FetchMeters,
         traffic: TopicTraffic,
@@ -116,6 +121,7 @@ class DisklessPartition:
         self._cold_reads = cold_reads
         self._lookup = lookup
         self._clock = clock
+        self._opening = OpeningQueue(workers, unexpected)
         self._meters = meters
         self._traffic = traffic
         self._unexpected = unexpected
@@ -157,12 +163,47 @@ class DisklessPartition:
         return _DEFECT
 
     def _append(self, records: memoryview, required_acks: int, timeout_ms: int) -> AppendAnswer:
+        size_bytes = len(records)
         try:
-            stored, header = self._validate(records)
+            config, now_ms = self.config, self._clock.now_ms()
+            header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
+            refuse_transaction(header)
+            if self._opening.is_busy or takes_long(config, header, now_ms):
+                answer: AppendAnswer = self._append_opened(records, header, timeout_ms)
+            else:
+                try:
+                    stored, header = _as_stored(config, records, header, now_ms, QUICK_BYTES)
+                except OpenedSizeError:
+                    answer = self._append_opened(records, header, timeout_ms)
+                else:
+                    answer = self._append_stored(stored, header, size_bytes, timeout_ms)
         except KafkaError as error:
-            self._traffic.refused(error.code, len(records))
-            bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
-            return AppendOutcome(error.code, message=error.message, record_errors=bad)
+            return self._refuse(size_bytes, error)
+        if required_acks == 0 and not (
+            isinstance(answer, AppendOutcome) and answer.error is ErrorCode.not_leader_or_follower
+        ):
+            return AppendOutcome()
+        return answer
+
+    def _refuse(self, size_bytes: int, error: KafkaError) -> AppendOutcome:
+        self._traffic.refused(error.code, size_bytes)
+        bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
+        return AppendOutcome(error.code, message=error.message, record_errors=bad)
+
+    def _append_opened(
+        self, records: memoryview, header: BatchHeader, timeout_ms: int
+    ) -> "asyncio.Future[AppendOutcome]":
+        """A worker looks into the batch; what is appended meanwhile waits behind it."""
+        batch = memoryview(bytes(records))
+        return self._opening.put(
+            partial(_as_stored, self.config, batch, header, self._clock.now_ms()),
+            lambda opened: self._append_stored(opened[0], opened[1], len(batch), timeout_ms),
+            partial(self._refuse, len(batch)),
+        )
+
+    def _append_stored(
+        self, stored: memoryview, header: BatchHeader, size_bytes: int, timeout_ms: int
+    ) -> AppendAnswer:
         if self.cache.is_closed:
             return AppendOutcome(ErrorCode.not_leader_or_follower)
         if not self.cache.is_known or self._unborn:
@@ -170,26 +211,8 @@ class DisklessPartition:
         else:
             answer = self._append_now(stored, header, timeout_ms)
         if not isinstance(answer, AppendOutcome) or answer.error is ErrorCode.none:
-            self._traffic.appended(header.records_count, len(records))
-        return AppendOutcome() if required_acks == 0 else answer
-
-    def _validate(self, records: memoryview) -> tuple[memoryview, BatchHeader]:
-        """What is to be stored: the batch that was sent, or the same in the topic's codec."""
-        config = self.config
-        header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
-        refuse_transaction(header)
-        if config.compression is not None:
-            batch, header = recompress(records, header, config.compression, config.max_message_bytes)
-            records = memoryview(batch)
-        if config.message_timestamp_type is TimestampType.CREATE_TIME:
-            check_timestamps(
-                records,
-                header,
-                now_ms=self._clock.now_ms(),
-                before_max_ms=config.message_timestamp_before_max_ms,
-                after_max_ms=config.message_timestamp_after_max_ms,
-            )
-        return records, header
+            self._traffic.appended(header.records_count, size_bytes)
+        return answer
 
     def _append_now(self, records: memoryview, header: BatchHeader, timeout_ms: float) -> AppendAnswer:
         stamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -390,6 +413,28 @@ class DisklessPartition:
             cache.log.directory,
             tuple(ActiveProducer(*producer) for producer in cache.log.active_producers()),
         )
+
+
+def _as_stored(
+    config: LogConfig, records: memoryview, header: BatchHeader, now_ms: int, limit: int | None = None
+) -> tuple[memoryview, BatchHeader]:
+    """What is to be stored: the batch that was sent, or the same in the topic's codec; its records checked.
+
+    ``limit`` is that of ``records.record.open_batch``.
+    """
+    if config.compression is not None:
+        batch, header = recompress(records, header, config.compression, config.max_message_bytes, limit)
+        records = memoryview(batch)
+    if config.message_timestamp_type is TimestampType.CREATE_TIME:
+        check_timestamps(
+            records,
+            header,
+            now_ms=now_ms,
+            before_max_ms=config.message_timestamp_before_max_ms,
+            after_max_ms=config.message_timestamp_after_max_ms,
+            limit=limit,
+        )
+    return records, header
 
 
 def _passing_on(

@@ -201,6 +201,7 @@ class DisklessRuntime:
             self.cold_reads,
             self._lookup,
             self._machine.clock,
+            self._machine.workers,
             config,
             self._fetch_meters,
             TopicTraffic(self._topic_meters, cache.topic),

@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from moldau.records.compression import Compression
-from moldau.records.errors import CorruptRecordError, InvalidRecordError
+from moldau.records.errors import CorruptRecordError, InvalidRecordError, OpenedSizeError
 from moldau.runtime import ErrorCode, KafkaError
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
+    "RECORDS_PER_BATCH_MAX",
     "BatchHeader",
     "Buffer",
     "MutableBuffer",
@@ -66,6 +67,9 @@ LOG_OVERHEAD_BYTES = 12
 
 RECORD_BYTES_MIN = 7
 """Of a record: length, attributes, two deltas, two lengths and the count of headers, a byte each."""
+
+RECORDS_PER_BATCH_MAX = 1_000_000
+"""What librdkafka allows at most; whoever opens a batch walks through so many."""
 
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -264,14 +268,15 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     producer epoch         at least -1 with a producer id, else ``INVALID_PRODUCER_EPOCH``
     base sequence          not negative with a producer id, else ``INVALID_RECORD``; any without
     record count           positive, else ``INVALID_RECORD``; in an uncompressed batch no more than
-                           there is room for
+                           there is room for; beyond a million ``MESSAGE_TOO_LARGE``
     ====================== =====================================================================
 
-    Kafka differs in four points. It drops a partial batch behind the first, which is ``INVALID_RECORD``
-    here, so that callers may append ``buffer`` as it is. It opens every batch and compares the count with
-    the records; here a batch is opened only where its topic needs that. It answers an undefined codec with
-    ``UNKNOWN_SERVER_ERROR``. It takes LogAppendTime from a producer in a topic with CreateTime and clears
-    the bit, which would give the records timestamps that their producer never set.
+    Kafka differs in five points. It has no bound on the number of records. It drops a partial batch
+    behind the first, which is ``INVALID_RECORD`` here, so that callers may append ``buffer`` as it is. It
+    opens every batch and compares the count with the records; here a batch is opened only where its topic
+    needs that. It answers an undefined codec with ``UNKNOWN_SERVER_ERROR``. It takes LogAppendTime from a
+    producer in a topic with CreateTime and clears the bit, which would give the records timestamps that
+    their producer never set.
     """
     if len(buffer) < HEADER_SIZE_BYTES:
         raise _too_short(buffer)
@@ -286,7 +291,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
         or header[0] != 0
         or size > max_batch_bytes
         or crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]) != header[4]
-        or count <= 0
+        or not 0 < count <= RECORDS_PER_BATCH_MAX
         or header[6] != count - 1
         or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT)
         or (header[9] >= 0 and (header[11] < 0 or header[10] < NO_PRODUCER_EPOCH))
@@ -334,6 +339,8 @@ def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) 
         raise InvalidRecordError(
             f"{count} records do not fit offsets 0 to {header.last_offset_delta} of the batch"
         )
+    if count > RECORDS_PER_BATCH_MAX:
+        raise OpenedSizeError(f"the batch has {count} records, {RECORDS_PER_BATCH_MAX} are allowed")
     if header.is_control:
         raise InvalidRecordError("clients are not allowed to write control records")
     if header.has_producer_id and header.base_sequence < 0:

@@ -15,14 +15,23 @@ from typing import TypeAlias, assert_never
 
 import cramjam
 
-from moldau.records.errors import InvalidRecordError
+from moldau.records.errors import InvalidRecordError, OpenedSizeError
 
-__all__ = ["DECOMPRESSED_BYTES_MAX", "Compression", "compress", "decompress"]
+__all__ = ["DECOMPRESSED_BYTES_FLOOR", "Compression", "compress", "decompress", "decompressed_bytes_max"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-DECOMPRESSED_BYTES_MAX = 128 * 1024 * 1024
-"""Default bound: a hundred times Kafka's default max.message.bytes, and still no danger to a broker."""
+DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
+"""Any batch may become this large: sixty times Kafka's default max.message.bytes."""
+_DECOMPRESSED_RATIO = 16
+
+
+def decompressed_bytes_max(size_bytes: int) -> int:
+    """How large the records of a batch may be once they are decompressed, by the batch's size.
+
+    A rule about the batch alone, and no configuration: what was stored can be read, whatever changed since.
+    """
+    return max(DECOMPRESSED_BYTES_FLOOR, _DECOMPRESSED_RATIO * size_bytes)
 
 
 class Compression(IntEnum):
@@ -77,11 +86,14 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
             assert_never(codec)
 
 
-def decompress(codec: Compression, data: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+def decompress(codec: Compression, data: Buffer, limit: int | None = None) -> bytes:
     """``data`` decompressed.
 
-    Raises :class:`InvalidRecordError` when it is damaged, cut off, or larger than ``limit`` bytes.
+    Raises :class:`InvalidRecordError` when it is damaged or cut off, :class:`OpenedSizeError` when it is
+    larger than ``limit`` bytes, by default those of :func:`decompressed_bytes_max`.
     """
+    if limit is None:
+        limit = decompressed_bytes_max(len(data))
     try:
         match codec:
             case Compression.NONE:
@@ -117,8 +129,8 @@ def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, l
             return bytes(memoryview(output)[:size])
 
 
-def _too_large(limit: int) -> InvalidRecordError:
-    return InvalidRecordError(f"the records are larger than {limit} bytes when decompressed")
+def _too_large(limit: int) -> OpenedSizeError:
+    return OpenedSizeError(f"the records are larger than {limit} bytes when decompressed")
 
 
 def _compress_xerial(data: Buffer) -> bytes:

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from moldau.runtime import ErrorCode, KafkaError
 
-__all__ = ["CorruptRecordError", "InvalidRecordError", "RecordError", "RecordsRejectedError"]
+__all__ = [
+    "CorruptRecordError",
+    "InvalidRecordError",
+    "OpenedSizeError",
+    "RecordError",
+    "RecordsRejectedError",
+]
 
 
 class CorruptRecordError(KafkaError):
@@ -23,6 +29,16 @@ class InvalidRecordError(KafkaError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_record, message)
+
+
+class OpenedSizeError(InvalidRecordError):
+    """Records that are larger once decompressed than a batch of that size may hold.
+
+    With MESSAGE_TOO_LARGE, at which Java's producer splits the batch and sends the halves.
+    """
+
+    def __init__(self, message: str) -> None:
+        KafkaError.__init__(self, ErrorCode.message_too_large, message)
 
 
 @dataclass(frozen=True, slots=True)

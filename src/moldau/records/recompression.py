@@ -16,7 +16,7 @@ from moldau.records.batch import (
 )
 from moldau.records.builder import encode_record
 from moldau.records.compression import Compression, compress
-from moldau.records.record import Record, iter_opened, open_batch
+from moldau.records.record import iter_opened, open_batch
 from moldau.records.rewriting import assemble_batch
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -31,17 +31,22 @@ class TargetCompression(NamedTuple):
 
 
 def recompress(
-    batch: Buffer, header: BatchHeader, target: TargetCompression, max_batch_bytes: int
+    batch: Buffer,
+    header: BatchHeader,
+    target: TargetCompression,
+    max_batch_bytes: int,
+    limit: int | None = None,
 ) -> tuple[Buffer, BatchHeader]:
     """``batch``, which has passed ``validate_produce`` with ``header``, in the codec of ``target``.
 
     A batch that has that codec already, at whatever level, is returned as it is, unopened. Raises
     :class:`InvalidRecordError` for records that do not parse or are not as many as the header says, and
-    ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``.
+    ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``. ``limit`` is that of
+    :func:`moldau.records.record.open_batch`.
     """
     if header.attributes & COMPRESSION_MASK == target.codec:
         return batch, header
-    _, payload = open_batch(batch)
+    _, payload = open_batch(batch, limit)
     payload, max_timestamp = _checked(header, payload)
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT) | target.codec
     changed = assemble_batch(
@@ -66,19 +71,16 @@ def _checked(header: BatchHeader, payload: bytes) -> tuple[bytes, int]:
     max_timestamp = NO_TIMESTAMP
     expected_offset = header.base_offset
     is_numbered = True
-    records: list[Record] = []
     for record in iter_opened(header, payload):
         max_timestamp = max(max_timestamp, record.timestamp)
         is_numbered = is_numbered and record.offset == expected_offset
         expected_offset += 1
-        records.append(record)
     if is_numbered:
         return payload, max_timestamp
     # As Kafka's brokers do for clients that number the records of a compressed batch wrongly.
-    renumbered = (
-        encode_record(
+    renumbered = bytearray()
+    for delta, record in enumerate(iter_opened(header, payload)):
+        renumbered += encode_record(
             delta, record.timestamp - header.base_timestamp, record.key, record.value, record.headers
         )
-        for delta, record in enumerate(records)
-    )
-    return b"".join(renumbered), max_timestamp
+    return bytes(renumbered), max_timestamp

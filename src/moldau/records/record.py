@@ -8,11 +8,25 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from moldau.records.batch import HEADER_SIZE_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
-from moldau.records.compression import DECOMPRESSED_BYTES_MAX, Compression, decompress
+from moldau.records.compression import Compression, decompress
 from moldau.records.errors import InvalidRecordError
 from moldau.records.varint import INT64_MAX, INT64_MIN, read_varlong, wrapped
 
-__all__ = ["Headers", "Record", "iter_opened", "iter_records", "open_batch", "read_records"]
+__all__ = [
+    "QUICK_BYTES",
+    "QUICK_RECORDS",
+    "Headers",
+    "Record",
+    "iter_opened",
+    "iter_records",
+    "open_batch",
+    "opens_quickly",
+    "read_records",
+]
+
+QUICK_RECORDS = 500
+QUICK_BYTES = 128 * 1024
+"""What may be walked through where nothing may take long: a millisecond's work."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -34,11 +48,12 @@ class Record(NamedTuple):
 _new = tuple.__new__
 
 
-def open_batch(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[BatchHeader, bytes]:
+def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, bytes]:
     """The header, and the records' bytes decompressed.
 
-    ``batch`` starts at a batch and may go on behind it. Raises :class:`CorruptRecordError` or
-    :class:`InvalidRecordError`; the CRC is not checked again.
+    ``batch`` starts at a batch and may go on behind it. Raises :class:`CorruptRecordError`,
+    :class:`InvalidRecordError`, or :class:`OpenedSizeError` beyond ``limit`` bytes (by default those of
+    ``decompressed_bytes_max``); the CRC is not checked again.
     """
     header = parse_header(batch)
     size = header.size_bytes
@@ -53,13 +68,23 @@ def open_batch(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> tuple[Batc
     return header, decompress(codec, payload, limit)
 
 
-def read_records(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
+def opens_quickly(batch: Buffer) -> bool:
+    """Whether a batch surely has few records and bytes; of a compressed one that cannot be known."""
+    header = parse_header(batch)
+    return (
+        header.records_count <= QUICK_RECORDS
+        and header.batch_length <= QUICK_BYTES
+        and header.compression is Compression.NONE
+    )
+
+
+def read_records(batch: Buffer, limit: int | None = None) -> list[Record]:
     """All records of a batch; errors as :func:`iter_records`."""
     return list(iter_records(batch, limit))
 
 
-def iter_records(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[Record]:
-    """Walk through a batch, decompressing it (to ``limit`` bytes at most) when it is compressed.
+def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
+    """Walk through a batch, decompressing it as :func:`open_batch` does when it is compressed.
 
     With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError`
     for any length, varint or count that does not fit, and for bytes left over behind the last record.

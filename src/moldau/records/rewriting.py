@@ -5,7 +5,7 @@ epoch and sequence, its codec and flags. Only the records, the count, the max ti
 tombstones, the delete horizon (KIP-534) change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from struct import Struct
 
 from crc32c import crc32c
@@ -29,31 +29,35 @@ _BEFORE_CRC = Struct(">qiibI")
 _AFTER_CRC = Struct(">hiqqqhii")
 
 
-def rewrite_batch(header: BatchHeader, records: Sequence[Record], delete_horizon_ms: int | None) -> bytes:
+def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon_ms: int | None) -> bytes:
     """The batch of ``header`` with only ``records`` left of it, at least one, in their order.
 
     ``delete_horizon_ms`` takes the place of the base timestamp; the records' own timestamps are kept.
     """
-    base_timestamp = records[0].timestamp if delete_horizon_ms is None else delete_horizon_ms
-    base_offset = header.base_offset
-    payload = b"".join(
-        encode_record(
+    base_timestamp = delete_horizon_ms
+    base_offset, max_timestamp, count = header.base_offset, NO_TIMESTAMP, 0
+    encoded = bytearray()
+    for record in records:
+        if base_timestamp is None:
+            base_timestamp = record.timestamp
+        max_timestamp = max(max_timestamp, record.timestamp)
+        count += 1
+        encoded += encode_record(
             record.offset - base_offset,
             record.timestamp - base_timestamp,
             record.key,
             record.value,
             record.headers,
         )
-        for record in records
-    )
+    assert base_timestamp is not None, "a batch without records is an empty_batch"
+    payload = bytes(encoded)
     codec = header.compression
     if codec is not Compression.NONE:
         payload = compress(codec, payload)
     attributes = header.attributes & ~DELETE_HORIZON_BIT
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
-    max_timestamp = max(record.timestamp for record in records)
-    return assemble_batch(header, attributes, base_timestamp, max_timestamp, len(records), payload)
+    return assemble_batch(header, attributes, base_timestamp, max_timestamp, count, payload)
 
 
 def empty_batch(header: BatchHeader) -> bytes:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from moldau.records.batch import TIMESTAMP_TYPE_BIT, Buffer, parse_header
-from moldau.records.compression import DECOMPRESSED_BYTES_MAX
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong, wrapped
@@ -37,7 +36,7 @@ def first_offset_of_max_timestamp(batch: Buffer) -> tuple[int, int] | None:
     return None
 
 
-def iter_positions_in_time(batch: Buffer, limit: int = DECOMPRESSED_BYTES_MAX) -> Iterator[tuple[int, int]]:
+def iter_positions_in_time(batch: Buffer, limit: int | None = None) -> Iterator[tuple[int, int]]:
     """``(offset, timestamp)`` of each record, skipping over keys, values and headers.
 
     Raises as ``iter_records`` does, though it sees less of what may be wrong.

@@ -17,7 +17,13 @@ RECORD_ERRORS_MAX = 100
 
 
 def check_timestamps(
-    batch: Buffer, header: BatchHeader, *, now_ms: int, before_max_ms: int, after_max_ms: int
+    batch: Buffer,
+    header: BatchHeader,
+    *,
+    now_ms: int,
+    before_max_ms: int,
+    after_max_ms: int,
+    limit: int | None = None,
 ) -> None:
     """Refuse CreateTime timestamps outside ``[now - before, now + after]`` (KIP-937).
 
@@ -25,6 +31,7 @@ def check_timestamps(
     timestamp passes. The header's own max timestamp answers for the upper bound; the batch is
     opened only when the lower bound is set and the batch is near it or has several records.
     Raises :class:`RecordsRejectedError` with INVALID_TIMESTAMP. Not for topics with LogAppendTime.
+    ``limit`` is that of :func:`moldau.records.record.open_batch`.
     """
     oldest = now_ms - before_max_ms
     newest = now_ms + after_max_ms
@@ -33,7 +40,7 @@ def check_timestamps(
     if not too_new and not may_be_too_old:
         return
     errors = []
-    for index, (_, timestamp) in enumerate(iter_positions_in_time(batch)):
+    for index, (_, timestamp) in enumerate(iter_positions_in_time(batch, limit)):
         if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
             errors.append(RecordError(index, f"timestamp {timestamp} is not within [{oldest}, {newest}]"))
             if len(errors) == RECORD_ERRORS_MAX:
@@ -50,13 +57,13 @@ def check_timestamps(
         )
 
 
-def check_keys(batch: Buffer) -> None:
-    """Refuse records without a key, which a compacted topic cannot hold.
+def check_keys(batch: Buffer, limit: int | None = None) -> None:
+    """Refuse records without a key, which a compacted topic cannot hold; ``limit`` as above.
 
     Raises :class:`RecordsRejectedError` with INVALID_RECORD.
     """
     errors = []
-    for index, record in enumerate(iter_records(batch)):
+    for index, record in enumerate(iter_records(batch, limit)):
         if record.key is None:
             errors.append(RecordError(index, "a compacted topic cannot accept a record without a key"))
             if len(errors) == RECORD_ERRORS_MAX:

@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.batch import BatchHeader, refuse_transaction, validate_produce
-from moldau.records.errors import RecordsRejectedError
+from moldau.records.errors import OpenedSizeError, RecordsRejectedError
+from moldau.records.record import QUICK_BYTES
 from moldau.replication.leadership import Leadership
+from moldau.replication.opening import OpeningQueue
 from moldau.replication.partition import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -27,11 +30,14 @@ from moldau.replication.partition import (
     ReadRequest,
 )
 from moldau.replication.remote import RemotePart
+from moldau.replication.timestamp_lookup import find_max_timestamp, find_timestamp
+from moldau.replication.traffic import PartitionTraffic
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.storage.append_info import AppendInfo, AppendOrigin, TimestampOffset
 from moldau.storage.log import PartitionLog
+from moldau.storage.log_admission import Admitted, admit
 
 ACKS_ALL: Final = -1
 _APPENDED: Final = ErrorCode.none
@@ -65,11 +71,11 @@ class ClassicPartition:
         self._leadership: Leadership | None = None
         self._leader_epoch = -1
         self._high_watermark = min(high_watermark, log.log_end_offset)
-        self._all_meters = meters.all
-        self._topic_meters = meters.topic(topic)
+        self._traffic = PartitionTraffic(meters, topic)
         self._unacknowledged: list[tuple[int, asyncio.Future[AppendOutcome], AppendOutcome]] = []
         self.remote: RemotePart | None = None
         """What lies before the log's first local segment; set by whoever hosts tiered partitions."""
+        self._opening: OpeningQueue | None = None
         self._staged_messages = self._staged_bytes = 0
         self.on_high_watermark: Callable[[int], None] | None = None
         """Told of each move; a coordinator that stands on this partition listens here."""
@@ -135,21 +141,65 @@ class ClassicPartition:
         self._arrivals.notify(self._key)
 
     def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
-        leadership = self._leadership
-        if leadership is None:
-            return AppendOutcome(ErrorCode.not_leader_or_follower)
         try:
+            leadership = self._check_leads(required_acks)
             log = self.log
-            if required_acks == ACKS_ALL and len(leadership.in_sync) < self.min_in_sync:
-                return AppendOutcome(ErrorCode.not_enough_replicas)
             headers = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
             refuse_transaction(headers[0])
-            info = log.append_as_leader(records, headers, leadership.leader_epoch)
+            opening = self._opening
+            if (opening is not None and opening.is_busy) or log.takes_long(headers[0]):
+                return self._append_opened(records, headers, required_acks, timeout_ms)
+            try:
+                admitted = log.admit(records, headers, QUICK_BYTES)
+            except OpenedSizeError:
+                return self._append_opened(records, headers, required_acks, timeout_ms)
+            return self._append_admitted(leadership, admitted, len(records), required_acks, timeout_ms)
         except KafkaError as error:
-            self._count_refusal(error.code, len(records))
-            bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
-            return AppendOutcome(error.code, message=error.message, record_errors=bad)
-        self._count_append(headers[0][12], len(records))
+            return self._refuse(len(records), error)
+
+    def _check_leads(self, required_acks: int) -> Leadership:
+        leadership = self._leadership
+        if leadership is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        if required_acks == ACKS_ALL and len(leadership.in_sync) < self.min_in_sync:
+            raise KafkaError(ErrorCode.not_enough_replicas)
+        return leadership
+
+    def _refuse(self, size_bytes: int, error: KafkaError) -> AppendOutcome:
+        if error.code in (ErrorCode.not_leader_or_follower, ErrorCode.not_enough_replicas):
+            return AppendOutcome(error.code)
+        self._traffic.refused(error.code, size_bytes)
+        bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
+        return AppendOutcome(error.code, message=error.message, record_errors=bad)
+
+    def _append_opened(
+        self, records: memoryview, headers: list[BatchHeader], required_acks: int, timeout_ms: int
+    ) -> "asyncio.Future[AppendOutcome]":
+        """A worker looks into the batch; what is appended meanwhile waits behind it."""
+        if self._opening is None:
+            self._opening = OpeningQueue(self._machine.workers, self._machine.unexpected)
+        batch, config, now_ms = bytes(records), self.log.config, self._machine.clock.now_ms()
+
+        def append(admitted: Admitted) -> AppendAnswer:
+            leadership = self._check_leads(required_acks)
+            return self._append_admitted(leadership, admitted, len(batch), required_acks, timeout_ms)
+
+        return self._opening.put(
+            partial(admit, config, batch, headers, now_ms), append, partial(self._refuse, len(batch))
+        )
+
+    def _append_admitted(
+        self,
+        leadership: Leadership,
+        admitted: Admitted,
+        size_bytes: int,
+        required_acks: int,
+        timeout_ms: int,
+    ) -> AppendAnswer:
+        log = self.log
+        batch, headers, append_time_ms = admitted
+        info = log.append_as_leader(batch, headers, leadership.leader_epoch, append_time_ms=append_time_ms)
+        self._traffic.appended(headers[0][12], size_bytes)
         outcome = AppendOutcome(
             ErrorCode.none, info.first_offset, info.log_append_time_ms, log.log_start_offset
         )
@@ -168,6 +218,8 @@ class ClassicPartition:
         if leadership is None or (
             required_acks == ACKS_ALL and (not leadership.alone or self.min_in_sync > 1)
         ):
+            return None
+        if self._opening is not None and self._opening.is_busy:
             return None
         log = self.log
         if not log.may_stage(len(records), leadership.leader_epoch):
@@ -190,26 +242,10 @@ class ClassicPartition:
         messages, self._staged_messages = self._staged_messages, 0
         size_bytes, self._staged_bytes = self._staged_bytes, 0
         self.log.write_staged()
-        self._count_append(messages, size_bytes)
+        self._traffic.appended(messages, size_bytes)
         leadership = self._leadership
         if leadership is not None and leadership.local_append(self.log.log_end_offset):
             self._watermark_moved()
-
-    def _count_append(self, count: int, size_bytes: int) -> None:
-        topic, everything = self._topic_meters, self._all_meters
-        topic.messages_in.value += count
-        topic.bytes_in.value += size_bytes
-        everything.messages_in.value += count
-        everything.bytes_in.value += size_bytes
-
-    def _count_refusal(self, code: ErrorCode, size_bytes: int) -> None:
-        for meters in (self._topic_meters, self._all_meters):
-            meters.failed_produce_requests.value += 1
-            meters.bytes_rejected.value += size_bytes
-            if code is ErrorCode.corrupt_message:
-                meters.invalid_crc_records.value += 1
-            elif code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch):
-                meters.invalid_offset_or_sequence_records.value += 1
 
     def append_own(
         self, batches: bytes | bytearray, headers: list[BatchHeader], origin: AppendOrigin
@@ -326,8 +362,7 @@ class ClassicPartition:
                 for found in log.aborted_transactions(request.offset, result)
             ]
         if not from_follower:
-            self._topic_meters.bytes_out.value += result.size_bytes
-            self._all_meters.bytes_out.value += result.size_bytes
+            self._traffic.fetched(result.size_bytes)
         return ReadOutcome(
             views=result.views,
             size_bytes=result.size_bytes,
@@ -357,8 +392,7 @@ class ClassicPartition:
     def _count_remote_read(self, answer: "asyncio.Future[ReadOutcome]") -> None:
         if not answer.cancelled():
             size_bytes = answer.result().size_bytes
-            self._topic_meters.bytes_out.value += size_bytes
-            self._all_meters.bytes_out.value += size_bytes
+            self._traffic.fetched(size_bytes)
 
     def _follower_fetched(self, replica_id: int, fetch_offset: int) -> None:
         if self._leadership is not None and self._leadership.follower_fetched(
@@ -413,11 +447,11 @@ class ClassicPartition:
             remote = await self.remote.find_timestamp(timestamp_ms, end_offset)
             if remote is not None:
                 return remote
-        return self._as_found(log.offset_for_timestamp(timestamp_ms, end_offset))
+        return self._as_found(await find_timestamp(log, self._machine.workers, timestamp_ms, end_offset))
 
     async def _find_max_timestamp(self, end_offset: int) -> FoundOffset:
         log = self.log
-        local = self._as_found(log.max_timestamp_offset(end_offset))
+        local = self._as_found(await find_max_timestamp(log, self._machine.workers, end_offset))
         if self.remote is None or log.log_start_offset >= log.local_log_start_offset:
             return local
         return await self.remote.find_max_timestamp(local.timestamp_ms - 1, end_offset) or local

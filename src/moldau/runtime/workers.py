@@ -23,6 +23,13 @@ class Workers(Protocol):
         """
         ...
 
+    def lane(self, name: str) -> "Workers":
+        """One thread of this name, the same for all who ask: what is run there is run one after the other.
+
+        For work on input of others, of which two pieces at once would take too much time and memory.
+        """
+        ...
+
     def close(self) -> None:
         """Wait for running functions and release the threads."""
         ...
@@ -34,6 +41,7 @@ class ThreadWorkers:
     def __init__(self, thread_count: int, name: str = "moldau-worker") -> None:
         self._pool = ThreadPoolExecutor(thread_count, thread_name_prefix=name)
         self._apart: list[ThreadWorkers] = []
+        self._lanes: dict[str, ThreadWorkers] = {}
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         loop = asyncio.get_running_loop()
@@ -43,6 +51,12 @@ class ThreadWorkers:
         made = ThreadWorkers(thread_count, name)
         self._apart.append(made)
         return made
+
+    def lane(self, name: str) -> "ThreadWorkers":
+        found = self._lanes.get(name)
+        if found is None:
+            found = self._lanes[name] = self.apart(1, name)
+        return found
 
     def close(self) -> None:
         for each in self._apart:
@@ -57,6 +71,9 @@ class InlineWorkers:
         return function(*args, **kwargs)
 
     def apart(self, thread_count: int, name: str) -> "InlineWorkers":
+        return self
+
+    def lane(self, name: str) -> "InlineWorkers":
         return self
 
     def close(self) -> None:

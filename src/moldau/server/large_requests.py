@@ -40,7 +40,7 @@ class LargeRequests:
     """The way of large requests through one dispatcher."""
 
     def __init__(self, workers: Workers) -> None:
-        self._workers = workers.apart(1, "moldau-large-requests")
+        self._workers = workers.lane("moldau-large-requests")
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def answer(

@@ -67,6 +67,9 @@ class SimulatedWorkers:
     def apart(self, thread_count: int, name: str) -> "SimulatedWorkers":
         return self
 
+    def lane(self, name: str) -> "SimulatedWorkers":
+        return self
+
     def close(self) -> None:
         for take_effect in list(self._waiting.values()):
             take_effect()

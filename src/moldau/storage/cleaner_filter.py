@@ -1,11 +1,12 @@
 """Which records of a batch survive compaction (KIP-98, KIP-534). Pure."""
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from moldau.records.batch import BatchHeader
 from moldau.records.control import ControlType, parse_control_type
-from moldau.records.record import Record, iter_records
+from moldau.records.record import Record, iter_opened, iter_records, open_batch
 from moldau.records.rewriting import empty_batch, rewrite_batch
 from moldau.storage.cleaner_offset_map import OffsetMap
 from moldau.storage.cleaner_transactions import CleanedTransactions
@@ -68,15 +69,21 @@ class BatchFilter:
     def _filter_records(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         horizon_ms = header.delete_horizon_ms
         tombstones_stay = horizon_ms is None or self._now_ms < horizon_ms
-        records = list(iter_records(batch))
-        kept = [record for record in records if self._stays(record, tombstones_stay)]
-        if not kept:
+        # Twice through the records, with a byte for each between: a batch may hold a million of them.
+        _, payload = open_batch(batch)
+        verdicts = bytearray()
+        needs_horizon = False
+        for record in iter_opened(header, payload):
+            stays = self._stays(record, tombstones_stay)
+            verdicts.append(stays)
+            needs_horizon = needs_horizon or (stays and horizon_ms is None and record.value is None)
+        if not any(verdicts):
             return None
-        needs_horizon = horizon_ms is None and any(record.value is None for record in kept)
         if needs_horizon:
-            return rewrite_batch(header, kept, self._new_horizon_ms)
-        if len(kept) == len(records):
+            horizon_ms = self._new_horizon_ms
+        elif all(verdicts):
             return batch
+        kept = (record for record, stays in zip(iter_opened(header, payload), verdicts, strict=True) if stays)
         return rewrite_batch(header, kept, horizon_ms)
 
     def _stays(self, record: Record, tombstones_stay: bool) -> bool:
@@ -102,7 +109,7 @@ class BatchFilter:
 
 def kind_of_control(batch: memoryview) -> ControlType | None:
     """The type of a control batch's first record; None when it has been emptied."""
-    return _kind_of(list(iter_records(batch)))
+    return _kind_of(list(islice(iter_records(batch), 1)))
 
 
 def _kind_of(records: list[Record]) -> ControlType | None:

@@ -17,7 +17,13 @@ from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadR
 from moldau.storage.log_aside import AsideLog
 from moldau.storage.retention import retention_due
 from moldau.storage.segment import Segment
-from moldau.storage.timestamp_search import find_max_timestamp, find_timestamp
+from moldau.storage.timestamp_search import (
+    Step,
+    find_max_timestamp,
+    find_timestamp,
+    latest_batch,
+    search_step,
+)
 
 
 class PartitionLog(AsideLog):
@@ -90,6 +96,16 @@ class PartitionLog(AsideLog):
             return find_max_timestamp(
                 self._segments, start_offset=self.log_start_offset, end_offset=end_offset
             )
+
+    def timestamp_step(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Step | None:
+        """A step of a search by timestamp; its batch is valid until the log is touched."""
+        with self.guarded("reading"):
+            return search_step(self._segments, timestamp_ms, start_offset, end_offset)
+
+    def latest_batch(self, end_offset: int) -> memoryview | None:
+        """The batch with the largest timestamp below ``end_offset``, by headers; valid as that of a step."""
+        with self.guarded("reading"):
+            return latest_batch(self._segments, self.log_start_offset, end_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int) -> EpochEndOffset:
         """The largest epoch not above ``leader_epoch`` and its end offset; (-1, -1) when unknown."""

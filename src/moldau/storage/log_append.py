@@ -5,19 +5,15 @@ from struct import Struct
 
 from moldau.records.batch import (
     CONTROL_BIT,
-    TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Buffer,
-    TimestampType,
     check_batch,
     iter_headers,
-    set_log_append_time,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.records.recompression import recompress
-from moldau.records.validation import check_keys, check_timestamps
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import NO_TIMESTAMP, AppendInfo, AppendOrigin
+from moldau.storage.log_admission import Admitted, admit, takes_long
 from moldau.storage.log_state import LogState
 from moldau.storage.producer_state import BatchMetadata
 
@@ -35,11 +31,13 @@ class AppendingLog(LogState):
         leader_epoch: int,
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        append_time_ms: int | None = None,
     ) -> AppendInfo:
         """Assign offsets and append.
 
         ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``); from a
-        client it is exactly one. It is not kept. A duplicate of one of its producer's last five batches
+        client it is exactly one. It is not kept. ``append_time_ms`` is that of :meth:`admit` when it has
+        taken place. A duplicate of one of its producer's last five batches
         appends nothing and returns what the first append returned. Raises ``KafkaError`` with Kafka's
         code: ``invalid_timestamp``, ``record_list_too_large``, ``invalid_record`` (no key in a compacted
         topic; records that cannot be recompressed), ``message_too_large`` (once they are),
@@ -49,9 +47,10 @@ class AppendingLog(LogState):
         now_ms = self._now_ms()
         config = self._config
         segments = self._segments
-        append_time_ms = NO_TIMESTAMP
-        if origin is AppendOrigin.CLIENT:
-            buffer, headers, append_time_ms = self._admit(buffer, headers, now_ms)
+        if append_time_ms is None:
+            append_time_ms = NO_TIMESTAMP
+            if origin is AppendOrigin.CLIENT:
+                buffer, headers, append_time_ms = admit(config, buffer, headers, now_ms)
         view = buffer if type(buffer) is memoryview else memoryview(buffer)
         for header in headers:
             if header[9] >= 0:
@@ -145,29 +144,13 @@ class AppendingLog(LogState):
                 active.file.truncate(active.size_bytes)
             self.fail("appending to", error)
 
-    def _admit(
-        self, batch: Buffer, headers: list[BatchHeader], now_ms: int
-    ) -> tuple[Buffer, list[BatchHeader], int]:
-        """A client's batch as the topic wants it stored, and the time that it is stamped with, or -1."""
-        config = self._config
-        if config.compression is not None:
-            batch, header = recompress(batch, headers[0], config.compression, config.max_message_bytes)
-            headers = [header]
-        append_time_ms = NO_TIMESTAMP
-        if config.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
-            batch, headers = _stamp(batch, headers, now_ms)
-            append_time_ms = now_ms
-        else:
-            check_timestamps(
-                batch,
-                headers[0],
-                now_ms=now_ms,
-                before_max_ms=config.message_timestamp_before_max_ms,
-                after_max_ms=config.message_timestamp_after_max_ms,
-            )
-        if config.cleanup_compact:
-            check_keys(batch)
-        return batch, headers, append_time_ms
+    def admit(self, batch: Buffer, headers: list[BatchHeader], limit: int | None = None) -> Admitted:
+        """A client's batch as the topic wants it stored; see ``log_admission.admit``."""
+        return admit(self._config, batch, headers, self._now_ms(), limit)
+
+    def takes_long(self, header: BatchHeader) -> bool:
+        """Whether :meth:`admit` is for a worker rather than the event loop; see ``log_admission``."""
+        return takes_long(self._config, header, self._now_ms())
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader's epoch begins at the end. Raises ``KafkaError(fenced_leader_epoch)`` for an old one."""
@@ -255,16 +238,3 @@ def _too_large(size_bytes: int, segment_bytes: int) -> KafkaError:
         ErrorCode.record_list_too_large,
         f"{size_bytes} bytes do not fit into a segment of {segment_bytes}",
     )
-
-
-def _stamp(buffer: Buffer, headers: list[BatchHeader], now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
-    """A copy whose records all carry the broker's time."""
-    stamped = bytearray(buffer)
-    changed: list[BatchHeader] = []
-    position = 0
-    for header in headers:
-        checksum = set_log_append_time(stamped, position, now_ms)
-        attributes = header.attributes | TIMESTAMP_TYPE_BIT
-        changed.append(header._replace(attributes=attributes, max_timestamp=now_ms, crc=checksum))
-        position += header.size_bytes
-    return stamped, changed

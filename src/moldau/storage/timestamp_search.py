@@ -1,4 +1,11 @@
-"""Finding records by timestamp, exact to the record."""
+"""Finding records by timestamp, exact to the record.
+
+A search is a row of steps. Each looks at headers, a bounded number of them, and ends at a batch whose records
+must be looked at; whoever drives the search opens it, on the spot or in a worker, and goes on behind it. The
+log may change between two steps.
+"""
+
+from typing import Final, NamedTuple
 
 from moldau.records.timestamps import first_offset_at_or_after, first_offset_of_max_timestamp
 from moldau.storage.append_info import NO_TIMESTAMP, TimestampOffset
@@ -6,30 +13,56 @@ from moldau.storage.batch_scan import Sketch, scan
 from moldau.storage.segment import Segment
 from moldau.storage.segmented_log import SegmentedLog
 
+_HEADERS_A_STEP: Final = 2_000
+
+
+class Step(NamedTuple):
+    """How far a search has come: a batch to open, or None; and the offset at which the next step begins."""
+
+    batch: memoryview | None
+    next_offset: int
+
+
+def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offset: int) -> Step | None:
+    """The next batch of ``[start_offset, end_offset)`` whose header has such a timestamp; None at the end."""
+    if start_offset >= end_offset:
+        return None
+    left = _HEADERS_A_STEP
+    for segment in log.segments[log.index_holding(start_offset) :]:
+        if segment.base_offset >= end_offset:
+            return None
+        if segment.max_timestamp_ms < at_least_ms:
+            continue
+        first = max(start_offset, segment.time_index.lookup(at_least_ms))
+        for sketch in scan(segment.file, segment.position_of(first), segment.size_bytes):
+            if sketch.base_offset >= end_offset:
+                return None
+            left -= 1
+            if sketch.last_offset < start_offset:
+                continue
+            if sketch.max_timestamp_ms >= at_least_ms:
+                return Step(segment.batch_view(sketch), sketch.last_offset + 1)
+            if left <= 0:
+                return Step(None, sketch.last_offset + 1)
+    return None
+
 
 def find_timestamp(
     log: SegmentedLog, timestamp_ms: int, *, start_offset: int, end_offset: int
 ) -> TimestampOffset | None:
     """The first record of ``[start_offset, end_offset)`` that is at or after ``timestamp_ms``."""
-    for segment in log.segments[log.index_holding(start_offset) :]:
-        if segment.base_offset >= end_offset:
-            return None
-        if segment.max_timestamp_ms < timestamp_ms:
-            continue
-        first = max(start_offset, segment.time_index.lookup(timestamp_ms))
-        for sketch in scan(segment.file, segment.position_of(first), segment.size_bytes):
-            if sketch.base_offset >= end_offset:
-                return None
-            if sketch.max_timestamp_ms < timestamp_ms:
-                continue
-            found = first_offset_at_or_after(segment.batch_view(sketch), timestamp_ms, start_offset)
+    offset = start_offset
+    while (step := search_step(log, timestamp_ms, offset, end_offset)) is not None:
+        if step.batch is not None:
+            found = first_offset_at_or_after(step.batch, timestamp_ms, start_offset)
             if found is not None:
                 return TimestampOffset(*found) if found[0] < end_offset else None
+        offset = step.next_offset
     return None
 
 
-def find_max_timestamp(log: SegmentedLog, *, start_offset: int, end_offset: int) -> TimestampOffset | None:
-    """The first record with the largest timestamp of all in ``[start_offset, end_offset)``."""
+def latest_batch(log: SegmentedLog, start_offset: int, end_offset: int) -> memoryview | None:
+    """The batch whose header has the largest timestamp of all in ``[start_offset, end_offset)``."""
     best: tuple[Segment, Sketch] | None = None
     best_ms = NO_TIMESTAMP
     first = log.index_holding(start_offset)
@@ -42,33 +75,45 @@ def find_max_timestamp(log: SegmentedLog, *, start_offset: int, end_offset: int)
         if index > first and log.end_of(index) <= end_offset:
             sketch = segment.find(segment.max_timestamp_offset)
         else:
-            sketch = _latest_batch(segment, start_offset, end_offset)
+            sketch = _latest_in_segment(segment, start_offset, end_offset)
         if sketch is not None and sketch.max_timestamp_ms > best_ms:
             best, best_ms = (segment, sketch), sketch.max_timestamp_ms
-    if best is None:
+    return None if best is None else best[0].batch_view(best[1])
+
+
+def find_max_timestamp(log: SegmentedLog, *, start_offset: int, end_offset: int) -> TimestampOffset | None:
+    """The first record with the largest timestamp of all in ``[start_offset, end_offset)``."""
+    batch = latest_batch(log, start_offset, end_offset)
+    if batch is None:
         return None
-    found = first_offset_of_max_timestamp(best[0].batch_view(best[1]))
-    if found is None:
-        # Compaction has emptied the batch, which still carries the timestamp of what it has held.
-        return _latest_record(log, start_offset, end_offset)
-    return TimestampOffset(*found)
-
-
-def _latest_record(log: SegmentedLog, start_offset: int, end_offset: int) -> TimestampOffset | None:
-    """As :func:`find_max_timestamp`, by reading everything."""
+    found = first_offset_of_max_timestamp(batch)
+    if found is not None:
+        return TimestampOffset(*found)
+    # Compaction has emptied the batch, which still carries the timestamp of what it has held.
     best: TimestampOffset | None = None
-    for segment in log.segments[log.index_holding(start_offset) :]:
-        for sketch in scan(segment.file, segment.position_of(start_offset), segment.size_bytes):
-            if sketch.last_offset >= end_offset:
-                return best
-            if best is None or sketch.max_timestamp_ms > best.timestamp:
-                found = first_offset_of_max_timestamp(segment.batch_view(sketch))
-                if found is not None and (best is None or found[1] > best.timestamp):
-                    best = TimestampOffset(*found)
+    offset = start_offset
+    while (step := later_step(log, best, offset, end_offset)) is not None:
+        if step.batch is not None:
+            best = later(best, first_offset_of_max_timestamp(step.batch))
+        offset = step.next_offset
     return best
 
 
-def _latest_batch(segment: Segment, start_offset: int, end_offset: int) -> Sketch | None:
+def later_step(
+    log: SegmentedLog, best: TimestampOffset | None, start_offset: int, end_offset: int
+) -> Step | None:
+    """A step towards the record with the largest timestamp when headers do not tell it."""
+    return search_step(log, 0 if best is None else best.timestamp + 1, start_offset, end_offset)
+
+
+def later(best: TimestampOffset | None, found: tuple[int, int] | None) -> TimestampOffset | None:
+    """The one with the larger timestamp; ``best`` of two equal ones."""
+    if found is None or (best is not None and found[1] <= best.timestamp):
+        return best
+    return TimestampOffset(*found)
+
+
+def _latest_in_segment(segment: Segment, start_offset: int, end_offset: int) -> Sketch | None:
     best: Sketch | None = None
     for sketch in scan(segment.file, segment.position_of(start_offset), segment.size_bytes):
         if sketch.last_offset >= end_offset:

@@ -1,0 +1,26 @@
+"""Batches that become large or many when they are opened."""
+
+from moldau.records import Compression, Record, build_batch
+from moldau.records.batch import BatchHeader, parse_header
+from moldau.records.compression import compress
+from moldau.records.rewriting import assemble_batch
+
+TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
+"""No key, no value, all with the offset of the first: a renumbering, too, then."""
+
+
+def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: int | None = None) -> bytes:
+    """A batch of ``count`` records of seven bytes; its header may promise another max timestamp."""
+    payload = compress(codec, TINY_RECORD * count)
+    latest_ms = now_ms if max_timestamp_ms is None else max_timestamp_ms
+    return assemble_batch(_header(now_ms, count), int(codec), now_ms, latest_ms, count, payload)
+
+
+def large_record(codec: Compression, size_bytes: int, now_ms: int) -> bytes:
+    """A batch of one record that is ``size_bytes`` of zeros."""
+    return build_batch([Record(0, now_ms, b"key", bytes(size_bytes))], compression=codec)
+
+
+def _header(now_ms: int, count: int) -> BatchHeader:
+    header = parse_header(build_batch([Record(0, now_ms, None, None)]))
+    return header._replace(last_offset_delta=count - 1)

@@ -74,6 +74,14 @@ CatalogOption = Annotated[
         help="A property of the Iceberg catalog, as in pyiceberg's configuration; may be repeated.",
     ),
 ]
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="'NAME TYPE'",
+        help="JSON: another type for a column, like 'qty STRING' or 'customer.age DOUBLE'; may be repeated.",
+    ),
+]
 UnitOption = Annotated[
     int, typer.Option("--unit-records", metavar="N", min=1, help="At most so many offsets in a file.")
 ]
@@ -168,6 +176,7 @@ def replay(
     schema: SchemaOption = None,
     avro_header: HeaderOption = False,
     writer_schemas: WritersOption = None,
+    columns: ColumnsOption = None,
     catalog_properties: CatalogOption = None,
     master: MasterOption = None,
     as_json: JsonOption = False,
@@ -176,8 +185,12 @@ def replay(
 ) -> None:
     """Decode a table's dead letters once more: what decodes now is moved to the table, each record once.
 
+    With --column a column becomes wider where readers of the table allow it (Iceberg: INT to BIGINT, FLOAT to
+    DOUBLE, longer decimals). Otherwise a column beside it, say qty_string, takes the values that do not fit.
+
     \b
-    Example:
+    Examples:
+      moldau pipeline replay --topic orders --to lake --format iceberg --column 'qty STRING'
       moldau pipeline replay --topic orders --to lake --format iceberg --value avro --schema @order.avsc
     """
     job = _job(
@@ -186,6 +199,7 @@ def replay(
         table_format=table_format,
         values=lambda: _values(values, schema, avro_header, writer_schemas),
         replay=True,
+        columns=columns,
         catalog_properties=catalog_properties,
         bootstrap=bootstrap,
         timeout_s=timeout_s,
@@ -212,6 +226,7 @@ def _job(
     timeout_s: float,
     start: str | None = None,
     replay: bool = False,
+    columns: list[str] | None = None,
     catalog_properties: list[str] | None = None,
     unit_records: int = UNIT_RECORDS_MAX,
     may_lose: bool = False,
@@ -223,6 +238,7 @@ def _job(
     check_spark()
     from moldau.pipeline.export.job import ExportJob
     from moldau.pipeline.export.progress import parse_start_at
+    from moldau.pipeline.values.column_changes import parse_column_change
 
     return ExportJob(
         bootstrap=bootstrap,
@@ -235,6 +251,7 @@ def _job(
         values=values(),
         start=None if start is None else parse_start_at(start),
         replay=replay,
+        changes=[parse_column_change(one) for one in columns or ()],
         catalog_properties=catalog,
         storage=key_values(storage, "--storage"),
     )

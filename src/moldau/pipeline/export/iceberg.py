@@ -78,7 +78,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
             _move_on(table, after)
             covered = after
         return Outcome([], covered, dead_letters)
-    if old is not None and old != values:
+    if old is not None and old != values.of_table:
         _add_columns(table, values)
     folders = _folder(table), _dead_letters_folder(table)
     written = request.run(AttemptUnits(request.source, *folders, values), units)
@@ -105,7 +105,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
     values = request.format_of(old, [], ".".join(table_name(topic)), promote=True)
     if not locations:
         return outcome
-    if old != values:
+    if old != values.of_table:
         _add_columns(table, values)
     run = ReplayAttempts(_folder(table), _dead_letters_folder(table), values)
     written = request.run(run, locations)

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -22,6 +22,7 @@ from moldau.pipeline.reading.planning import Source
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access
 from moldau.pipeline.running import Lag, RunUnits
+from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat
 
 ICEBERG: Final = "iceberg"
@@ -44,6 +45,8 @@ class ExportJob:
     start: StartAt | None = None
     replay: bool = False
     """Decode the dead letters again rather than what is new."""
+    changes: Sequence[ColumnChange] = ()
+    """Columns that the replay gives another type."""
     catalog_properties: Mapping[str, str] = field(default_factory=dict)
     storage: Mapping[str, str] = field(default_factory=dict)
     """``diskless.storage.*`` and ``rsm.config.*``, as far as the brokers do not tell them."""
@@ -85,7 +88,7 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
     starts = None
     if job.start is not None:
         starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=job.timeout_s)
-    request = Request(source, look, run, job.unit_records_max, job.values, starts, lag)
+    request = Request(source, look, run, job.unit_records_max, job.values, starts, lag, job.changes)
     outcome = _round(job, request)
     files = [file for file in outcome.written if file.path]
     left = lag_records(outcome.covered, look())

@@ -1,10 +1,9 @@
 """Dead letters that are decoded once more, in tasks; and the columns that a round's values have."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Final
-
-import pyarrow as pa
 
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.export.units import (
@@ -16,14 +15,12 @@ from moldau.pipeline.export.units import (
     write_named,
 )
 from moldau.pipeline.reading.planning import OffsetRange, Source
-from moldau.pipeline.values.evolution import add_columns, storable
 from moldau.pipeline.values.formats import ValueFormat
-from moldau.pipeline.values.json import infer_json
+from moldau.pipeline.values.json import find_json
+from moldau.pipeline.values.json_found import FoundValues, columns_of
 from moldau.runtime.entropy import SystemEntropy
 
 NO_UNIT: Final = OffsetRange(-1, 0, 0)
-LEVELS_MAX: Final = 30
-"""Of columns that are found: readers of Parquet and of Iceberg's metadata give up at some depth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +67,22 @@ class ReplayAttempts:
 
 @dataclass(frozen=True, slots=True)
 class InferUnits:
-    """The columns of a unit's JSON values."""
+    """Counts what a unit's JSON values hold."""
 
     source: Source
 
-    def __call__(self, unit: OffsetRange) -> pa.DataType:
-        found: pa.DataType | None = pa.struct([])
+    def __call__(self, unit: OffsetRange) -> FoundValues:
+        found = FoundValues()
         for records in read(self.source, unit, {"value"}):
-            found = add_columns(found, infer_json(records.column("value")), keep=True, widen=True)
-        return found
+            find_json(records.column("value"), found)
+        return found.finish()
 
 
-def inferred(wanted: ValueFormat, table: ValueFormat | None, found: list[pa.DataType]) -> ValueFormat:
-    """The format with the columns that the table has and those that were found, first come first served."""
-    columns: pa.DataType | None = None
+def inferred(wanted: ValueFormat, found: Iterable[FoundValues]) -> ValueFormat:
+    """The format, which has the table's columns, with those that were found."""
+    together = FoundValues()
     for one in found:
-        columns = add_columns(columns, one, keep=True, widen=True)
-    old = None if table is None else table.type
-    return wanted.with_type(storable(add_columns(old, storable(columns, LEVELS_MAX), keep=True)))
+        together.merge(one)
+    reserved = {(*path[:-1], name) for path, names in wanted.seconds.items() for name in names}
+    columns, odd = columns_of(together, wanted.type, frozenset(reserved))
+    return replace(wanted.with_type(columns), whole=odd)

@@ -1,7 +1,7 @@
 """What a round of an export is asked for, and what it did."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from moldau.pipeline.export.progress import Covered, NextRound, next_round
@@ -9,6 +9,7 @@ from moldau.pipeline.export.replaying import InferUnits, inferred
 from moldau.pipeline.export.units import Written
 from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source, split
 from moldau.pipeline.running import Lag, RunUnits
+from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 
 
@@ -25,6 +26,8 @@ class Request:
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
     """Where the table is to begin in each partition, if not at the first record."""
     lag: Lag = field(default_factory=Lag)
+    changes: Sequence[ColumnChange] = ()
+    """Columns that a replay gives another type."""
 
     def next_round(self, covered: Covered, bounds: Bounds) -> NextRound:
         starts = None if self.find_starts is None else self.find_starts(bounds)
@@ -44,7 +47,12 @@ class Request:
         """
         wanted = evolved(table, self.values, where, promote=promote)
         if self.values.kind is ValueKind.JSON and not self.values.columns:
-            return inferred(wanted, table, self.run(InferUnits(self.source), units) if units else [])
+            if units:
+                wanted = inferred(wanted, self.run(InferUnits(self.source), units))
+            elif table is not None:  # a replay looks for no columns, and stores no value in part
+                wanted = replace(wanted, declared=table.declared, whole=not table.declared)
+        for change in self.changes:
+            wanted = change.apply(wanted, where, promote=promote)
         return wanted
 
 

@@ -12,17 +12,14 @@ def add_columns(
     old: pa.DataType | None,
     new: pa.DataType | None,
     *,
-    keep: bool = False,
-    widen: bool = False,
     promote: bool = False,
 ) -> pa.DataType | None:
     """``old`` with what ``new`` has beyond it, at any depth, in their order.
 
-    Where both have a column of different types, the old one stays with ``keep``, numbers become DOUBLE
-    with ``widen``, and with ``promote`` the new one is taken if Iceberg can read old files by it; else
-    raises :class:`ToolError` that names the column.
+    Where both have a column of different types, with ``promote`` the new one is taken if Iceberg can read old
+    files by it. Else raises :class:`ToolError` that names the column.
     """
-    return _Merge(keep, widen, promote).of(old, new, ("value",))
+    return _Merge(promote).of(old, new, ("value",))
 
 
 def is_promotion(old: pa.DataType, new: pa.DataType) -> bool:
@@ -33,8 +30,6 @@ def is_promotion(old: pa.DataType, new: pa.DataType) -> bool:
 
 
 class _Merge(NamedTuple):
-    keep: bool
-    widen: bool
     promote: bool
 
     def of(self, old: pa.DataType | None, new: pa.DataType | None, path: tuple[str, ...]) -> Any:
@@ -48,13 +43,8 @@ class _Merge(NamedTuple):
             return pa.map_(old.key_type, self.of(old.item_type, new.item_type, (*path, "value")))
         if pa.types.is_list(old) and pa.types.is_list(new):
             return pa.list_(self.of(old.value_type, new.value_type, (*path, "element")))
-        numbers = (pa.int64(), pa.float64())
-        if self.widen and old in numbers and new in numbers:
-            return pa.float64()
         if self.promote and is_promotion(old, new):
             return new
-        if self.keep:
-            return old
         advice = (
             "columns can be added, and INT become BIGINT, FLOAT DOUBLE, DECIMALs longer"
             if self.promote
@@ -75,24 +65,21 @@ class _Merge(NamedTuple):
         )
 
 
-def storable(found: pa.DataType | None, levels_max: int | None = None) -> pa.DataType | None:
-    """Without what has no name, or no type yet: what was always null, objects and lists that were empty.
-
-    With ``levels_max`` also without what lies deeper.
+def storable(found: pa.DataType | None) -> pa.DataType | None:
+    """Without what has no name, or no type: null alone.
 
     Of columns whose names differ in case alone the first is kept: Spark could not tell them apart. So it is
     with ``a`` and ``a.b``, which in Iceberg may be the name of a column inside ``a``.
     """
-    if found is None or pa.types.is_null(found) or levels_max == 0:
+    if found is None or pa.types.is_null(found):
         return None
-    below = None if levels_max is None else levels_max - 1
     if pa.types.is_struct(found):
         fields: list[pa.Field] = []
         names: set[str] = set()
         prefixes: set[str] = set()
         for field in found:
             name, before = field.name.lower(), _prefixes(field.name.lower())
-            inside = storable(field.type, below)
+            inside = storable(field.type)
             if (
                 not name
                 or inside is None
@@ -106,10 +93,10 @@ def storable(found: pa.DataType | None, levels_max: int | None = None) -> pa.Dat
             fields.append(pa.field(field.name, inside))
         return pa.struct(fields) if fields else None
     if pa.types.is_list(found):
-        element = storable(found.value_type, below)
+        element = storable(found.value_type)
         return None if element is None else pa.list_(element)
     if pa.types.is_map(found):
-        item = storable(found.item_type, below)
+        item = storable(found.item_type)
         return None if item is None else pa.map_(found.key_type, item)
     return found
 

@@ -15,6 +15,7 @@ from moldau.pipeline.values.avro import AvroSchemas, avro_type, decode_avro
 from moldau.pipeline.values.ddl import parse_ddl, render_ddl
 from moldau.pipeline.values.evolution import add_columns, storable
 from moldau.pipeline.values.json import check_json_columns, decode_json
+from moldau.pipeline.values.json_rows import Seconds
 
 REASON: Final = "reason"
 DEAD_LETTER_SCHEMA: Final = SCHEMA.append(pa.field(REASON, pa.string()))
@@ -44,10 +45,22 @@ class ValueFormat:
     """Avro's reader schema, as JSON."""
     writers: Mapping[int, str] = field(default_factory=dict)
     framed: bool = False
+    declared: bool = False
+    """JSON's columns were given, and members beyond them are not wanted."""
+    whole: bool = False
+    """JSON of this round has members without a column, or names that differ in case alone: each value is
+    looked at, and rejected rather than stored in part."""
+    seconds: Seconds = field(default_factory=dict)
+    """Columns of JSON that take the values of a member which its own column does not."""
 
     @property
     def type(self) -> pa.DataType | None:
         return parse_ddl(self.columns).field(0).type if self.columns else None
+
+    @property
+    def of_table(self) -> "ValueFormat":
+        """Without what concerns one round alone."""
+        return replace(self, whole=False)
 
     def with_type(self, found: pa.DataType | None) -> "ValueFormat":
         columns = "" if found is None else render_ddl(pa.struct([pa.field("value", found)]))
@@ -68,6 +81,9 @@ class ValueFormat:
             "reader": self.reader,
             "writers": {str(number): text for number, text in self.writers.items()},
             "framed": self.framed,
+            "declared": self.declared,
+            "whole": self.whole,
+            "seconds": [[list(path), list(names)] for path, names in self.seconds.items()],
         }
 
     @classmethod
@@ -78,6 +94,9 @@ class ValueFormat:
             reader=found["reader"],
             writers={int(number): text for number, text in found["writers"].items()},
             framed=found["framed"],
+            declared=found.get("declared", False),
+            whole=found.get("whole", False),
+            seconds={tuple(path): tuple(names) for path, names in found.get("seconds", ())},
         )
 
 
@@ -86,9 +105,9 @@ RAW: Final = ValueFormat()
 
 def json_format(schema: str | None) -> ValueFormat:
     """JSON with the given columns (DDL), or those that are found. Raises :class:`ToolError`."""
-    wanted = ValueFormat(ValueKind.JSON)
     if schema is None:
-        return wanted
+        return ValueFormat(ValueKind.JSON)
+    wanted = ValueFormat(ValueKind.JSON, declared=True)
     columns = parse_ddl(schema)
     check_json_columns(columns)
     return wanted.with_type(columns)
@@ -114,7 +133,8 @@ def evolved(
         return wanted
     if table.kind is not wanted.kind:
         raise ToolError(f"{where} was exported with --value {table.kind}, not {wanted.kind}")
-    return wanted.with_type(add_columns(table.type, wanted.type, promote=promote))
+    columns = add_columns(table.type, wanted.type, promote=promote)
+    return replace(wanted.with_type(columns), seconds=table.seconds)
 
 
 class Decoded(NamedTuple):
@@ -131,7 +151,7 @@ def decode_values(records: pa.RecordBatch, wanted: ValueFormat) -> Decoded:
     values = records.column(_VALUE)
     column_type = wanted.type or pa.struct([])
     if wanted.kind is ValueKind.JSON:
-        column, rejected = decode_json(values, column_type)
+        column, rejected = decode_json(values, column_type, whole=wanted.whole, seconds=wanted.seconds)
     else:
         schemas = AvroSchemas(wanted.reader, wanted.writers, wanted.framed)
         column, rejected = decode_avro(values, column_type, schemas)
@@ -159,5 +179,5 @@ def fit(found: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def render_format(wanted: ValueFormat) -> str:
-    """One text for equal formats."""
-    return json.dumps(wanted.to_json(), sort_keys=True)
+    """One text for the formats of a table, whatever a single round has."""
+    return json.dumps(wanted.of_table.to_json(), sort_keys=True)

@@ -1,12 +1,10 @@
 """Values that are JSON objects, as a column of structs.
 
 msgspec checks that each value is one JSON object, which costs little, and Arrow then parses a whole column
-at once. It never sees anything else: bytes that are no JSON can end Arrow's process, and two halves of an
-object in neighbouring records must not become one. Where types do not fit, halves are tried until the values
-are found that are to blame, so that a value's fate never depends on its neighbours.
+at once. What Arrow does not take as it is, or would take for something else, goes the slow way
+(:mod:`moldau.pipeline.values.json_rows`), whose rules decide: a value's fate never depends on its neighbours.
 """
 
-import contextlib
 import re
 from typing import Any, Final
 
@@ -14,17 +12,22 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.values.evolution import add_columns
+from moldau.pipeline.values.json_arrow import ParseErrors, lines_of, parse
+from moldau.pipeline.values.json_found import FoundValues
+from moldau.pipeline.values.json_rows import Misfit, Rewriter, Seconds
 
 _NOISE: Final = re.compile(r" in row \d+|JSON parse error: ")
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 NESTED_MAX: Final = 200
 """Arrow's parser calls itself for each level, and a deep enough value would end the process."""
-_INT64: Final = range(-(2**63), 2**63)
-ParseErrors: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, UnicodeDecodeError)
+_SUSPECTS: Final = {
+    # Of these Arrow would take a value for another: the nearest number, infinity, a time without its zone.
+    pa.float64(): re.compile(rb"[:,\[\s]-?\d{16,}[,}\]\s]"),
+    pa.float32(): re.compile(rb"[eE]\+?\d\d|\d{38}"),
+    pa.timestamp("us"): re.compile(rb'\d-\d\d[ T]\d[^"]*[Zz+-]'),
+}
 
 Rejected = dict[int, str]
 """Why a value could not be decoded, by its row."""
@@ -50,26 +53,41 @@ def _inside(found: pa.DataType) -> list[pa.DataType]:
     return [found, *(deeper for one in inner for deeper in _inside(one))]
 
 
-def decode_json(values: pa.Array, columns: pa.DataType) -> tuple[pa.Array, Rejected]:
-    """A struct for each value, null for null and for what is rejected."""
+def decode_json(
+    values: pa.Array, columns: pa.DataType, *, whole: bool = False, seconds: Seconds | None = None
+) -> tuple[pa.Array, Rejected]:
+    """A struct for each value (its text, where the column is a STRING), null for null and for the rejected.
+
+    ``whole``: names match without regard to case, and a value with a member that no column holds is
+    rejected. ``seconds``: columns that take the values of a member which its own column does not.
+    """
     rejected = _malformed(values)
-    usable = values.is_valid().to_numpy(zero_copy_only=False).copy()
-    usable[list(rejected)] = False
-    rows = np.flatnonzero(usable)
-    if not columns.num_fields:
+    rows = _usable(values, rejected)
+    usable = values if len(rows) == len(values) else values.take(pa.array(rows))
+    if columns == pa.string():
+        return _spread(usable.cast(columns), rows, len(values)), rejected
+    if not columns.num_fields and not whole:
         return pa.nulls(len(values), columns), rejected
     misfits: Rejected = {}
-    pieces: list[pa.Array] = []
-    _decode(values if len(rows) == len(values) else values.take(pa.array(rows)), 0, columns, pieces, misfits)
+    decoded = _decode(usable, columns, Rewriter(columns, whole=whole, seconds=seconds or {}), misfits)
     rejected.update((int(rows[row]), reason) for row, reason in misfits.items())
-    good = np.delete(rows, list(misfits))
-    decoded = pa.concat_arrays(pieces) if pieces else pa.array([], columns)
-    if len(good) < len(values):
-        slots, missing = np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
-        slots[good] = np.arange(len(good))
-        missing[good] = False
-        decoded = decoded.take(pa.array(slots, mask=missing))
-    return decoded, rejected
+    return _spread(decoded, np.delete(rows, list(misfits)), len(values)), rejected
+
+
+def _usable(values: pa.Array, rejected: Rejected) -> Any:
+    usable = values.is_valid().to_numpy(zero_copy_only=False).copy()
+    usable[list(rejected)] = False
+    return np.flatnonzero(usable)
+
+
+def _spread(decoded: pa.Array, rows: Any, count: int) -> pa.Array:
+    """Values at their rows, nulls elsewhere."""
+    if len(rows) == count:
+        return decoded
+    slots, missing = np.zeros(count, np.int64), np.ones(count, np.bool_)
+    slots[rows] = np.arange(len(rows))
+    missing[rows] = False
+    return decoded.take(pa.array(slots, mask=missing))
 
 
 class _Anything(msgspec.Struct):
@@ -80,6 +98,7 @@ def _malformed(values: pa.Array) -> Rejected:
     """What is not one JSON object, or has more levels than are parsed."""
     check = msgspec.json.Decoder(_Anything).decode
     found: Rejected = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
+    found.update(dict.fromkeys(_no_text(values), "not UTF-8"))
     for row, value in enumerate(values.to_pylist()):
         if value is None or row in found:
             continue
@@ -97,6 +116,23 @@ def _too_deep(values: pa.Array) -> list[int]:
     return [int(row) for row in many if _depth(values[int(row)].as_py()) > NESTED_MAX]
 
 
+def _no_text(values: pa.Array) -> list[int]:
+    """JSON is UTF-8, the members that no column holds, too."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return [row for row, value in enumerate(values.to_pylist()) if value and not _is_text(value)]
+    return []
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _depth(value: bytes) -> int:
     depth = deepest = 0
     for found in _BRACKETS.finditer(value):
@@ -109,96 +145,56 @@ def _depth(value: bytes) -> int:
     return deepest
 
 
-def _decode(
-    values: pa.Array, first: int, columns: pa.DataType, pieces: list[pa.Array], misfits: Rejected
+def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected) -> pa.Array:
+    """The values that fit, one after the other."""
+    if not len(values):
+        return pa.array([], columns)
+    if not rewriter.is_needed:
+        lines = lines_of(values)
+        if not any(look.search(lines) for look in _suspects(columns)):
+            try:
+                return parse(lines, len(values), columns)
+            except ParseErrors:
+                pass
+    rows: list[int] = []
+    rewritten: list[bytes] = []
+    for row, value in enumerate(values.to_pylist()):
+        try:
+            rewritten.append(rewriter.rewrite(value))
+            rows.append(row)
+        except Misfit as misfit:
+            misfits[row] = str(misfit)
+    if not columns.num_fields:
+        return pa.nulls(len(rows), columns)
+    pieces: list[pa.Array] = []
+    _parse_halves(pa.array(rewritten, pa.binary()), rows, columns, pieces, misfits)
+    return pa.concat_arrays(pieces) if pieces else pa.array([], columns)
+
+
+def _suspects(columns: pa.DataType) -> list[re.Pattern[bytes]]:
+    types = {found for field in columns for found in _inside(field.type)}
+    return [look for found, look in _SUSPECTS.items() if found in types]
+
+
+def _parse_halves(
+    values: pa.Array, rows: list[int], columns: pa.DataType, pieces: list[pa.Array], misfits: Rejected
 ) -> None:
+    """Halves are tried until the values are found that do not fit."""
     if not len(values):
         return
     try:
-        pieces.append(_parse(values, columns))
+        pieces.append(parse(lines_of(values), len(values), columns))
     except ParseErrors as error:
         if len(values) == 1:
-            misfits[first] = " ".join(_NOISE.sub("", str(error)).split())
+            misfits[rows[0]] = " ".join(_NOISE.sub("", str(error)).split())
             return
         middle = len(values) // 2
-        _decode(values.slice(0, middle), first, columns, pieces, misfits)
-        _decode(values.slice(middle), first + middle, columns, pieces, misfits)
+        _parse_halves(values.slice(0, middle), rows[:middle], columns, pieces, misfits)
+        _parse_halves(values.slice(middle), rows[middle:], columns, pieces, misfits)
 
 
-def _parse(values: pa.Array, columns: pa.DataType) -> pa.Array:
-    table = _read(values, pa.schema(list(columns)), "ignore").combine_chunks()
-    assert table.num_rows == len(values)
-    table.validate(full=True)  # text is UTF-8, too
-    arrays = [table.column(field.name).combine_chunks() for field in columns]
-    return pa.StructArray.from_arrays(arrays, fields=list(columns))
-
-
-def _read(values: pa.Array, schema: pa.Schema | None, beyond: str) -> pa.Table:
-    lines = pc.binary_join_element_wise(values, b"", b"\n")
-    bounds = np.frombuffer(lines.buffers()[1], np.int32)
-    text = lines.buffers()[2].slice(0, int(bounds[len(lines)]))
-    return pj.read_json(
-        pa.BufferReader(text),
-        read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
-        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=beyond),
-    )
-
-
-def infer_json(values: pa.Array) -> pa.DataType:
-    """The columns of these values: a struct type that may have null types in it.
-
-    What is no object is passed.
-    """
-    malformed = _malformed(values)
-    usable = values.is_valid().to_numpy(zero_copy_only=False).copy()
-    usable[list(malformed)] = False
-    values = values.filter(pa.array(usable))
-    if not len(values):
-        return pa.struct([])
-    try:
-        return _plain(pa.struct(list(_read(values, None, "infer").schema)))
-    except ParseErrors:
-        return _infer_slowly(values)
-
-
-def _plain(found: pa.DataType) -> pa.DataType:
-    """Text that looks like a time is still text: the next record may have another."""
-    if pa.types.is_timestamp(found):
-        return pa.string()
-    if pa.types.is_struct(found):
-        return pa.struct([pa.field(field.name, _plain(field.type)) for field in found])
-    if pa.types.is_list(found):
-        return pa.list_(_plain(found.value_type))
-    return found
-
-
-def _infer_slowly(values: pa.Array) -> pa.DataType:
-    found: pa.DataType = pa.struct([])
-    for value in values:
-        # Of a number beyond all floats, say, no type is known: decoding tells what becomes of the value.
-        with contextlib.suppress(UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
-            parsed = msgspec.json.decode(value.as_py())
-            found = add_columns(found, type_of_json(parsed), keep=True, widen=True)
-    return found
-
-
-def type_of_json(value: Any) -> pa.DataType:
-    """The column type that holds one parsed value; null where that is open."""
-    match value:
-        case None:
-            return pa.null()
-        case bool():
-            return pa.bool_()
-        case int():
-            return pa.int64() if value in _INT64 else pa.float64()
-        case float():
-            return pa.float64()
-        case str():
-            return pa.string()
-        case list():
-            element: Any = pa.null()
-            for one in value:
-                element = add_columns(element, type_of_json(one), keep=True, widen=True)
-            return pa.list_(element)
-        case _:
-            return pa.struct([pa.field(name, type_of_json(one)) for name, one in value.items()])
+def find_json(values: pa.Array, found: FoundValues) -> None:
+    """Count what these values hold. What is no object is passed: it has no column in any case."""
+    usable = _usable(values, _malformed(values))
+    for value in values.take(pa.array(usable)).to_pylist():
+        found.add(value)

@@ -1,0 +1,334 @@
+"""Columns for JSON values: what was found at each position is counted, and the counts decide the types.
+
+Counting is commutative and associative, so the order of values and their division into units make no
+difference. A column gets the narrowest type that holds all values found. Where only text does, the narrowest
+other type is taken if it leaves at most one record in a hundred without a place, and else STRING, which holds
+every value by its JSON text. docs/decisions/0017-columns-by-counts.md has the reasons.
+"""
+
+import enum
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from moldau.pipeline.values.ddl import DECIMAL_DIGITS_MAX
+
+MISFITS_SHARE: Final = 100
+"""One record in so many may become a dead letter by the choice of a column's type."""
+LEVELS_MAX: Final = 30
+"""Of columns: readers of Parquet and of Iceberg's metadata give up at some depth."""
+POSITIONS_MAX: Final = 20_000
+"""That are counted: beyond, the deepest levels are not told apart."""
+COLUMNS_MAX: Final = 2_000
+NAMES_MAX: Final = 1_000
+"""Of one object."""
+NAME_CHARACTERS_MAX: Final = 255
+_LOOK_EVERY: Final = 1024
+_INT64: Final = range(-(2**63), 2**63)
+_DECIMALS: Final = range(-(10**DECIMAL_DIGITS_MAX) + 1, 10**DECIMAL_DIGITS_MAX)
+_EXACT_MAX: Final = 2**53
+
+
+class Kind(enum.IntEnum):
+    """What a value can be, as far as types of columns are concerned."""
+
+    BOOLEAN = 0
+    NUMBER = 1
+    """A fraction, or an integer of int64 that DOUBLE holds exactly."""
+    INT64 = 2
+    """Another integer of int64."""
+    INTEGER = 3
+    """Another integer of at most 38 digits."""
+    HUGE = 4
+    """A number beyond all these."""
+    STRING = 5
+    OBJECT = 6
+    ARRAY = 7
+
+
+class Found:
+    """What a position holds: in how many records each kind of value, and the positions inside."""
+
+    __slots__ = ("element", "fraction", "kinds", "last", "last_record", "members", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        """Records with a value here that is not null."""
+        self.last_record = -1
+        self.kinds = [0] * len(Kind)
+        """Records with a value of the kind."""
+        self.last = [-1] * len(Kind)
+        """The last record of each kind."""
+        self.fraction = False
+        self.members: dict[str, Found] = {}
+        self.element: Found | None = None
+
+    def inside(self) -> Iterator["Found"]:
+        yield from self.members.values()
+        if self.element is not None:
+            yield self.element
+
+    def merge(self, other: "Found", levels: int) -> None:
+        """Add what another has counted of other records."""
+        self.records += other.records
+        self.fraction |= other.fraction
+        self.kinds = [mine + theirs for mine, theirs in zip(self.kinds, other.kinds, strict=True)]
+        if not levels:
+            return
+        for name, member in other.members.items():
+            self.members.setdefault(name, Found()).merge(member, levels - 1)
+        if other.element is not None:
+            self.element = self.element or Found()
+            self.element.merge(other.element, levels - 1)
+
+    def cut(self, levels: int) -> None:
+        """Forget what is deeper."""
+        if not levels:
+            self.members, self.element = {}, None
+        for one in self.inside():
+            one.cut(levels - 1)
+
+
+class FoundValues:
+    """What the values of any number of records hold, in bounded memory; tasks send it to the driver."""
+
+    def __init__(self) -> None:
+        self.root = Found()
+        self.levels = LEVELS_MAX
+        """Of positions that are told apart."""
+        self.odd = False
+        """A value could not be looked into, and decoding has to find out."""
+        self._records = 0
+
+    def add(self, value: bytes) -> None:
+        """Count one value, which is a JSON object."""
+        try:
+            parsed = msgspec.json.decode(value)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            try:
+                parsed = json.loads(value.decode(), parse_int=_parse_int)
+            except (ValueError, RecursionError):  # text that is no Unicode
+                self.odd = True
+                return
+        self._records += 1
+        _count(self.root, parsed, self._records, self.levels)
+        if self._records % _LOOK_EVERY == 0:
+            self._bound()
+
+    def merge(self, other: "FoundValues") -> None:
+        self.levels = min(self.levels, other.levels)
+        self.odd |= other.odd
+        self.root.cut(self.levels)
+        self.root.merge(other.root, self.levels)
+        self._records += other._records  # so that records of both are told apart
+        self._bound()
+
+    def _bound(self) -> None:
+        """The depth depends only on which positions there are, whenever this looks."""
+        total = 0
+        for level, count in enumerate(_counts_of_levels(self.root)):
+            total += count
+            if total > POSITIONS_MAX:
+                self.levels = min(self.levels, level - 1)
+                self.root.cut(self.levels)
+                return
+
+    def finish(self) -> "FoundValues":
+        self._bound()
+        return self
+
+
+def _parse_int(text: str) -> int | float:
+    return int(text) if len(text) < DECIMAL_DIGITS_MAX * 2 else float("inf")
+
+
+def _counts_of_levels(root: Found) -> Iterator[int]:
+    level = [root]
+    while level:
+        yield len(level)
+        level = [inside for one in level for inside in one.inside()]
+
+
+def _count(found: Found, value: Any, record: int, levels: int) -> None:
+    """``value`` is not null."""
+    kind = _KINDS.get(type(value), -1)
+    if kind < 0:
+        kind = _kind_of_number(value)
+        found.fraction |= type(value) is float and kind == _NUMBER
+    if found.last[kind] != record:
+        found.last[kind] = record
+        found.kinds[kind] += 1
+        if found.last_record != record:
+            found.last_record = record
+            found.records += 1
+    if kind == _OBJECT and levels:
+        members = found.members
+        for name, one in value.items():
+            if one is not None:
+                member = members.get(name)
+                if member is None:
+                    member = members[name] = Found()
+                _count(member, one, record, levels - 1)
+    elif kind == _ARRAY and levels:
+        if found.element is None:
+            found.element = Found()
+        for one in value:
+            if one is not None:
+                _count(found.element, one, record, levels - 1)
+
+
+# Plain numbers: the hash of an enum's member costs as much as all the rest.
+_NUMBER: Final = int(Kind.NUMBER)
+_OBJECT: Final = int(Kind.OBJECT)
+_ARRAY: Final = int(Kind.ARRAY)
+_KINDS: Final = {bool: int(Kind.BOOLEAN), str: int(Kind.STRING), dict: _OBJECT, list: _ARRAY}
+
+
+def _kind_of_number(value: int | float) -> int:
+    if type(value) is float:
+        return int(Kind.HUGE) if math.isinf(value) else _NUMBER
+    if -_EXACT_MAX <= value <= _EXACT_MAX:
+        return _NUMBER
+    if value in _INT64:
+        return _NUMBER if int(float(value)) == value else int(Kind.INT64)
+    return int(Kind.INTEGER if value in _DECIMALS else Kind.HUGE)
+
+
+class Columns(NamedTuple):
+    """The type of a position, ``None`` where none is known, and whether members are left without a column."""
+
+    type: pa.DataType | None
+    odd: bool
+
+
+def columns_of(
+    found: FoundValues, table: pa.DataType | None, reserved: frozenset[tuple[str, ...]] = frozenset()
+) -> Columns:
+    """The columns of a table that has some already, which keep their types, with those found beside them.
+
+    ``reserved``: paths of columns that no member of the same name belongs to.
+    """
+    for levels in range(found.levels, -1, -1):
+        chosen = _Choice(reserved, found.levels).of(found.root, table, (), levels)
+        if chosen.type is None or chosen.type == table or _width(chosen.type) <= COLUMNS_MAX:
+            return chosen._replace(odd=chosen.odd or found.odd)
+    return Columns(table, True)
+
+
+def _width(found: pa.DataType) -> int:
+    return 1 + sum(_width(found.field(at).type) for at in range(found.num_fields))
+
+
+class _Choice(NamedTuple):
+    reserved: frozenset[tuple[str, ...]]
+    counted_levels: int
+
+    def of(self, found: Found, table: pa.DataType | None, path: tuple[str, ...], levels: int) -> Columns:
+        if table is not None:
+            return self._of_column(found, table, path, levels)
+        if not found.records:
+            return Columns(None, False)
+        wanted = _choose(found)
+        if wanted is Kind.OBJECT:
+            if not levels or len(found.members) > NAMES_MAX:
+                return Columns(pa.string(), False)
+            return self._of_object(found, [], path, levels)
+        if wanted is Kind.ARRAY:
+            if not levels:
+                return Columns(pa.string(), False)
+            assert found.element is not None
+            element, odd = self.of(found.element, None, (*path, "element"), levels - 1)
+            return Columns(None if element is None else pa.list_(element), odd)
+        return Columns(_TYPES[wanted], False)
+
+    def _of_column(self, found: Found, table: pa.DataType, path: tuple[str, ...], levels: int) -> Columns:
+        """The table has this column: it keeps its type, and may have more inside."""
+        if pa.types.is_struct(table):
+            if not levels or len(found.members) > NAMES_MAX:
+                return Columns(table, found.kinds[Kind.OBJECT] > 0)
+            return self._of_object(found, list(table), path, levels)
+        if pa.types.is_list(table) and found.element is not None:
+            element, odd = self.of(found.element, table.value_type, (*path, "element"), max(levels - 1, 0))
+            return Columns(pa.list_(element), odd)
+        return Columns(table, pa.types.is_list(table) and found.kinds[Kind.ARRAY] > 0 and not levels)
+
+    def _of_object(
+        self, found: Found, columns: list[pa.Field], path: tuple[str, ...], levels: int
+    ) -> Columns:
+        spellings: dict[str, list[str]] = {}
+        for name in found.members:
+            spellings.setdefault(name.lower(), []).append(name)
+        fields: list[pa.Field] = []
+        odd = False
+        for column in columns:
+            names = [] if (*path, column.name) in self.reserved else spellings.pop(column.name.lower(), [])
+            odd |= any(name != column.name for name in names)
+            inside, odd_inside = self.of(
+                _together(found, names, levels), column.type, (*path, column.name), levels - 1
+            )
+            odd |= odd_inside
+            fields.append(pa.field(column.name, inside))
+        taken = {field.name.lower() for field in fields}
+        for lower, names in sorted(spellings.items()):
+            name = min(names, key=lambda one: (-found.members[one].records, one))
+            inside, odd_inside = self.of(_together(found, names, levels), None, (*path, name), levels - 1)
+            if inside is None:
+                odd |= odd_inside
+                continue
+            if not _is_storable(lower, taken) or len(fields) >= NAMES_MAX:
+                odd = True
+                continue
+            odd |= odd_inside or len(names) > 1
+            taken.add(lower)
+            fields.append(pa.field(name, inside))
+        return Columns(pa.struct(fields) if fields else None, odd)
+
+
+def _together(found: Found, names: list[str], levels: int) -> Found:
+    """Members whose names differ in case alone are one column."""
+    if len(names) == 1:
+        return found.members[names[0]]
+    together = Found()
+    for name in names:
+        together.merge(found.members[name], levels)
+    return together
+
+
+def _is_storable(lower: str, taken: set[str]) -> bool:
+    """Readers find a column by its name without regard to case, and ``a.b`` may be ``b`` inside ``a``."""
+    if not lower.strip() or len(lower) > NAME_CHARACTERS_MAX or lower in taken:
+        return False
+    before = {lower[:at] for at, letter in enumerate(lower) if letter == "."}
+    return taken.isdisjoint(before) and not any(one.startswith(f"{lower}.") for one in taken)
+
+
+_TYPES: Final = {
+    Kind.BOOLEAN: pa.bool_(),
+    Kind.INT64: pa.int64(),
+    Kind.NUMBER: pa.float64(),
+    Kind.INTEGER: pa.decimal128(DECIMAL_DIGITS_MAX, 0),
+    Kind.STRING: pa.string(),
+}
+
+
+def _choose(found: Found) -> Kind:
+    """The kind that gives the column its type. Pure arithmetic of counts: see the module's beginning."""
+    integers = () if found.fraction else (Kind.NUMBER,)
+    held: dict[Kind, tuple[Kind, ...]] = {  # narrowest first
+        Kind.BOOLEAN: (Kind.BOOLEAN,),
+        Kind.INT64: (*integers, Kind.INT64),
+        Kind.NUMBER: (Kind.NUMBER,),
+        Kind.INTEGER: (*integers, Kind.INT64, Kind.INTEGER),
+        Kind.OBJECT: (Kind.OBJECT,),
+        Kind.ARRAY: (Kind.ARRAY,),
+    }
+    misfits = {
+        wanted: sum(count for kind, count in zip(Kind, found.kinds, strict=True) if kind not in kinds)
+        for wanted, kinds in held.items()
+    }
+    best = min(misfits, key=lambda wanted: misfits[wanted])  # the first of several
+    return best if misfits[best] * MISFITS_SHARE <= found.records else Kind.STRING

@@ -1,0 +1,280 @@
+"""JSON values one by one: each member is checked against its column, and rewritten where the column needs it.
+
+The slow way, for values that Arrow does not take as they are. The result is JSON for Arrow's parser: STRING
+columns get the JSON text of other values, and a value without a place is reported with its path.
+"""
+
+import decimal
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from moldau.pipeline.values.ddl import render_type
+from moldau.pipeline.values.json_arrow import is_parsed
+
+Path = tuple[str, ...]
+"""Names of members from the value down; ``element`` for those of an array."""
+Seconds = Mapping[Path, tuple[str, ...]]
+"""Columns beside a member's own, which take the values that do not fit there."""
+
+_INTEGER: Final = re.compile(rb"-?\d+")
+_NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_ZONE: Final = re.compile(rb"^.{10}.*[Zz+-]", re.DOTALL)
+_QUOTE: Final = ord('"')
+_INEXACT_DIGITS: Final = 16
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+Fits = Callable[[bytes], bool]
+_SHOWN_MAX: Final = 60
+_INTEGERS: Final = {pa.int32(): range(-(2**31), 2**31), pa.int64(): range(-(2**63), 2**63)}
+_DIGITS_MAX: Final = 400
+"""Of numbers that are looked into: no type holds more."""
+
+
+class Misfit(ValueError):
+    """A value for which the columns have no place; the text says which."""
+
+
+class Rewriter:
+    """Rewrites values for the columns of a table.
+
+    ``whole``: names match without regard to case, and a member that no column holds is a misfit.
+    """
+
+    def __init__(self, columns: pa.DataType, *, whole: bool, seconds: Seconds) -> None:
+        self.is_needed = whole or bool(seconds)
+        """Whether values must come this way, even if Arrow would take them."""
+        self._root = _Object(columns, (), whole, seconds)
+
+    def rewrite(self, value: bytes) -> bytes:
+        """Raises :class:`Misfit`."""
+        return self._root.write(value.strip(), has_repeated_names(value))
+
+
+class _Place(NamedTuple):
+    """Columns for a member: its own, and those beside it. The keys are JSON."""
+
+    own: bytes
+    columns: list[tuple[bytes, "_Node"]]
+
+
+class _Node:
+    """A column, compiled: types of Arrow are slow to ask."""
+
+    def __init__(self, column: pa.DataType, path: Path) -> None:
+        self._column = column
+        self._path = path
+
+    def write(self, raw: bytes, repeated: bool) -> bytes:
+        raise NotImplementedError
+
+    def misfit(self, raw: bytes) -> Misfit:
+        text = raw.decode(errors="replace")
+        shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+        return Misfit(f"{_shown_path(self._path)}: {shown} is no {render_type(self._column)}")
+
+
+class _Leaf(_Node):
+    def __init__(self, column: pa.DataType, path: Path, fits: Fits) -> None:
+        super().__init__(column, path)
+        self._fits = fits
+
+    def write(self, raw: bytes, repeated: bool) -> bytes:
+        if raw != b"null" and not self._fits(raw):
+            raise self.misfit(raw)
+        return raw
+
+
+class _Text(_Node):
+    def write(self, raw: bytes, repeated: bool) -> bytes:
+        return raw if raw[0] == _QUOTE or raw == b"null" else msgspec.json.encode(raw.decode())
+
+
+class _Array(_Node):
+    def __init__(self, column: pa.DataType, path: Path, element: _Node) -> None:
+        super().__init__(column, path)
+        self._element = element
+
+    def write(self, raw: bytes, repeated: bool) -> bytes:
+        if raw == b"null":
+            return raw
+        if raw[:1] != b"[":
+            raise self.misfit(raw)
+        write = self._element.write
+        return b"[%s]" % b",".join([write(bytes(one), repeated) for one in _ELEMENTS(raw)])
+
+
+class _Object(_Node):
+    def __init__(self, column: pa.DataType, path: Path, whole: bool, seconds: Seconds) -> None:
+        super().__init__(column, path)
+        self._whole = whole
+        self._places: dict[str, _Place] = {}
+        others = {name for own, names in seconds.items() if own[:-1] == path for name in names}
+        types = {field.name: field.type for field in column}
+        for name in types:
+            if name in others:
+                continue
+            names = (name, *seconds.get((*path, name), ()))
+            columns = [
+                (msgspec.json.encode(one), _node(types[one], (*path, one), whole, seconds, len(names) > 1))
+                for one in names
+            ]
+            self._places[name.lower() if whole else name] = _Place(columns[0][0], columns)
+
+    def write(self, raw: bytes, repeated: bool) -> bytes:
+        if raw == b"null":
+            return raw
+        if raw[:1] != b"{":
+            raise self.misfit(raw)
+        written: dict[bytes, bytes] = {}
+        seen: set[bytes] = set()
+        names: set[str] = set()
+        for name, one in _members(raw, repeated):
+            place = self._places.get(name.lower() if self._whole else name)
+            if place is None:
+                if self._whole and not _holds_nothing(one):
+                    raise Misfit(f"no column holds member {_shown_path((*self._path, name))}")
+                continue
+            if name in names or (place.own in seen and one != b"null"):
+                raise Misfit(f"member {_shown_path((*self._path, name))} is there more than once")
+            names.add(name)
+            if one == b"null":
+                continue
+            seen.add(place.own)
+            key, value = _first_that_fits(place, one, repeated)
+            written[key] = value
+        return b"{%s}" % b",".join([b"%s:%s" % pair for pair in written.items()])
+
+
+def _first_that_fits(place: _Place, raw: bytes, repeated: bool) -> tuple[bytes, bytes]:
+    for key, node in place.columns[:-1]:
+        try:
+            return key, node.write(raw, repeated)
+        except Misfit:
+            continue
+    key, node = place.columns[-1]
+    return key, node.write(raw, repeated)
+
+
+def _node(column: pa.DataType, path: Path, whole: bool, seconds: Seconds, has_second: bool) -> _Node:
+    if pa.types.is_struct(column):
+        return _Object(column, path, whole, seconds)
+    if pa.types.is_list(column):
+        inside = (*path, "element")
+        return _Array(column, path, _node(column.value_type, inside, whole, seconds, has_second))
+    if column == pa.string():
+        return _Text(column, path)
+    return _Leaf(column, path, _fits(column, exactly=has_second))
+
+
+def _members(raw: bytes, repeated: bool) -> list[tuple[str, bytes]]:
+    """Members in their order, those of a repeated name each."""
+    found = _MEMBERS(raw)
+    once = [(name, bytes(one)) for name, one in found.items()]
+    if not repeated:
+        return once
+    pairs: list[tuple[str, Any]] = _decoder_of_pairs().decode(raw.decode(errors="replace"))
+    names = [name for name, _ in pairs]
+    # The value of a repeated name makes no difference: such a member has no place.
+    return [*once, *((name, found_value) for name, found_value in once if names.count(name) > 1)]
+
+
+def has_repeated_names(value: bytes) -> bool:
+    repeated = False
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal repeated
+        repeated = repeated or len({name for name, _ in pairs}) < len(pairs)
+
+    json.loads(value.decode(errors="replace"), object_pairs_hook=look, parse_int=len, parse_float=len)
+    return repeated
+
+
+def _decoder_of_pairs() -> json.JSONDecoder:
+    return json.JSONDecoder(object_pairs_hook=list, parse_int=len, parse_float=len)
+
+
+def _holds_nothing(raw: bytes) -> bool:
+    """Null, and objects and arrays of nothing else, have no type and nothing to lose."""
+    if raw[:1] not in b"n{[":
+        return False
+    try:
+        return _is_nothing(msgspec.json.decode(raw))
+    except msgspec.MsgspecError:  # a number that is out of range, say
+        return False
+
+
+def _is_nothing(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_nothing(one) for one in value.values())
+    return value is None or (isinstance(value, list) and all(_is_nothing(one) for one in value))
+
+
+def _fits(column: pa.DataType, *, exactly: bool) -> Fits:
+    """Whether a column of a simple type holds a value, exactly where it is a number.
+
+    Of times only the form is looked at, unless ``exactly``: Arrow decides then, and there is no other column.
+    """
+    if column == pa.bool_():
+        return lambda raw: raw in (b"true", b"false")
+    if column in _INTEGERS:
+        bounds = _INTEGERS[column]
+        return lambda raw: bool(_INTEGER.fullmatch(raw)) and len(raw) < _DIGITS_MAX and int(raw) in bounds
+    if column == pa.float32():
+        return _fits_float
+    if column == pa.float64():
+        return _fits_double
+    if pa.types.is_decimal(column):
+        return lambda raw: _fits_decimal(raw.strip(b'"'), column.precision, column.scale)
+    if pa.types.is_timestamp(column):
+        is_local = column.tz is None
+        return (
+            lambda raw: (
+                raw[0] == _QUOTE
+                # A time with a zone is a moment, and the zone would be lost.
+                and not (is_local and _ZONE.search(raw[1:-1]))
+                and (not exactly or is_parsed(raw, column))
+            )
+        )
+    return lambda raw: raw[0] == _QUOTE
+
+
+def _fits_float(raw: bytes) -> bool:
+    if not _NUMBER.fullmatch(raw):
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.float32(float(raw))))
+
+
+def _fits_double(raw: bytes) -> bool:
+    if not _NUMBER.fullmatch(raw):
+        return False
+    number = float(raw)
+    if not math.isfinite(number):
+        return False
+    return len(raw) < _INEXACT_DIGITS or not _INTEGER.fullmatch(raw) or int(number) == int(raw)
+
+
+def _fits_decimal(text: bytes, precision: int, scale: int) -> bool:
+    if not _NUMBER.fullmatch(text) or len(text) > _DIGITS_MAX:
+        return False
+    number = decimal.Decimal(text.decode())
+    if not number:
+        return True
+    if number.adjusted() >= precision - scale:
+        return False
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    ending = len(digits) - len("".join(map(str, digits)).rstrip("0"))
+    return exponent + ending >= -scale
+
+
+def _shown_path(path: Path) -> str:
+    text = ".".join(path)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

@@ -2,6 +2,7 @@
 
 import pathlib
 import random
+import shutil
 
 import pytest
 
@@ -126,3 +127,59 @@ def test_a_formatted_folder_survives_a_loss_of_power_with_its_parents() -> None:
         device.crash()
         assert read_meta_properties(disk, folder) is not None
         assert disk.exists(f"{folder}/__cluster_metadata-0/{BOOTSTRAP_FILE_NAME}")
+
+
+def _lose_properties(folder: pathlib.Path, *files: str) -> None:
+    (folder / "meta.properties").unlink()
+    for file in files:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "__cluster_metadata-0/00000000000000000000.log",
+        "__cluster_metadata-0/quorum-state",
+        "__cluster_metadata-0/00000000000000000042-0000000001.checkpoint",
+        "orders-0/00000000000000000000.log",
+        "orders-0/partition.metadata",
+        "orders-0.00000000000000000000000000000001-stray/00000000000000000000.log",
+        "objects/.moldau/clusters/the-claim",
+    ],
+)
+@pytest.mark.parametrize("ignore_formatted", [False, True])
+def test_a_folder_with_data_is_not_formatted(
+    tmp_path: pathlib.Path, file: str, ignore_formatted: bool
+) -> None:
+    _format(tmp_path / "a")
+    _lose_properties(tmp_path / "a", file)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FormatError, match="holds data of a cluster") as raised:
+        _format(tmp_path / "a", tmp_path / "b", ignore_formatted=ignore_formatted)
+    assert file.partition("/")[0] in str(raised.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_refusal_names_the_cluster_that_claims_the_objects(tmp_path: pathlib.Path) -> None:
+    _format(tmp_path / "a")
+    _lose_properties(tmp_path / "a", "t-0/partition.metadata", "objects/.moldau/clusters/the-claim")
+    with pytest.raises(FormatError, match="the cluster is the-claim"):
+        _format(tmp_path / "a")
+
+
+def test_new_metadata_is_not_made_beside_old_data(tmp_path: pathlib.Path) -> None:
+    _format(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "t-0").mkdir()
+    (tmp_path / "b" / "t-0" / "partition.metadata").write_bytes(b"")
+    shutil.rmtree(tmp_path / "a")
+    with pytest.raises(FormatError, match="would get new metadata"):
+        _format(tmp_path / "a", tmp_path / "b", ignore_formatted=True)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_format_that_was_interrupted_is_done_again(tmp_path: pathlib.Path) -> None:
+    _format(tmp_path / "a")
+    (tmp_path / "a" / "meta.properties").unlink()
+    assert _format(tmp_path / "a") == [str(tmp_path / "a")]

@@ -89,3 +89,22 @@ def test_a_log_of_another_topic_id_is_kept(folder: Path) -> None:
         pass
     (kept,) = folder.glob("classic-0.*-stray")
     assert len(list(kept.glob("*.log"))) > 2
+
+
+def test_a_node_does_not_format_over_data(folder: Path) -> None:
+    path = folder / "meta.properties"
+    content = path.read_text()
+    path.unlink()
+    before = objects(folder)
+    reason = refusal(folder)
+    assert reason is not None
+    cluster_id = next(line for line in content.splitlines() if line.startswith("cluster.id=")).partition("=")[
+        2
+    ]
+    assert f"the cluster is {cluster_id}" in reason
+    assert "delete" not in reason
+    assert not path.exists()
+    path.write_text(f"version=1\ncluster.id={cluster_id}\nnode.id=1\n")
+    with node(folder) as running:
+        on_node(running, check_everything)
+    assert objects(folder) >= before

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST
+from moldau.cluster.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER, check_no_data, data_in
 from moldau.cluster.image import METADATA_VERSION_FEATURE
 from moldau.cluster.image_records import encode_record
 from moldau.cluster.meta_properties import (
@@ -22,9 +23,6 @@ from moldau.records.builder import build_batch
 from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
 from moldau.records.record import Record
 from moldau.runtime import Disk, Entropy
-
-METADATA_FOLDER = "__cluster_metadata-0"
-BOOTSTRAP_FILE_NAME = "00000000000000000000-0000000000.checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +42,12 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
     """Format the folders that are not formatted yet; returns them.
 
     Raises :class:`FormatError` before anything is written: a cluster id that is not one, a folder that
-    is formatted (unless ``ignore_formatted``) or belongs to another cluster or node.
+    is formatted (unless ``ignore_formatted``), belongs to another cluster or node, or holds data.
     """
     check_cluster_id(request.cluster_id)
     _check(request)
     unformatted = []
+    existing_id = False
     for folder in dict.fromkeys(request.log_dirs):
         existing = read_meta_properties(disk, folder)
         if existing is None:
@@ -57,6 +56,11 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
         if not request.ignore_formatted:
             raise FormatError(f"{folder} is already formatted; use --ignore-formatted to format the others.")
         check_belongs(existing, folder, request.cluster_id, request.node_id)
+        existing_id = True
+    for folder in unformatted:
+        check_no_data(disk, folder, request.node_id, request.cluster_id if existing_id else None)
+    if request.metadata_dir in unformatted:
+        _check_new_metadata(disk, request)
     for folder in unformatted:
         _make_durable_folder(disk, folder)
         if folder == request.metadata_dir:
@@ -65,6 +69,18 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
         properties = MetaProperties(request.cluster_id, request.node_id, new_directory_id(entropy))
         disk.write_atomically(f"{folder}/{FILE_NAME}", properties.encode())
     return unformatted
+
+
+def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
+    """New metadata beside old data would be a new cluster that takes the old one's topics for deleted."""
+    for folder in request.log_dirs:
+        found = data_in(disk, folder)
+        if found:
+            raise FormatError(
+                f"{request.metadata_dir} is not formatted and would get new metadata, but {folder} holds data"
+                f" of a cluster ({found[0]}). Nothing was changed. Restore {request.metadata_dir}, or take"
+                " that data away; see 'A folder without meta.properties' in docs/operations.md."
+            )
 
 
 def _make_durable_folder(disk: Disk, folder: str) -> None:

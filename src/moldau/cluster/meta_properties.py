@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from moldau.runtime import Disk
 
 FILE_NAME = "meta.properties"
+_ADVICE = "If it was damaged, see 'A folder without meta.properties' in docs/operations.md."
 
 
 class FormatError(Exception):
@@ -46,7 +47,7 @@ def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
             values[key.strip()] = value.strip().replace("\\=", "=").replace("\\:", ":")
     if values.get("version") != "1":
         found = values.get("version", "none")
-        raise FormatError(f"{path} has version {found}; only version 1 (KRaft) can be used.")
+        raise FormatError(f"{path} has version {found}; only version 1 (KRaft) can be used. {_ADVICE}")
     try:
         directory = values.get("directory.id")
         return MetaProperties(
@@ -55,9 +56,9 @@ def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
             directory_id=None if directory is None else decode_uuid(directory),
         )
     except KeyError as error:
-        raise FormatError(f"{path} lacks {error.args[0]}.") from None
+        raise FormatError(f"{path} lacks {error.args[0]}. {_ADVICE}") from None
     except ValueError as error:
-        raise FormatError(f"{path} is damaged: {error}.") from None
+        raise FormatError(f"{path} is damaged: {error}. {_ADVICE}") from None
 
 
 def encode_uuid(value: uuid.UUID) -> str:

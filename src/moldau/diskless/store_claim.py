@@ -58,10 +58,12 @@ class StoreClaim:
         keys = {info.key async for page in self._storage.list(CLAIMS_FOLDER) for info in page}
         others = sorted(keys - {own})
         if others:
+            other = others[0].removeprefix(CLAIMS_FOLDER)
             raise StorageError(
-                f"{self._name} belongs to cluster {others[0].removeprefix(CLAIMS_FOLDER)}, and this is "
-                f"cluster {self._cluster_id}: give each a folder of its own (if that cluster is gone, delete "
-                f"{others[0]} there, and what it has stored is deleted as orphans)",
+                f"{self._name} belongs to cluster {other}, and this is cluster {self._cluster_id}: give each"
+                f" a folder of its own. If this node is of cluster {other} and its meta.properties was lost,"
+                f" put that back with cluster.id={other}; see 'A folder without meta.properties' in"
+                " docs/operations.md",
                 transient=False,
             )
         return keys

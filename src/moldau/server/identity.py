@@ -1,10 +1,11 @@
 """Who this node is, as its formatted folders say."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from moldau.cluster.formatter import FormatRequest, format_storage, new_cluster_id
-from moldau.cluster.meta_properties import FormatError, MetaProperties, read_meta_properties
+from moldau.cluster.folder_contents import check_no_data
+from moldau.cluster.formatter import FormatRequest, format_storage, new_cluster_id, new_directory_id
+from moldau.cluster.meta_properties import FILE_NAME, FormatError, MetaProperties, read_meta_properties
 from moldau.config.broker import BrokerConfig
 from moldau.runtime.machine import Machine
 
@@ -35,6 +36,9 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
         )
         format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
         found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
+    for folder, one in zip(config.log_dirs, found, strict=True):
+        if one is None:
+            check_no_data(machine.disk, folder, config.node_id, None)
     properties = [_formatted(folder, one) for folder, one in zip(config.log_dirs, found, strict=True)]
     for folder, one in zip(config.log_dirs, properties, strict=True):
         if one.node_id != config.node_id:
@@ -44,8 +48,19 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
                 f"{folder} belongs to cluster {one.cluster_id}, but {config.log_dirs[0]} to "
                 f"{properties[0].cluster_id}."
             )
-    directory_ids = tuple(one.directory_id or uuid.UUID(int=0) for one in properties)
+    directory_ids = tuple(
+        one.directory_id or _new_directory_id(machine, folder, one)
+        for folder, one in zip(config.log_dirs, properties, strict=True)
+    )
     return Identity(properties[0].cluster_id, config.node_id, directory_ids)
+
+
+def _new_directory_id(machine: Machine, folder: str, properties: MetaProperties) -> uuid.UUID:
+    """Give an id to a folder whose ``meta.properties`` has none: of an old Kafka, or written by hand."""
+    directory_id = new_directory_id(machine.entropy)
+    content = replace(properties, directory_id=directory_id).encode()
+    machine.disk.write_atomically(f"{folder}/{FILE_NAME}", content)
+    return directory_id
 
 
 def _formatted(folder: str, properties: MetaProperties | None) -> MetaProperties:

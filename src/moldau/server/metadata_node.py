@@ -7,7 +7,7 @@ quorum, the broker only reads it. A node that is no voter follows the quorum as 
 import asyncio
 from collections.abc import Callable
 
-from moldau.cluster.formatter import METADATA_FOLDER
+from moldau.cluster.folder_contents import METADATA_FOLDER
 from moldau.cluster.meta_properties import FormatError
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog

@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import (
+    AbortedRange,
     BatchCoordinate,
     CommittedBatch,
     DeletedRecords,
@@ -51,6 +52,12 @@ class Known:
     next: int = 0
     batches: list[BatchCoordinate] = field(default_factory=list)
     values: list[bytes] = field(default_factory=list)
+    open_from: dict[int, int] = field(default_factory=dict)
+    aborted: list[AbortedRange] = field(default_factory=list)
+
+    @property
+    def last_stable(self) -> int:
+        return min(self.open_from.values(), default=self.next)
 
 
 class MemoryCoordinator:
@@ -127,7 +134,10 @@ class MemoryCoordinator:
                 batches.append(coordinate)
                 if len(batches) == (call.max_batches_per_partition or 1 << 60):
                     break
-            found.append(FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, False, batches))
+            end = batches[-1].last_offset + 1 if batches else offset
+            touched = [one for one in known.aborted if one.last_offset >= offset and one.first_offset < end]
+            answer = FoundPartition(topic_id, index, ErrorCode.none, None, *offsets, False, batches)
+            found.append(answer._replace(last_stable_offset=known.last_stable, aborted=touched))
         return found
 
     async def list_offsets(self, timestamps: Sequence[TimestampToList]) -> Sequence[ListedOffset]:
@@ -140,7 +150,11 @@ class MemoryCoordinator:
         if known is None:
             return ListedOffset(topic_id, index, ErrorCode.unknown_topic_or_partition, "unknown")
         answer = ListedOffset(
-            topic_id, index, log_start_offset=known.log_start, wal_start_offset=known.wal_start
+            topic_id,
+            index,
+            log_start_offset=known.log_start,
+            wal_start_offset=known.wal_start,
+            last_stable_offset=known.last_stable,
         )
         if timestamp_ms == -1:
             return answer._replace(offset=known.next)

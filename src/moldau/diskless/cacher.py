@@ -211,10 +211,12 @@ class Cacher:
         before = cache.high_watermark
         if isinstance(found, FoundPartition):
             end = found.high_watermark
+            cache.learn_aborted(found.aborted)
         cache.learn(
             log_start_offset=found.log_start_offset,
             wal_start_offset=found.wal_start_offset,
             high_watermark=end,
+            last_stable_offset=found.last_stable_offset,
         )
         if cache.high_watermark != before and (before < 0 or not cache.is_usable):
             self._arrivals.notify(cache.key)

@@ -7,7 +7,7 @@ time than a deleted object stays, so that a coordinate always dies before its ob
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from moldau.coordinators.diskless.calls import (
@@ -53,6 +53,10 @@ class ColdOutcome:
     failure: KafkaError | None = None
     moved_to_tier: bool = False
     """The offset has left the WAL: a failure here, and to be read from remote storage."""
+
+    def before(self, offset: int) -> "ColdOutcome":
+        """The same without batches from ``offset`` on."""
+        return replace(self, batches=[each for each in self.batches if each[0].base_offset < offset])
 
     def finished(self) -> memoryview:
         """As consumers see them. Raises :class:`CorruptRecordError`."""
@@ -206,7 +210,9 @@ class ColdReads:
                 log_start_offset=found.log_start_offset,
                 wal_start_offset=found.wal_start_offset,
                 high_watermark=found.high_watermark,
+                last_stable_offset=found.last_stable_offset,
             )
+            ask.cache.learn_aborted(found.aborted)
         failure: KafkaError | None = None
         if found.moved_to_tier:
             failure = KafkaError(

@@ -1,6 +1,7 @@
 """ListOffsets of a diskless partition: the coordinator names the batch, its bytes name the record."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import (
@@ -26,6 +27,8 @@ from moldau.replication.partition import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     FoundOffset,
 )
@@ -53,11 +56,17 @@ class OffsetLookup:
         self._workers = workers
 
     async def find(
-        self, cache: PartitionCache, timestamp_ms: int, remote: RemotePart | None = None
+        self,
+        cache: PartitionCache,
+        timestamp_ms: int,
+        remote: RemotePart | None = None,
+        *,
+        read_committed: bool = False,
     ) -> FoundOffset:
         """The first record at or after a time, or a special offset. Raises ``KafkaError``.
 
-        ``remote``: what lies below the WAL is looked at too.
+        ``remote``: what lies below the WAL is looked at too. With ``read_committed``, the partition ends at
+        its last stable offset.
         """
         if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
             return await self._earliest_local(cache)
@@ -76,6 +85,8 @@ class OffsetLookup:
                     return older
             try:
                 found = await self._in_wal(cache, listed, timestamp_ms)
+                if read_committed:
+                    found = _bounded(found, timestamp_ms, listed.last_stable_offset)
             except ObjectNotFoundError:
                 continue  # its batches were deleted or moved since: ask again
             except StorageError as error:
@@ -178,6 +189,15 @@ class OffsetLookup:
         if not opens_quickly(batch):
             return await self._workers.lane(LANE).run(_first_record, batch, timestamp_ms, log_start)
         return _first_record(batch, timestamp_ms, log_start)
+
+
+def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
+    """What a reader of committed records is told."""
+    if found.offset < last_stable_offset or last_stable_offset < 0:
+        return found
+    if timestamp_ms == LATEST_TIMESTAMP:
+        return replace(found, offset=last_stable_offset)
+    return found if timestamp_ms in (EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP) else FoundOffset()
 
 
 def _first_record(batch: memoryview, timestamp_ms: int, log_start: int) -> FoundOffset:

@@ -27,6 +27,7 @@ from moldau.records.record import QUICK_BYTES
 from moldau.records.validation import check_timestamps
 from moldau.replication.opening import OpeningQueue
 from moldau.replication.partition import (
+    AbortedTransaction,
     ActiveProducer,
     AppendAnswer,
     AppendOutcome,
@@ -273,6 +274,8 @@ class DisklessPartition:
         if offset < cache.log_start_offset:
             return self._known(error=ErrorCode.offset_out_of_range)
         local_end = cache.local_end_offset
+        if request.read_committed and cache.last_stable_offset <= offset < cache.high_watermark:
+            return self._known(read_committed=True, readable_end=local_end)
         if cache.is_usable and cache.local_start_offset <= offset < local_end:
             return self._read_local(request, local_end)
         if local_end <= offset < cache.promised_offset:
@@ -290,6 +293,7 @@ class DisklessPartition:
         views: Sequence[memoryview] = (),
         size_bytes: int = 0,
         read_committed: bool = False,
+        aborted: Sequence[AbortedTransaction] = (),
         readable_end: int | None = None,
     ) -> ReadOutcome:
         """``readable_end``: where the cache ends, for reads that it answers. At the tail, what is committed
@@ -303,17 +307,19 @@ class DisklessPartition:
             views=views,
             size_bytes=size_bytes,
             high_watermark=high_watermark,
-            last_stable_offset=high_watermark,
+            last_stable_offset=min(cache.last_stable_offset, high_watermark),
             log_start_offset=cache.log_start_offset,
-            aborted=() if read_committed and error is ErrorCode.none else None,
+            aborted=aborted if read_committed and error is ErrorCode.none else None,
         )
 
     def _read_local(self, request: ReadRequest, local_end: int) -> ReadOutcome:
+        cache = self.cache
+        committed = request.read_committed
         try:
-            result = self.cache.log.read(
+            result = cache.log.read(
                 request.offset,
                 request.max_bytes,
-                upper_bound_offset=local_end,
+                upper_bound_offset=min(local_end, cache.last_stable_offset) if committed else local_end,
                 min_one_batch=request.min_one_batch,
             )
         except KafkaError as failure:
@@ -325,7 +331,8 @@ class DisklessPartition:
         return self._known(
             views=result.views,
             size_bytes=result.size_bytes,
-            read_committed=request.read_committed,
+            read_committed=committed,
+            aborted=cache.aborted_within(request.offset, result.next_offset) if committed else (),
             readable_end=local_end,
         )
 
@@ -352,6 +359,8 @@ class DisklessPartition:
         if outcome.failure is not None:
             self._meters.errors.value += outcome.failure.code is not ErrorCode.offset_out_of_range
             return self._known(error=outcome.failure.code)
+        if request.read_committed:
+            outcome = outcome.before(self.cache.last_stable_offset)
         too_large = outcome.batches and outcome.batches[0][0].size_bytes > request.max_bytes
         if not outcome.batches or (too_large and not request.min_one_batch):
             return self._known(read_committed=request.read_committed)
@@ -378,14 +387,20 @@ class DisklessPartition:
         self._meters.cold_reads.value += 1
         self._meters.cold_bytes.value += len(view)
         self._traffic.read(len(view))
-        return self._known(views=(view,), size_bytes=len(view), read_committed=request.read_committed)
+        end = outcome.batches[-1][0].last_offset + 1
+        return self._known(
+            views=(view,),
+            size_bytes=len(view),
+            read_committed=request.read_committed,
+            aborted=self.cache.aborted_within(request.offset, end) if request.read_committed else (),
+        )
 
     # -- offsets ------------------------------------------------------------------------------
 
     async def find_offset(
         self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
     ) -> FoundOffset:
-        return await self._lookup.find(self.cache, timestamp_ms, self.remote)
+        return await self._lookup.find(self.cache, timestamp_ms, self.remote, read_committed=read_committed)
 
     async def delete_records(self, before_offset: int) -> int:
         (deleted,) = await self._deleter.delete_records(

@@ -9,11 +9,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from moldau.coordinators.diskless.calls import BatchCoordinate, PartitionId
+from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, PartitionId
 from moldau.diskless.finishing import LEADER_EPOCH, finish_batch
 from moldau.records.batch import set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition import PartitionKey
+from moldau.replication.partition import AbortedTransaction, PartitionKey
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_aside import AsideWrite
 
@@ -45,6 +45,9 @@ class PartitionCache:
         self.log_start_offset = UNKNOWN
         self.wal_start_offset = UNKNOWN
         self.high_watermark = UNKNOWN
+        self._open_since = UNKNOWN
+        """First offset of the oldest open transaction."""
+        self._aborted: dict[tuple[int, int], AbortedRange] = {}
         self.is_closed = False
         self.is_at_tail = False
         """Batches are cached as they are committed; else this cache is catching up."""
@@ -84,9 +87,27 @@ class PartitionCache:
     def is_caught_up(self) -> bool:
         return self.is_known and self.local_end_offset >= self.high_watermark
 
-    def learn(self, *, log_start_offset: int, wal_start_offset: int, high_watermark: int) -> None:
-        """Take note of offsets; answers that were overtaken by newer ones change nothing."""
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed records stop: at the high watermark unless a transaction is open."""
+        return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
+
+    def learn(
+        self,
+        *,
+        log_start_offset: int,
+        wal_start_offset: int,
+        high_watermark: int,
+        last_stable_offset: int = UNKNOWN,
+    ) -> None:
+        """Take note of offsets; answers that were overtaken by newer ones change nothing.
+
+        Without ``last_stable_offset`` no transaction began or ended up to the high watermark.
+        """
         was_known = self.is_known
+        if last_stable_offset >= 0 and high_watermark >= self.high_watermark:
+            is_open = last_stable_offset < high_watermark
+            self._open_since = last_stable_offset if is_open else UNKNOWN
         self.log_start_offset = max(self.log_start_offset, log_start_offset)
         self.wal_start_offset = max(self.wal_start_offset, wal_start_offset)
         self.high_watermark = max(self.high_watermark, high_watermark)
@@ -94,6 +115,22 @@ class PartitionCache:
             waiting, self._on_known = self._on_known, []
             for callback in waiting:
                 callback()
+
+    def learn_aborted(self, ranges: Sequence[AbortedRange]) -> None:
+        """Take note of aborted transactions; those below the log start are forgotten."""
+        if ranges:
+            self._aborted.update({(each.producer_id, each.first_offset): each for each in ranges})
+            start = self.log_start_offset
+            kept = {at: each for at, each in self._aborted.items() if each.last_offset >= start}
+            self._aborted = kept
+
+    def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions with an offset in the range, as far as they were told."""
+        return [
+            AbortedTransaction(each.producer_id, each.first_offset)
+            for each in self._aborted.values()
+            if each.last_offset >= start_offset and each.first_offset < end_offset
+        ]
 
     def when_known(self, callback: Callable[[], None]) -> None:
         """Call back, once, as soon as the offsets are known (also when the partition is closed)."""

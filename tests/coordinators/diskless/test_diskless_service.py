@@ -13,8 +13,11 @@ from diskless_house import OTHER, TOPIC, House, batch, file, topic
 from moldau.coordinators.diskless.calls import (
     FENCE_ONLY,
     MAX_FILE_BATCHES,
+    AbortedRange,
     FindBatchesCall,
+    FoundPartition,
     OffsetToDelete,
+    PartitionId,
     PartitionToFind,
     PruneCall,
     RetentionPolicy,
@@ -22,6 +25,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.database import Database
 from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.transactions import PartitionTransactions
 from moldau.coordinators.diskless.upkeep import Upkeep, UpkeepSettings
 from moldau.coordinators.diskless.wire import answer, commit_request, commit_result
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
@@ -408,3 +412,46 @@ def test_a_full_disk_does_not_end_the_stop_of_whoever_closes_a_database() -> Non
         database.connection.close()
         database.connection = Full()  # type: ignore[assignment]
         database.close(clean=clean)
+
+
+def test_finds_and_lists_tell_of_open_and_aborted_transactions(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        for number in range(4):
+            await service.commit_file(0, file(f"f{number}", batch(0, 2)))
+        partition = house.store.view.find(PartitionId(TOPIC, 0))
+        assert partition is not None
+
+        async def find(offset: int, max_batches: int = 0) -> FoundPartition:
+            call = FindBatchesCall([PartitionToFind(TOPIC, 0, offset)], max_batches_per_partition=max_batches)
+            return (await service.find_batches(0, call))[0]
+
+        found = await find(0)
+        assert (found.high_watermark, found.last_stable_offset, found.aborted) == (8, 8, ())
+        aborted = [AbortedRange(7, 0, 3), AbortedRange(8, 2, 5)]
+        partition.transactions = PartitionTransactions({9: 6, 10: 7}, aborted)
+        found = await find(0)
+        assert (found.high_watermark, found.last_stable_offset, found.aborted) == (8, 6, aborted)
+        assert (await find(4)).aborted == aborted[1:]
+        assert (await find(0, max_batches=1)).aborted == aborted[:1]
+        (listed,) = await service.list_offsets(0, [TimestampToList(TOPIC, 0, -1)])
+        assert (listed.offset, listed.last_stable_offset) == (8, 6)
+
+        row = find_batches.DisklessFindBatchesPartition(
+            partition_index=0, offset=0, max_partition_fetch_bytes=1000
+        )
+        asked = find_batches.REQUEST(
+            fetch_max_bytes=1000,
+            topics=[find_batches.DisklessFindBatchesTopic(topic_id=TOPIC, partitions=[row])],
+        )
+        for version, told in ((0, (-1, [])), (1, (6, [(7, 0, 3), (8, 2, 5)]))):
+            response = await answer(service, 11645, version, asked)
+            sent = decode_response(11645, version, b"".join(encode_response(11645, version, response)))
+            (result,) = sent.topics[0].partitions
+            ranges = [(one.producer_id, one.first_offset, one.last_offset) for one in result.aborted]
+            assert (result.last_stable_offset, ranges) == told
+        await house.stop()
+
+    run(scene())

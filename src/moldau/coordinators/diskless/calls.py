@@ -168,6 +168,15 @@ class FindBatchesCall:
     max_wait_ms: int = 0
 
 
+class AbortedRange(NamedTuple):
+    """An aborted transaction: the producer's records in this range are not for readers of committed ones."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of its marker."""
+
+
 class FoundPartition(NamedTuple):
     """A partition's batches from the one that holds the asked offset on, and its offsets."""
 
@@ -181,6 +190,10 @@ class FoundPartition(NamedTuple):
     moved_to_tier: bool = False
     """The offset is below ``wal_start_offset``: read it from remote storage."""
     batches: Sequence[BatchCoordinate] = ()
+    last_stable_offset: int = -1
+    """Where readers of committed records stop, as of ``high_watermark``."""
+    aborted: Sequence[AbortedRange] = ()
+    """Aborted transactions with an offset within ``batches``."""
 
 
 # -- offsets -----------------------------------------------------------------------------------
@@ -211,6 +224,8 @@ class ListedOffset(NamedTuple):
     log_start_offset: int = -1
     wal_start_offset: int = -1
     batch: BatchCoordinate | None = None
+    last_stable_offset: int = -1
+    """Of the partition; no answer for a reader of committed records lies at or above it."""
 
 
 class OffsetToDelete(NamedTuple):

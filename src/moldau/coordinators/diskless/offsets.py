@@ -29,7 +29,11 @@ class OffsetLister:
             message = "This coordinator has no such partition."
             return ListedOffset(topic_id, index, ErrorCode.unknown_topic_or_partition, message)
         listed = ListedOffset(
-            topic_id, index, log_start_offset=partition.log_start, wal_start_offset=partition.wal_start
+            topic_id,
+            index,
+            log_start_offset=partition.log_start,
+            wal_start_offset=partition.wal_start,
+            last_stable_offset=partition.last_stable,
         )
         if timestamp_ms == LATEST_TIMESTAMP:
             return listed._replace(offset=partition.next)

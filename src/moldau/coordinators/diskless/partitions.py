@@ -5,6 +5,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.producers import Window, time_of
+from moldau.coordinators.diskless.transactions import PartitionTransactions
 
 
 class PartitionState:
@@ -20,6 +21,7 @@ class PartitionState:
         "producers",
         "prune_epoch",
         "remote_position",
+        "transactions",
         "wal_start",
     )
 
@@ -37,6 +39,13 @@ class PartitionState:
         self.last_prune = (-1, -1)
         """From and to of the prune done last: its repeat succeeds."""
         self.remote_position = -1
+        self.transactions: PartitionTransactions | None = None
+        """None: it has never had any."""
+
+    @property
+    def last_stable(self) -> int:
+        """Where readers of committed records stop."""
+        return self.next if self.transactions is None else self.transactions.last_stable(self.next)
 
     def copy_offsets(self, other: "PartitionState") -> None:
         """Take all but the producers from ``other``."""

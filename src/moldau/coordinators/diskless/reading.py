@@ -93,6 +93,7 @@ class StoreReader:
             log_start_offset=partition.log_start,
             wal_start_offset=partition.wal_start,
             high_watermark=partition.next,
+            last_stable_offset=partition.last_stable,
         )
         if not partition.log_start <= offset <= partition.next:
             message = f"Offset {offset} is not within {partition.log_start} and {partition.next}."
@@ -101,9 +102,11 @@ class StoreReader:
             return found._replace(moved_to_tier=True)
         if offset == partition.next:
             return found
-        return found._replace(
-            batches=self._batches(partition, offset, max_bytes, max_batches, at_least_one=at_least_one)
-        )
+        batches = self._batches(partition, offset, max_bytes, max_batches, at_least_one=at_least_one)
+        if partition.transactions is None or not batches:
+            return found._replace(batches=batches)
+        aborted = partition.transactions.aborted_within(offset, batches[-1].last_offset + 1)
+        return found._replace(batches=batches, aborted=aborted)
 
     def _batches(
         self, partition: StoredPartition, offset: int, max_bytes: int, max_batches: int, *, at_least_one: bool

@@ -252,6 +252,7 @@ async def _list_offsets(
                         offset=found.offset,
                         log_start_offset=found.log_start_offset,
                         wal_start_offset=found.wal_start_offset,
+                        last_stable_offset=found.last_stable_offset,
                         batches=_infos(
                             list_offsets.DisklessBatchInfo, () if found.batch is None else (found.batch,)
                         ),
@@ -298,6 +299,10 @@ async def _find_batches(
                         wal_start_offset=found.wal_start_offset,
                         moved_to_tier=found.moved_to_tier,
                         batches=_infos(find_batches.DisklessBatchInfo, found.batches),
+                        last_stable_offset=found.last_stable_offset,
+                        aborted=[
+                            find_batches.DisklessAbortedRange(**each._asdict()) for each in found.aborted
+                        ],
                     )
                     for found in partitions
                 ],

@@ -1,4 +1,4 @@
-"""DisklessFindBatches (KIP-1164's API 98)."""
+"""DisklessFindBatches (KIP-1164's API 98). Version 1 tells of transactions."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -35,6 +35,14 @@ class DisklessFindBatchesTopic(Message):
 
 
 @message
+class DisklessAbortedRange(Message):
+    producer_id: int = wire("int64")
+    first_offset: int = wire("int64")
+    last_offset: int = wire("int64")
+    """Of the marker."""
+
+
+@message
 class DisklessFindBatchesPartitionResult(Message):
     partition_index: int = wire("int32")
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
@@ -46,6 +54,10 @@ class DisklessFindBatchesPartitionResult(Message):
     moved_to_tier: bool = wire("bool", default=False)
     """Ours: the offset is to be read from remote storage."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
+    last_stable_offset: int = wire("int64", "1+", default=-1)
+    """Ours."""
+    aborted: Sequence[DisklessAbortedRange] = wire([DisklessAbortedRange], "1+", default=())
+    """Ours: aborted transactions with an offset within the batches."""
 
 
 @message
@@ -59,7 +71,7 @@ class DisklessFindBatchesTopicResult(Message):
 @message
 class DisklessFindBatchesRequest(Message):
     API_KEY = 11645
-    VERSIONS = "0"
+    VERSIONS = "0-1"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
@@ -76,7 +88,7 @@ class DisklessFindBatchesRequest(Message):
 @message
 class DisklessFindBatchesResponse(Message):
     API_KEY = 11645
-    VERSIONS = "0"
+    VERSIONS = "0-1"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)

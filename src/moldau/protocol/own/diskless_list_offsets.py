@@ -1,4 +1,4 @@
-"""DisklessListOffsets (KIP-1164's API 97)."""
+"""DisklessListOffsets (KIP-1164's API 97). Version 1 tells the last stable offset."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -46,6 +46,8 @@ class DisklessListOffsetsPartitionResult(Message):
     """Ours."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     """Ours: at most one, the batch to be opened for the record."""
+    last_stable_offset: int = wire("int64", "1+", default=-1)
+    """Ours."""
 
 
 @message
@@ -59,7 +61,7 @@ class DisklessListOffsetsTopicResult(Message):
 @message
 class DisklessListOffsetsRequest(Message):
     API_KEY = 11644
-    VERSIONS = "0"
+    VERSIONS = "0-1"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
     """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
@@ -70,7 +72,7 @@ class DisklessListOffsetsRequest(Message):
 @message
 class DisklessListOffsetsResponse(Message):
     API_KEY = 11644
-    VERSIONS = "0"
+    VERSIONS = "0-1"
     FLEXIBLE = "0+"
     throttle_time_ms: int = wire("int32", default=0)
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)

@@ -1,0 +1,130 @@
+"""Diskless partitions with open and aborted transactions, as readers of committed records see them.
+
+Coordinators refuse transactional batches, so these tests put transactions into a coordinator's state.
+"""
+
+import pytest
+from reading_fakes import Known, ReadingBroker, key, read
+from test_diskless_reading import run
+
+from moldau.coordinators.diskless.calls import AbortedRange
+from moldau.diskless.partition import DisklessPartition
+from moldau.records.batch import iter_headers
+from moldau.replication.partition import AbortedTransaction, ReadOutcome, ReadRequest
+
+K = key()
+LATEST, MAX_TIMESTAMP, EARLIEST = -1, -3, -2
+
+
+async def committed(partition: DisklessPartition, offset: int, max_bytes: int = 1 << 20) -> ReadOutcome:
+    answer = partition.read(ReadRequest(offset, max_bytes, read_committed=True))
+    return answer if isinstance(answer, ReadOutcome) else await answer
+
+
+async def six_records(broker: ReadingBroker) -> Known:
+    """Offsets 0 to 5, with times 0 to 500, each in an object of its own."""
+    for number in range(6):
+        await broker.commit((K, [b"%d" % number]), timestamps=[100 * number])
+    return broker.coordinator.partitions[K]
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_reader_of_committed_records_stops_at_an_open_transaction(is_cold: bool) -> None:
+    async def story(broker: ReadingBroker) -> None:
+        known = await six_records(broker)
+        known.open_from[7] = 4
+        partition = broker.open(K)
+        await broker.until_cached(partition, 6)
+        if is_cold:
+            partition.cache.restart_at(6)
+        outcome = await committed(partition, 0)
+        assert (outcome.high_watermark, outcome.last_stable_offset) == (6, 4)
+        assert end_of(outcome) == 4
+        for offset in (4, 5):
+            outcome = await committed(partition, offset)
+            assert (outcome.size_bytes, outcome.last_stable_offset, outcome.aborted) == (0, 4, ())
+        assert end_of(await read(partition, 4)) == 6, "others read on"
+
+    run(story)
+
+
+def test_the_end_of_a_transaction_lets_readers_go_on() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        known = await six_records(broker)
+        known.open_from[7] = 4
+        partition = broker.open(K)
+        await broker.until_cached(partition, 6)
+        known.open_from.clear()
+        known.aborted.append(AbortedRange(7, 4, 6))
+        await broker.commit((K, [b"marker"]))
+        await broker.until_cached(partition, 7)
+        outcome = await committed(partition, 3)
+        assert (outcome.last_stable_offset, end_of(outcome)) == (7, 7)
+        assert outcome.aborted == [AbortedTransaction(7, 4)]
+
+    run(story)
+
+
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_aborted_transactions_are_told_with_the_batches_that_they_touch(is_cold: bool) -> None:
+    async def story(broker: ReadingBroker) -> None:
+        known = await six_records(broker)
+        known.aborted += [AbortedRange(7, 0, 1), AbortedRange(8, 2, 4), AbortedRange(9, 5, 5)]
+        partition = broker.open(K)
+        await broker.until_cached(partition, 6)
+        if is_cold:
+            partition.cache.restart_at(6)
+        for offset, told in ((0, [7, 8, 9]), (2, [8, 9]), (5, [9])):
+            outcome = await committed(partition, offset)
+            assert outcome.aborted is not None
+            assert [each.producer_id for each in outcome.aborted] == told
+        one = await committed(partition, 2, max_bytes=1)
+        assert one.aborted == [AbortedTransaction(8, 2)]
+        assert (await read(partition, 0)).aborted is None
+
+    run(story)
+
+
+def test_lookups_of_committed_records_end_at_an_open_transaction() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        known = await six_records(broker)
+        known.open_from[7] = 4
+        partition = broker.open(K)
+        await broker.until_cached(partition, 6)
+
+        async def find(timestamp_ms: int, *, read_committed: bool) -> int:
+            found = await partition.find_offset(
+                timestamp_ms, read_committed=read_committed, current_leader_epoch=-1
+            )
+            return found.offset
+
+        for timestamp_ms, all_records, only_committed in (
+            (LATEST, 6, 4),
+            (EARLIEST, 0, 0),
+            (300, 3, 3),
+            (301, 4, -1),
+            (MAX_TIMESTAMP, 5, -1),
+        ):
+            assert await find(timestamp_ms, read_committed=False) == all_records
+            assert await find(timestamp_ms, read_committed=True) == only_committed
+
+    run(story)
+
+
+def test_own_commits_behind_an_open_transaction_do_not_hide_it() -> None:
+    async def story(broker: ReadingBroker) -> None:
+        known = await six_records(broker)
+        known.open_from[7] = 4
+        partition = broker.open(K)
+        await broker.until_cached(partition, 6)
+        await broker.commit((K, [b"own"]), at_once=True)
+        outcome = await committed(partition, 3)
+        assert (outcome.high_watermark, outcome.last_stable_offset, end_of(outcome)) == (7, 4, 4)
+
+    run(story)
+
+
+def end_of(outcome: ReadOutcome) -> int:
+    """The offset behind the last batch."""
+    headers = [header for view in outcome.views for _, header in iter_headers(memoryview(view))]
+    return headers[-1].last_offset + 1

@@ -13,21 +13,36 @@ decodes, and names what the dead letters are replaced by.
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
-from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    ResolveError,
+    ValidationError,
+)
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table, Transaction
+from pyiceberg.typedef import Record
 
 from moldau.client.errors import ToolError
+from moldau.pipeline.export.layout import layout_of, stored_columns
 from moldau.pipeline.export.progress import Covered, Span, parse_offsets, render_offsets
 from moldau.pipeline.export.replaying import ReplayAttempts
 from moldau.pipeline.export.rounds import Outcome, Request
 from moldau.pipeline.export.targets import TableFolder
-from moldau.pipeline.export.units import AttemptUnits, Written
+from moldau.pipeline.export.units import AttemptUnits, Files, Written
 from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, ValueFormat, render_format
 
 NAMESPACE: Final = "moldau"
@@ -81,7 +96,8 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
     if old is not None and old != values.of_table:
         _add_columns(table, values)
     folders = _folder(table), _dead_letters_folder(table)
-    written = request.run(AttemptUnits(request.source, *folders, values), units)
+    layout = layout_of(table.metadata, values.schema, _label(table))
+    written = _written(request.run(AttemptUnits(request.source, *folders, values, layout), units))
     filled = [file for file in written if file.records or file.dead]  # there may be markers and holes alone
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
@@ -107,8 +123,9 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
         return outcome
     if old != values.of_table:
         _add_columns(table, values)
-    run = ReplayAttempts(_folder(table), _dead_letters_folder(table), values)
-    written = request.run(run, locations)
+    layout = layout_of(table.metadata, values.schema, _label(table))
+    run = ReplayAttempts(_folder(table), _dead_letters_folder(table), values, layout)
+    written = _written(request.run(run, locations))
     recovered = [file for file in written if file.records]
     if not recovered:
         return outcome
@@ -116,6 +133,10 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
     _finish_dead_letters(catalog, table, topic)
     left = sum(file.dead.records for file in written if file.dead)
     return outcome._replace(written=recovered, dead_letters_left=left)
+
+
+def _written(found: Sequence[Files]) -> list[Written]:
+    return [one for files in found for one in files.written]
 
 
 def _find_table(catalog: Catalog, name: tuple[str, str], topic: str) -> Table | None:
@@ -205,6 +226,33 @@ def _move_on(table: Table, covered: Covered) -> None:
         _append_nothing(change, progress)
 
 
+def _data_file(table: Table, file: Written) -> DataFile:
+    """The file as the table's metadata describe it, with its statistics."""
+    metadata = table.metadata
+    schema = metadata.schema()
+    path = _uri(file.path)
+    found = table.io.new_input(path)
+    with found.open() as stream:
+        footer = pq.read_metadata(stream)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=footer,
+        stats_columns=compute_statistics_plan(schema, metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(*file.partition),
+        file_size_in_bytes=len(found),
+        sort_order_id=None,
+        spec_id=metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
 def _append_nothing(change: Transaction, summary: dict[str, str]) -> None:
     """Properties alone would overwrite another driver's: only a snapshot, an empty one here, excludes it."""
     with change.update_snapshot(snapshot_properties=summary).fast_append():
@@ -218,9 +266,9 @@ def _add_columns(table: Table, values: ValueFormat) -> None:
     this round on top of the other's.
     """
     batch_id, progress = table.properties[BATCH_PROPERTY], _covered(table)
-    with _refusable(table), table.transaction() as change:
+    with _refusable(table), _followed(table), table.transaction() as change:
         with change.update_schema() as schema:
-            schema.union_by_name(values.schema)
+            schema.union_by_name(stored_columns(table.metadata, values.schema, _format(table).schema))
         change.set_properties({VALUES_PROPERTY: render_format(values)})
     if (table.properties[BATCH_PROPERTY], _covered(table)) != (batch_id, progress):
         raise _another_driver(table)
@@ -233,17 +281,14 @@ def _commit(table: Table, written: list[Written], progress: dict[str, str], *, r
         "files": [file.dead.path for file in written if file.dead],
         "replaces": replaces,
     }
-    files = [file.path for file in written if file.records]
+    files = [file for file in written if file.records]
     summary = {**progress, BATCH_PROPERTY: batch_id}
     stored = {name: value for name, value in summary.items() if name != RANGES_PROPERTY}
-    with _refusable(table), table.transaction() as change:
+    with _refusable(table), _followed(table), table.transaction() as change:
         change.set_properties({**stored, DEAD_LETTERS_PROPERTY: json.dumps(dead)})
-        if files:
-            change.add_files(
-                [_uri(path) for path in files], snapshot_properties=summary, check_duplicate_files=False
-            )
-        else:
-            _append_nothing(change, summary)
+        with change.update_snapshot(snapshot_properties=summary).fast_append() as append:
+            for file in files:
+                append.append_data_file(_data_file(table, file))
 
 
 def _uri(path: str) -> str:
@@ -256,6 +301,19 @@ def _refusable(table: Table) -> Iterator[None]:
         yield
     except CommitFailedException as error:
         raise _another_driver(table) from error
+
+
+@contextlib.contextmanager
+def _followed(table: Table) -> Iterator[None]:
+    """One line for what pyiceberg says of files and columns that do not fit the table."""
+    try:
+        yield
+    except (ValueError, KeyError, ResolveError, ValidationError) as error:
+        reason = " ".join(str(error).split())
+        raise ToolError(
+            f"table {_label(table)} has columns or partitions that the export cannot follow; another tool has"
+            f" changed them, and can change them back: {reason}"
+        ) from error
 
 
 def _another_driver(table: Table) -> ToolError:
@@ -280,7 +338,7 @@ def _finish_dead_letters(catalog: Catalog, table: Table, topic: str) -> None:
     if int(dead.properties[BATCH_PROPERTY]) >= int(decided["batch_id"]):
         return
     progress = {BATCH_PROPERTY: decided["batch_id"]}
-    with _refusable(dead), dead.transaction() as change:
+    with _refusable(dead), _followed(dead), dead.transaction() as change:
         change.set_properties(progress)
         if decided["replaces"]:
             change.delete(AlwaysTrue(), snapshot_properties=progress)

@@ -90,7 +90,7 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
         starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=job.timeout_s)
     request = Request(source, look, run, job.unit_records_max, job.values, starts, lag, job.changes)
     outcome = _round(job, request)
-    files = [file for file in outcome.written if file.path]
+    files = [file for file in outcome.written if file.path or file.dead]
     left = lag_records(outcome.covered, look())
     lag.records = left
     return Exported(files, left, outcome.dead_letters, outcome.dead_letters_left)

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from moldau.pipeline.export.layout import Layout
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.export.units import (
+    Files,
     Written,
     described,
     read,
@@ -57,8 +59,9 @@ class ReplayAttempts:
     folder: TableFolder
     dead_folder: TableFolder
     values: ValueFormat
+    layout: Layout
 
-    def __call__(self, location: str) -> Written:
+    def __call__(self, location: str) -> Files:
         with self.dead_folder.open(location) as file:
             return write_attempt(
                 NO_UNIT, f"replay-{SystemEntropy().uuid4()}", self, read_dead_letters(file, self.values)

@@ -6,6 +6,7 @@ Records that do not decode go to a file of their own, with the reason.
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from moldau.client.errors import ToolError
+from moldau.pipeline.export.layout import PARTITIONS_MAX, Key, Layout
 from moldau.pipeline.export.targets import TableFolder, create_file, publish
 from moldau.pipeline.reading.decoding import SCHEMA, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
@@ -41,6 +44,18 @@ class Written(NamedTuple):
     records: int
     size_bytes: int
     dead: DeadLetters | None = None
+    partition: Key = ()
+    """Of a partitioned Iceberg table."""
+
+
+class Files(NamedTuple):
+    """The files of a unit of an Iceberg table: one for each partition, and one without records at least."""
+
+    written: tuple[Written, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(one.size_bytes for one in self.written)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +128,79 @@ class AttemptUnits:
     source: Source
     folder: TableFolder
     dead_folder: TableFolder
-    values: ValueFormat = RAW
+    values: ValueFormat
+    layout: Layout
 
-    def __call__(self, unit: OffsetRange) -> Written:
+    def __call__(self, unit: OffsetRange) -> Files:
         stem = f"{file_name(unit).removesuffix('.parquet')}-{SystemEntropy().uuid4()}"
         return write_attempt(unit, stem, self, read_decoded(self.source, unit, self.values))
 
 
-def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[Decoded]) -> Written:
-    """Write a unit's files in the folders of ``units``."""
+def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[Decoded]) -> Files:
+    """Write a unit's files in the folders of ``units``, as their layout says."""
     name = f"{stem}.parquet"
-    sizes = _Sizes()
-    good_count, dead_count = write_parquet(
-        lambda: sizes.counted(units.folder.create(name)),
-        lambda: units.dead_folder.create(name),
-        records,
-        units.values,
-    )
+    dead_count = 0
+    with contextlib.ExitStack() as stack:
+        good = _PartitionedFiles(units.folder, stem, units.layout, stack)
+        dead: _RowGroups | None = None
+        for found in records:
+            good.add(found.good)
+            if found.dead is not None:
+                dead = dead or _RowGroups(
+                    stack.enter_context(units.dead_folder.create(name)), DEAD_LETTER_SCHEMA
+                )
+                dead.add(found.dead)
+                dead_count += found.dead.num_rows
+        files = good.close()
+        if dead is not None:
+            dead.close()
     letters = DeadLetters(units.dead_folder.locate(name), dead_count) if dead_count else None
-    return Written(unit, units.folder.locate(name), good_count, sizes.bytes, letters)
+    first, *others = files or [((), "", 0, 0)]
+    written = [Written(unit, *first[1:], letters, first[0])]
+    written += [Written(unit, *other[1:], None, other[0]) for other in others]
+    return Files(tuple(written))
 
 
-class _Sizes:
-    bytes = 0
+class _PartitionedFiles:
+    """The files of a unit, one for each partition that its records have."""
 
-    @contextlib.contextmanager
-    def counted(self, opening: Any) -> Iterator[Any]:
-        with opening as file:
-            yield file
-            self.bytes = file.tell()
+    def __init__(self, folder: TableFolder, stem: str, layout: Layout, stack: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self._stem = stem
+        self._layout = layout
+        self._stack = stack
+        self._open: dict[Key, tuple[str, Any, _RowGroups]] = {}
+        self._counts: Counter[Key] = Counter()
+
+    def add(self, records: pa.RecordBatch) -> None:
+        if not records.num_rows:
+            return
+        for key, some in self._layout.split(self._layout.arranged(records)):
+            if key not in self._open:
+                self._create(key)
+            self._open[key][2].add(some)
+            self._counts[key] += some.num_rows
+        if sum(groups.waiting_bytes for _, _, groups in self._open.values()) >= ROW_GROUP_BYTES:
+            for _, _, groups in self._open.values():
+                groups.flush()
+
+    def _create(self, key: Key) -> None:
+        if len(self._open) == PARTITIONS_MAX:
+            raise ToolError(
+                f"the records of a task have more than {PARTITIONS_MAX} partitions of the table:"
+                " make tasks smaller (--unit-records), or the partitions larger"
+            )
+        name = f"{self._stem}-{len(self._open):03d}.parquet" if self._open else f"{self._stem}.parquet"
+        file = self._stack.enter_context(self._folder.create(name))
+        self._open[key] = (name, file, _RowGroups(file, self._layout.schema))
+
+    def close(self) -> list[tuple[Key, str, int, int]]:
+        """Each file's partition, place, records and bytes."""
+        found = []
+        for key, (name, file, groups) in self._open.items():
+            groups.close()
+            found.append((key, self._folder.locate(name), self._counts[key], file.tell()))
+        return found
 
 
 def file_name(unit: OffsetRange) -> str:
@@ -216,7 +275,7 @@ class _RowGroups:
             schema,
             compression=COMPRESSION,
             use_dictionary=[leaf for leaf in leaves if leaf not in GROWING],
-            column_encoding=dict.fromkeys(GROWING, "DELTA_BINARY_PACKED"),
+            column_encoding=dict.fromkeys([one for one in GROWING if one in leaves], "DELTA_BINARY_PACKED"),
             write_statistics=[
                 leaf
                 for leaf in leaves
@@ -224,22 +283,23 @@ class _RowGroups:
             ],
         )
         self._waiting: list[pa.RecordBatch] = []
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
 
     def add(self, records: pa.RecordBatch) -> None:
         if not records.num_rows:
             return
         self._waiting.append(records)
-        self._waiting_bytes += records.nbytes
-        if self._waiting_bytes >= ROW_GROUP_BYTES:
-            self._write()
+        self.waiting_bytes += records.nbytes
+        if self.waiting_bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Write what waits as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
             self._writer.write_table(table, row_group_size=table.num_rows)
-            self._waiting, self._waiting_bytes = [], 0
+            self._waiting, self.waiting_bytes = [], 0
 
     def close(self) -> None:
-        self._write()
+        self.flush()
         self._writer.close()

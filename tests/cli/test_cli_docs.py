@@ -14,7 +14,7 @@ def test_the_page_is_what_the_commands_say():
 
 
 def _examples():
-    for block in re.findall(r"```\n(.*?)```", cli_page(), re.DOTALL):
+    for block in re.findall(r"```sh\n(.*?)```", cli_page(), re.DOTALL):
         for line in block.splitlines():
             words = shlex.split(line.rpartition("| moldau ")[2] or line, comments=True)
             words = words[1:] if words[:1] == ["moldau"] else words

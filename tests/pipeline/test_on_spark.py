@@ -173,16 +173,6 @@ def test_planners_do_not_collect_their_modules_behind_each_plan(spark: SparkSess
     assert int(column[1:]) > 10_000
 
 
-def test_the_example_of_the_documentation_runs(
-    spark: SparkSession, node: moldau.testing.Node, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Spark Python code is the page's last block of it."""
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "pipeline.md").read_text()
-    example = page.split("```python\n")[-1].split("```")[0]
-    exec(example.replace("127.0.0.1:9092", node.bootstrap_servers), {})
-    assert '|k0|{"total": 0}|' in capfd.readouterr().out.replace(" ", "").replace(":0", ": 0")
-
-
 def test_a_master_that_does_not_listen_is_one_line() -> None:
     with socket.socket() as bound:  # bound, so that no other process listens there
         bound.bind(("127.0.0.1", 0))

@@ -17,7 +17,7 @@ _PAGE: Final = """# The command line
 
 <!-- Written by `make docs`, the reference from the commands themselves. -->
 
-```
+```sh
 moldau dev --data ./data &                            # a node on 127.0.0.1:9092
 moldau topics create orders --partitions 3
 echo 'alice:{{"total": 12}}' | moldau produce orders --key-separator :
@@ -82,7 +82,7 @@ def _section(title: str, found: Any) -> str:
     parts = [f"### {title}\n", text.strip().replace("\b\n", "") + "\n"]
     if example:
         lines = [line.strip() for line in example.strip().splitlines()]
-        parts.append("\n".join(["```", *lines, "```", ""]))
+        parts.append("\n".join(["```sh", *lines, "```", ""]))
     with found.make_context(title, [], resilient_parsing=True) as context:
         records = [parameter.get_help_record(context) for parameter in found.params]
     rows = [

@@ -1,0 +1,234 @@
+"""The examples of the documentation: found in the Markdown, and run against nodes of their own.
+
+``python tests/docs/examples.py`` runs them all in one process, with one JVM. A block of Python, shell or TOML
+is run unless a comment before it says why not:
+
+    <!-- not run: REASON -->                      one of REASONS
+    <!-- before: COMMAND -->                      a command that the block needs and the reader knows
+    <!-- each line in a folder of its own -->     alternatives rather than steps
+
+Shell blocks are commands of ``moldau``, run by its ``main`` in this process. A command that goes on until it
+is stopped runs once, and on this machine: ``--follow``, ``--interval`` and ``--master`` are left out.
+"""
+
+import io
+import os
+import pathlib
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import moldau.testing
+from moldau.cli.main import main
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ADDRESS = "127.0.0.1:9092"
+RUN = ("python", "sh", "toml")
+LANGUAGES = (*RUN, "properties", "text", "mermaid")
+REASONS = (
+    "it installs packages",
+    "it is one of the makefile's targets",
+    "it is an outline, not a program",
+    "it needs a cluster of Spark: a test of its own submits it",
+    "it needs a store on the network",
+    "it needs scripts of Apache Kafka",
+    "it takes minutes",
+)
+REFERENCE = "docs/cli.md"
+"""Its examples after the first block are those of the help, which tests of the commands parse."""
+ELSEWHERE = ("docs/pipeline-notebook.md",)
+"""A test of its own runs it, and looks at what it shows."""
+FILES = {
+    "order.avsc": '{"type": "record", "name": "Order", "fields": [{"name": "total", "type": "long"}]}',
+}
+"""Files that examples name, in each folder."""
+LEFT_OUT = {"--follow": 0, "--interval": 1, "--master": 1}
+"""Options that examples are run without, by the number of their values."""
+PROPERTIES = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.metadata.topic.num.partitions": "1",
+    "remote.log.metadata.topic.replication.factor": "1",
+    "diskless.metadata.topic.num.partitions": "1",
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    not_run: str | None = None
+    before: tuple[str, ...] = ()
+    apart: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@dataclass
+class Setting:
+    """What the blocks of a page share."""
+
+    address: str
+    names: dict[str, Any] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def pages() -> list[str]:
+    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+def blocks_of(page: str) -> Iterator[Block]:
+    lines = (ROOT / page).read_text().splitlines()
+    start: int | None = None
+    for number, line in enumerate(lines):
+        if not line.startswith("```"):
+            continue
+        if start is None:
+            start = number
+            continue
+        yield _block(page, lines, start, number)
+        start = None
+
+
+def _block(page: str, lines: list[str], start: int, end: int) -> Block:
+    marks = []
+    above = start - 1
+    while above >= 0 and (match := re.fullmatch(r"<!-- (.*) -->", lines[above])):
+        marks.insert(0, match[1])
+        above -= 1
+    reasons = [mark.removeprefix("not run: ") for mark in marks if mark.startswith("not run: ")]
+    return Block(
+        page,
+        start + 1,
+        lines[start].removeprefix("```").strip(),
+        "\n".join(lines[start + 1 : end]),
+        reasons[0] if reasons else None,
+        tuple(mark.removeprefix("before: ") for mark in marks if mark.startswith("before: ")),
+        "each line in a folder of its own" in marks,
+    )
+
+
+def to_run(page: str) -> list[Block]:
+    found = [block for block in blocks_of(page) if block.language in RUN and page not in ELSEWHERE]
+    return found[:1] if page == REFERENCE else found
+
+
+def run_block(block: Block, setting: Setting) -> None:
+    """Raises what the block raises, and ``AssertionError`` for a command that fails."""
+    if not block.apart:
+        prepare(block, setting)
+    text = block.text.replace(ADDRESS, setting.address)
+    if block.language == "python":
+        exec(compile(text, block.name, "exec"), setting.names)
+    elif block.language == "toml":
+        pathlib.Path("example.toml").write_text(text)
+        from moldau.pipeline.jobs import read_jobs
+
+        assert read_jobs("example.toml").jobs
+    else:
+        home = pathlib.Path.cwd()
+        for number, line in enumerate(text.replace("\\\n", " ").splitlines()):
+            if block.apart:
+                folder = home / f"line-{block.line}-{number}"
+                folder.mkdir()
+                os.chdir(folder)
+                prepare(block, setting)
+            try:
+                run_command(line, setting)
+            finally:
+                os.chdir(home)
+
+
+def prepare(block: Block, setting: Setting) -> None:
+    """Make what a block needs, in the current folder."""
+    for name, text in FILES.items():
+        pathlib.Path(name).write_text(text)
+    for command in block.before:
+        run_command(command, setting)
+
+
+def run_command(line: str, setting: Setting) -> None:
+    """A line of a shell: ``moldau …``, ``echo … | moldau …``, ``NAME=$(moldau …)``."""
+    if assigned := re.fullmatch(r"(\w+)=\$\((.*)\)", line.strip()):
+        setting.variables[assigned[1]] = _moldau(shlex.split(assigned[2])[1:], "").strip()
+        return
+    for name, value in setting.variables.items():
+        line = line.replace(f"${name}", value)
+    words = shlex.split(line, comments=True)
+    given = ""
+    if words[:1] == ["echo"]:
+        given = words[1] + "\n"
+        words = words[words.index("|") + 1 :]
+    if not words or words[:2] == ["moldau", "dev"]:  # the node that runs is one
+        return
+    assert words[0] == "moldau", f"not a command of moldau: {line}"
+    left: list[str] = []
+    rest = iter(words[1:])
+    for word in rest:
+        if word in LEFT_OUT:
+            for _ in range(LEFT_OUT[word]):
+                next(rest)
+        else:
+            left.append(word)
+    _moldau(left, given)
+
+
+def _moldau(arguments: list[str], given: str) -> str:
+    before = sys.stdin, sys.stdout
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given.encode()))
+    sys.stdout = told = io.TextIOWrapper(io.BytesIO(), write_through=True)
+    try:
+        code = main(arguments)
+        text = told.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    finally:
+        sys.stdin, sys.stdout = before
+    print(f"  $ moldau {shlex.join(arguments)}")
+    assert code == 0, f"moldau {shlex.join(arguments)} ended with {code}:\n{text}"
+    return text
+
+
+def run_page(page: str) -> int:
+    """Run the blocks of a page in a new folder with a new node; how many ran."""
+    blocks = to_run(page)
+    count = 0
+    if not any(block.not_run is None for block in blocks):
+        return 0
+    home = pathlib.Path.cwd()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        moldau.testing.Node(
+            data=f"{folder}/data", diskless=page != "docs/tiered.md", properties=PROPERTIES
+        ) as node,
+    ):
+        os.chdir(folder)
+        os.environ["MOLDAU_BOOTSTRAP"] = node.bootstrap_servers
+        setting = Setting(node.bootstrap_servers)
+        try:
+            for block in blocks:
+                if block.not_run is None:
+                    began = time.monotonic()
+                    print(f"{block.name} {block.language}", flush=True)
+                    run_block(block, setting)
+                    print(f"  {time.monotonic() - began:.1f} s", flush=True)
+                    count += 1
+        finally:
+            os.chdir(home)
+    return count
+
+
+if __name__ == "__main__":
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an environment that is active
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
+    total = sum(run_page(page) for page in sys.argv[1:] or pages())
+    print(f"{total} examples ran")

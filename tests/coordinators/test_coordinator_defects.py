@@ -115,10 +115,9 @@ def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
             Clock(),
             lambda partition: WaitingShard(trap),
             Codec(trap),
-            new_store=lambda partition: Store(trap),
             unexpected=unexpected,
         )
-        runtime.load(0, 1, log)
+        runtime.load(0, 1, log, lambda: Store(trap))
         await runtime.until_loaded(0)
         assert await runtime.write(0, add(1)) == "added"
         trap.place = place

@@ -330,15 +330,15 @@ class ListStore:
 def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> None:
     async def main() -> None:
         store, log = ListStore(), MemoryLog()
-        runtime = new_runtime(new_store=lambda partition: store)
-        runtime.load(0, 1, log)
+        runtime = new_runtime()
+        runtime.load(0, 1, log, lambda: store)
         await runtime.until_loaded(0)
         await runtime.write(0, add(1, 2))
         log.held = True
         pending = runtime.write(0, add(4))
         await asyncio.sleep(0)
         assert store.numbers == [(0, 1), (1, 2)]
-        runtime.load(0, 2, log)
+        runtime.load(0, 2, log, lambda: store)
         await runtime.until_loaded(0)
         assert await code_of(pending) is ErrorCode.not_coordinator
         assert store.closed == 1

@@ -38,7 +38,6 @@ class CoordinatorRuntime(Generic[S, R]):
         *,
         commit_timeout_ms: int = 5000,
         compression: Compression = Compression.NONE,
-        new_store: Callable[[int], ShardStore] | None = None,
         unexpected: UnexpectedErrors | None = None,
         skips_broken: bool = False,
     ) -> None:
@@ -49,7 +48,6 @@ class CoordinatorRuntime(Generic[S, R]):
         self._codec = codec
         self._commit_timeout_ms = commit_timeout_ms
         self._compression = compression
-        self._new_store = new_store
         self._unexpected = unexpected or UnexpectedErrors()
         self._skips_broken = skips_broken
         self._hosts: dict[int, ShardHost[S, R]] = {}
@@ -61,10 +59,17 @@ class CoordinatorRuntime(Generic[S, R]):
         """The partitions that are led here, loaded or not."""
         return sorted(self._hosts)
 
-    def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
+    def load(
+        self,
+        partition: int,
+        epoch: int,
+        log: CoordinatorLog,
+        new_store: Callable[[], ShardStore] | None = None,
+    ) -> None:
         """This node leads ``partition`` from ``epoch`` on. An older or the same epoch is ignored.
 
         Returns at once; the shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed.
+        ``new_store`` makes what materialises the shard's records; it is not called when the load is ignored.
         """
         host = self._hosts.get(partition)
         if self._closed or (host is not None and host.epoch >= epoch):
@@ -78,7 +83,7 @@ class CoordinatorRuntime(Generic[S, R]):
             lambda: self._new_shard(partition),
             self._codec,
             self._clock,
-            store=None if self._new_store is None else self._new_store(partition),
+            store=None if new_store is None else new_store(),
             commit_timeout_ms=self._commit_timeout_ms,
             compression=self._compression,
             skips_broken=self._skips_broken,

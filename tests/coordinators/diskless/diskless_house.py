@@ -65,7 +65,7 @@ class House:
 
     @property
     def store(self) -> DisklessStore:
-        return self.service._stores[0]
+        return self.service._led[0].store
 
     async def stop(self) -> None:
         await self.service.close()

@@ -455,3 +455,18 @@ def test_finds_and_lists_tell_of_open_and_aborted_transactions(tmp_path: Path) -
         await house.stop()
 
     run(scene())
+
+
+def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        house = House(tmp_path)
+        house.epoch = 4
+        service = await house.start()
+        await service.create_partitions(0, [topic()])
+        service.load(0, 3, house.log, house.log, f"{tmp_path}/other.sqlite")
+        described = await service.describe_coordinator(0)
+        assert (described.epoch, described.partitions) == (5, 2)
+        assert not Path(tmp_path, "other.sqlite").exists()
+        await house.stop()
+
+    run(scene())

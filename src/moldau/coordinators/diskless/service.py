@@ -8,6 +8,7 @@ first suspension, so calls made in order take effect in it, and any number may b
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -35,6 +36,16 @@ logger = logging.getLogger(__name__)
 METADATA_TOPIC: Final = "__diskless_metadata"
 
 
+@dataclass(frozen=True, slots=True)
+class _LedCoordinator:
+    """One coordinator for as long as this node leads it, from one epoch on."""
+
+    epoch: int
+    store: DisklessStore
+    reader: StoreReader
+    snapshotter: Snapshotter
+
+
 class DisklessCoordinator:
     """Leads some partitions of ``__diskless_metadata``. All calls are made on the event loop."""
 
@@ -50,11 +61,7 @@ class DisklessCoordinator:
         self._machine = machine
         self._opener = opener
         self._waiters = CommitWaiters()
-        self._stores: dict[int, DisklessStore] = {}
-        self._readers: dict[int, StoreReader] = {}
-        self._snapshotters: dict[int, Snapshotter] = {}
-        self._logs: dict[int, tuple[SnapshottedLog, str]] = {}
-        self._epochs: dict[int, int] = {}
+        self._led: dict[int, _LedCoordinator] = {}
         self._finder = Finder(self._waiters)
         self._lister = OffsetLister()
         self._runtime: CoordinatorRuntime[DisklessShard, DisklessRecord] = CoordinatorRuntime(
@@ -63,7 +70,6 @@ class DisklessCoordinator:
             lambda _: DisklessShard(self.settings),
             DisklessCodec(),
             commit_timeout_ms=commit_timeout_ms,
-            new_store=self._new_store,
             unexpected=machine.unexpected,
         )
 
@@ -83,16 +89,26 @@ class DisklessCoordinator:
         """
         if coordinator_id in self._runtime.partitions:
             self._waiters.wake_all()
-        self._logs[coordinator_id] = (snapshots, database_path)
-        self._epochs[coordinator_id] = epoch
-        self._runtime.load(coordinator_id, epoch, log)
+
+        def new_store() -> DisklessStore:
+            store = DisklessStore(
+                self._machine,
+                snapshots,
+                database_path,
+                coordinator_id,
+                opener=self._opener,
+                listener=self._changed,
+            )
+            self._led[coordinator_id] = _LedCoordinator(epoch, store, StoreReader(store), Snapshotter(store))
+            return store
+
+        self._runtime.load(coordinator_id, epoch, log, new_store)
 
     def unload(self, coordinator_id: int, epoch: int | None = None) -> None:
         """This node leads the partition no more."""
         self._runtime.unload(coordinator_id, epoch)
         if coordinator_id not in self._runtime.partitions:
-            for known in (self._stores, self._readers, self._snapshotters, self._logs, self._epochs):
-                known.pop(coordinator_id, None)
+            self._led.pop(coordinator_id, None)
             self._waiters.wake_all()
 
     @property
@@ -115,27 +131,27 @@ class DisklessCoordinator:
         self._waiters.wake_all()
         await self._runtime.close()
 
-    def _new_store(self, coordinator_id: int) -> DisklessStore:
-        log, path = self._logs[coordinator_id]
-        store = DisklessStore(
-            self._machine, log, path, coordinator_id, opener=self._opener, listener=self._changed
-        )
-        self._stores[coordinator_id] = store
-        self._readers[coordinator_id] = StoreReader(store)
-        self._snapshotters[coordinator_id] = Snapshotter(store)
-        return store
-
     def _changed(self, partitions: Sequence[StoredPartition]) -> None:
         self._waiters.wake([partition.id for partition in partitions])
 
-    def _reader(self, coordinator_id: int) -> StoreReader:
+    def _active(self, coordinator_id: int) -> "_LedCoordinator":
         """Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS."""
-        reader = self._readers.get(coordinator_id)
-        if reader is None or coordinator_id not in self._runtime.partitions:
+        led = self._led.get(coordinator_id)
+        if led is None or coordinator_id not in self._runtime.partitions:
             raise KafkaError(ErrorCode.not_coordinator, f"{METADATA_TOPIC}-{coordinator_id} is not here.")
         if not self._runtime.is_active(coordinator_id):
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "The coordinator is being loaded.")
-        return reader
+        return led
+
+    def _reader(self, coordinator_id: int) -> StoreReader:
+        """Raises as :meth:`_active`."""
+        return self._active(coordinator_id).reader
+
+    def _written(self, coordinator_id: int) -> "_LedCoordinator":
+        """The same, with all that is committed in its tables."""
+        led = self._active(coordinator_id)
+        led.store.write_all()
+        return led
 
     # -- commit ---------------------------------------------------------------------------------
 
@@ -212,34 +228,29 @@ class DisklessCoordinator:
     ) -> list[calls.DescribedPartition]:
         """For tools: the partitions of some topics, or all."""
         await self._barrier(coordinator_id)
-        reader = self._reader(coordinator_id)
+        led = self._written(coordinator_id)
         wanted = None if topic_ids is None else set(topic_ids)
-        self._stores[coordinator_id].write_all()
-        partitions = [
-            found
-            for found in self._stores[coordinator_id].view
-            if wanted is None or found.id.topic_id in wanted
-        ]
-        return reader.describe_partitions(sorted(partitions, key=lambda found: (found.name, found.id[1])))
+        partitions = [found for found in led.store.view if wanted is None or found.id.topic_id in wanted]
+        return led.reader.describe_partitions(sorted(partitions, key=lambda found: (found.name, found.id[1])))
 
     def describe_objects(
         self, coordinator_id: int, topic_id: UUID, with_keys: bool = False
     ) -> calls.DescribedObjects:
         """For tools: the objects that a topic's batches lie in; call ``describe_topics`` before."""
-        reader = self._reader(coordinator_id)
-        view = self._stores[coordinator_id].view
-        return reader.describe_objects([found for found in view if found.id.topic_id == topic_id], with_keys)
+        led = self._active(coordinator_id)
+        partitions = [found for found in led.store.view if found.id.topic_id == topic_id]
+        return led.reader.describe_objects(partitions, with_keys)
 
     async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
         """For tools: what the coordinator holds and how far its state has come."""
         await self._barrier(coordinator_id)
-        reader, store = self._reader(coordinator_id), self._stores[coordinator_id]
-        store.write_all()
+        led = self._written(coordinator_id)
+        store = led.store
         applied, snapshot = store.database.applied(), store.log.latest_snapshot_id()
-        partitions, batches, files = reader.counts()
+        partitions, batches, files = led.reader.counts()
         return calls.DescribedCoordinator(
             coordinator_id,
-            self._epochs[coordinator_id],
+            led.epoch,
             partitions,
             batches,
             files,
@@ -265,8 +276,7 @@ class DisklessCoordinator:
             return [(files.result(key) is not None, files.is_closed(key)) for key in object_keys]
 
         states = await self._runtime.read(coordinator_id, closed)
-        reader = self._reader(coordinator_id)
-        self._stores[coordinator_id].write_all()
+        reader = self._written(coordinator_id).reader
         described = []
         for key, (remembered, is_closed) in zip(object_keys, states, strict=True):
             found = reader.describe_file(key)
@@ -292,15 +302,13 @@ class DisklessCoordinator:
     ) -> list[calls.DescribedFile]:
         """For tools: files in the order of their keys."""
         await self._barrier(coordinator_id)
-        reader = self._reader(coordinator_id)
-        self._stores[coordinator_id].write_all()
+        reader = self._written(coordinator_id).reader
         return reader.list_files(after_key, limit)
 
     async def oldest_file(self, coordinator_id: int) -> int | None:
         """When the oldest file that this coordinator still has was begun, in ms; ``None`` if it has none."""
         await self._barrier(coordinator_id)
-        reader = self._reader(coordinator_id)
-        self._stores[coordinator_id].write_all()
+        reader = self._written(coordinator_id).reader
         return reader.oldest_created_ms()
 
     async def close_files(self, coordinator_id: int, object_keys: Sequence[str]) -> list[calls.ClosedFile]:
@@ -308,8 +316,7 @@ class DisklessCoordinator:
 
         A file that is committed here, in whatever state, is refused.
         """
-        reader = self._reader(coordinator_id)
-        self._stores[coordinator_id].write_all()
+        reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
         closed: list[calls.ClosedFile] = await self._runtime.write(
             coordinator_id,
@@ -375,9 +382,7 @@ class DisklessCoordinator:
 
     async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
         """Snapshot the committed state and prune the log, while commits go on."""
-        self._reader(coordinator_id)
-        return await self._snapshotters[coordinator_id].snapshot()
+        return await self._active(coordinator_id).snapshotter.snapshot()
 
     def records_since_snapshot(self, coordinator_id: int) -> int:
-        self._reader(coordinator_id)
-        return self._stores[coordinator_id].records_since_snapshot
+        return self._active(coordinator_id).store.records_since_snapshot

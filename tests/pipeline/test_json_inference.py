@@ -13,9 +13,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.pipeline.values import json_found
+from moldau.pipeline.values import json_found, json_rows
 from moldau.pipeline.values.ddl import parse_ddl, render_ddl, render_type
-from moldau.pipeline.values.json import decode_json, find_json
+from moldau.pipeline.values.json import PIECE_VALUES, decode_json, find_json
 from moldau.pipeline.values.json_found import Columns, FoundValues, columns_of
 
 
@@ -360,3 +360,30 @@ def test_counts_are_bounded_by_depth_whatever_the_order(monkeypatch: pytest.Monk
         assert found_in(order) == expected
     assert expected.type is not None
     assert render_ddl(expected.type) == "a STRING, y STRING, z BIGINT"
+
+
+def test_reasons_are_one_short_line() -> None:
+    values = [{"a": 1}, {"a": "line\nline" * 99}, b'{"a": [1,\n2]}', {"a\nb": 1, "": 2}]
+    columns = parse_ddl("a BIGINT")
+    _, rejected = decode_json(pa.array(encoded(*values), pa.binary()), columns, whole=True)
+    assert set(rejected) == {1, 2, 3}
+    for reason in rejected.values():
+        assert reason.isprintable()
+        assert len(reason) < 200
+
+
+def test_a_misfit_sends_few_of_its_neighbours_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = 0
+    rewrite = json_rows.Rewriter.rewrite
+
+    def counted(self: json_rows.Rewriter, value: bytes) -> bytes:
+        nonlocal looked_at
+        looked_at += 1
+        return rewrite(self, value)
+
+    monkeypatch.setattr(json_rows.Rewriter, "rewrite", counted)
+    values = encoded(*({"a": one} for one in range(10_000)), {"a": "x"})
+    found, rejected = decode_json(pa.array(values, pa.binary()), parse_ddl("a BIGINT"))
+    assert set(rejected) == {10_000}
+    assert found.field("a").to_pylist() == [*range(10_000), None]
+    assert looked_at <= PIECE_VALUES

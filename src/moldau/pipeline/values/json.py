@@ -22,6 +22,8 @@ _NOISE: Final = re.compile(r" in row \d+|JSON parse error: ")
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 NESTED_MAX: Final = 200
 """Arrow's parser calls itself for each level, and a deep enough value would end the process."""
+PIECE_VALUES: Final = 512
+"""Looked at one by one when one of them needs it."""
 _SUSPECTS: Final = {
     # Of these Arrow would take a value for another: the nearest number, infinity, a time without its zone.
     pa.float64(): re.compile(rb"[:,\[\s]-?\d{16,}[,}\]\s]"),
@@ -147,15 +149,38 @@ def _depth(value: bytes) -> int:
 
 def _decode(values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected) -> pa.Array:
     """The values that fit, one after the other."""
+    found = _parse_as_they_are(values, columns, rewriter)
+    if found is not None:
+        return found
+    pieces: list[pa.Array] = []
+    for first in range(0, len(values), PIECE_VALUES):
+        piece = values.slice(first, PIECE_VALUES)
+        found = _parse_as_they_are(piece, columns, rewriter)
+        if found is None:
+            inside: Rejected = {}
+            found = _decode_rewritten(piece, columns, rewriter, inside)
+            misfits.update((first + row, reason) for row, reason in inside.items())
+        pieces.append(found)
+    return pa.concat_arrays(pieces)
+
+
+def _parse_as_they_are(values: pa.Array, columns: pa.DataType, rewriter: Rewriter) -> pa.Array | None:
     if not len(values):
         return pa.array([], columns)
-    if not rewriter.is_needed:
-        lines = lines_of(values)
-        if not any(look.search(lines) for look in _suspects(columns)):
-            try:
-                return parse(lines, len(values), columns)
-            except ParseErrors:
-                pass
+    if rewriter.is_needed:
+        return None
+    lines = lines_of(values)
+    if any(look.search(lines) for look in _suspects(columns)):
+        return None
+    try:
+        return parse(lines, len(values), columns)
+    except ParseErrors:
+        return None
+
+
+def _decode_rewritten(
+    values: pa.Array, columns: pa.DataType, rewriter: Rewriter, misfits: Rejected
+) -> pa.Array:
     rows: list[int] = []
     rewritten: list[bytes] = []
     for row, value in enumerate(values.to_pylist()):

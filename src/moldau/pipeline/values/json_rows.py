@@ -25,6 +25,8 @@ Seconds = Mapping[Path, tuple[str, ...]]
 
 _INTEGER: Final = re.compile(rb"-?\d+")
 _NUMBER: Final = re.compile(rb"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_DECIMAL: Final = re.compile(rb"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+"""As Arrow has it, in strings too."""
 _ZONE: Final = re.compile(rb"^.{10}.*[Zz+-]", re.DOTALL)
 _QUOTE: Final = ord('"')
 _INEXACT_DIGITS: Final = 16
@@ -75,8 +77,7 @@ class _Node:
         raise NotImplementedError
 
     def misfit(self, raw: bytes) -> Misfit:
-        text = raw.decode(errors="replace")
-        shown = text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+        shown = _shown(raw[: 4 * _SHOWN_MAX].decode(errors="replace"))
         return Misfit(f"{_shown_path(self._path)}: {shown} is no {render_type(self._column)}")
 
 
@@ -262,9 +263,12 @@ def _fits_double(raw: bytes) -> bool:
 
 
 def _fits_decimal(text: bytes, precision: int, scale: int) -> bool:
-    if not _NUMBER.fullmatch(text) or len(text) > _DIGITS_MAX:
+    if not _DECIMAL.fullmatch(text) or len(text) > _DIGITS_MAX:
         return False
-    number = decimal.Decimal(text.decode())
+    try:
+        number = decimal.Decimal(text.decode())
+    except decimal.InvalidOperation:  # an exponent beyond all bounds
+        return False
     if not number:
         return True
     if number.adjusted() >= precision - scale:
@@ -276,5 +280,10 @@ def _fits_decimal(text: bytes, precision: int, scale: int) -> bool:
 
 
 def _shown_path(path: Path) -> str:
-    text = ".".join(path)
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+    return _shown(".".join(path))
+
+
+def _shown(text: str) -> str:
+    """One line, of bounded length."""
+    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[: _SHOWN_MAX + 1])
+    return line if len(line) <= _SHOWN_MAX else f"{line[:_SHOWN_MAX]}…"

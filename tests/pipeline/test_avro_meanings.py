@@ -166,3 +166,47 @@ def test_rows_of_several_writers_keep_their_order() -> None:
     found, rejected = decode_avro(pa.array(values, pa.binary()), avro_type(schemas.reader), schemas)
     assert [one and one["x"] for one in found.to_pylist()] == [None if row == 5 else row for row in range(20)]
     assert set(rejected) == {5}
+
+
+TREE = {
+    "type": "record",
+    "name": "Tree",
+    "fields": [{"name": "left", "type": ["null", "Tree"]}, {"name": "v", "type": "int"}],
+}
+NOTHING: dict[str, Any] = {"type": "record", "name": "Nothing", "fields": []}
+
+
+def with_number(schema: Any) -> dict[str, Any]:
+    return {**record(schema), "fields": [*record(schema)["fields"], {"name": "n", "type": "int"}]}
+
+
+def read_number(written: Any, encoded: bytes) -> Any:
+    """The column ``n`` behind a member that is not read; the reason where the value is rejected."""
+    reader = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    schemas = AvroSchemas(json.dumps(reader), {7: json.dumps(with_number(written))}, True)
+    schemas.check()
+    values = pa.array([HEADER + encoded], pa.binary())
+    found, rejected = decode_avro(values, avro_type(schemas.reader), schemas)
+    return rejected.get(0) or found[0]["n"].as_py()
+
+
+def test_a_value_that_nests_without_end_is_rejected() -> None:
+    """The library's recursion would end the process."""
+    tree: Any = None
+    for _ in range(90):
+        tree = {"left": tree, "v": 1}
+    written = with_number(TREE)
+    assert read_number(TREE, encode(written, {"x": tree, "n": 5})) == 5
+    assert read_number(TREE, b"\x02" * 1_000_000) == "not Avro: more than 200 levels deep"
+
+
+@pytest.mark.parametrize("items", ["null", NOTHING, {"type": "fixed", "name": "F", "size": 0}])
+def test_items_without_bytes_are_bounded(items: Any) -> None:
+    array = {"type": "array", "items": items}
+    assert read_number(array, b"\x14\x00\x0a") == 5
+    reason = read_number(array, b"\xfe\xff\xff\xff\xff\xff\x01\x00\x0a")
+    assert reason == "not Avro: 4398046511103 items of arrays in 14 bytes"
+    nested = {"type": "array", "items": {"type": "map", "values": array}}
+    assert "items of arrays in" in read_number(
+        nested, b"\x02\x02\x02k\xfe\xff\xff\xff\xff\xff\x01\x00\x00\x00\x0a"
+    )

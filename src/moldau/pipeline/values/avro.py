@@ -14,6 +14,7 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 
+from moldau.pipeline.values.avro_bounds import BeyondBoundsError, check_bounds, needs_bounds
 from moldau.pipeline.values.avro_columns import Shape, shape_of, type_of
 from moldau.pipeline.values.avro_schemas import parse, parse_raw
 from moldau.pipeline.values.json import Rejected
@@ -88,6 +89,8 @@ def _decode(value: bytes, schemas: AvroSchemas) -> tuple[str, Any]:
             if schema_id not in schemas.writers:
                 raise _NotAvroError(f"the writer's schema {schema_id} was not given")
             writer = schemas.writers[schema_id]
+    if needs_bounds(writer):
+        check_bounds(value, stream.tell(), writer)
     reader = None if writer == schemas.reader else parse_raw(schemas.reader)
     found = fastavro.schemaless_reader(stream, parse_raw(writer), reader)
     if left := len(value) - stream.tell():
@@ -97,7 +100,7 @@ def _decode(value: bytes, schemas: AvroSchemas) -> tuple[str, Any]:
 
 def _text(error: Exception) -> str:
     reason = " ".join(str(error).split())
-    if isinstance(error, _NotAvroError):
+    if isinstance(error, (_NotAvroError, BeyondBoundsError)):
         return reason
     return f"{type(error).__name__}: {reason}" if reason else type(error).__name__
 

@@ -244,6 +244,8 @@ class TestMachine:
         self.disk = MemoryDisk()
         self.clock = StoppedClock()
         self.machine = Machine(self.clock, SeededEntropy(1), self.disk, InlineWorkers())
+        # Time passes by hand here, in steps that are no jumps.
+        object.__setattr__(self.machine, "deletion_clock", self.clock)
 
     def run(self, awaitable):  # type: ignore[no-untyped-def]
         return asyncio.run(awaitable)

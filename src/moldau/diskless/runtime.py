@@ -103,24 +103,43 @@ class DisklessRuntime:
         self._topic_meters = topic_meters
         self.image_sync = ImageSync(local, topics, lambda: self._syncing.nudge(), until_current)
         self._until_current = until_current
+        self._make_deleters(local, all_coordinators, coordinator_ids, meters)
+        self.upkeep = CoordinatorUpkeep(local, policies, meters, snapshot_records=settings.snapshot_records)
+        self._local = local
+        self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
+        self._repeating = self._background()
+
+    def _make_deleters(
+        self,
+        local: LocalCoordinators,
+        all_coordinators: AllCoordinators,
+        coordinator_ids: Callable[[], Sequence[int]],
+        meters: Meters,
+    ) -> None:
+        settings, clock = self.settings, self._machine.deletion_clock
         self.reclaimer = FileReclaimer(
-            local, all_coordinators, self.storage, machine.clock, settings.file_delete_grace_ms, meters
+            local,
+            all_coordinators,
+            self.storage,
+            clock,
+            settings.file_delete_grace_ms,
+            meters,
         )
         self.orphans = OrphanScan(
             self.storage,
             all_coordinators,
             coordinator_ids,
-            machine.clock,
+            clock,
             _orphan_settings(settings, local.settings),
             meters,
         )
-        self.upkeep = CoordinatorUpkeep(local, policies, meters, snapshot_records=settings.snapshot_records)
         self.strays = StrayScan(
-            local, all_coordinators, coordinator_ids, machine.clock, self.orphans.settings.min_age_ms
+            local,
+            all_coordinators,
+            coordinator_ids,
+            clock,
+            self.orphans.settings.min_age_ms,
         )
-        self._local = local
-        self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
-        self._repeating = self._background()
 
     def _make_readers(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
         settings, coordinator, recent = self.settings, self._coordinator, self.writer.recent

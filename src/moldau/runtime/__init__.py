@@ -4,7 +4,7 @@ Everything above takes these as arguments, so that a whole node can run unchange
 machine (see ``moldau.simulation``). This is the only package that may be imported by every other.
 """
 
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock, DeletionClock, SystemClock
 from moldau.runtime.disk import Disk, DiskError, DiskSpace, File, Lock
 from moldau.runtime.entropy import Entropy, SeededEntropy, SystemEntropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -16,6 +16,7 @@ from moldau.runtime.workers import InlineWorkers, ThreadWorkers, Workers
 
 __all__ = [
     "Clock",
+    "DeletionClock",
     "Disk",
     "DiskError",
     "DiskSpace",

@@ -1,7 +1,8 @@
 """Wall-clock time. Durations and time-outs come from the event loop (``loop.time``), never from here."""
 
+import asyncio
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -17,3 +18,31 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+CATCH_UP_RATE: Final = 2.0
+
+
+class DeletionClock:
+    """Another clock, for deciding what is old enough to be deleted or forgotten.
+
+    It goes by the event loop's time and is never ahead of the clock that it follows. When that clock jumps
+    ahead, this one runs at twice the speed until it has caught up: an hour that was a mistake, and is taken
+    back within minutes, deletes next to nothing. A jump back is followed at once: things live longer.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told_ms: float | None = None
+        self._told_at_s = 0.0
+
+    def now_ms(self) -> int:
+        """To be asked on the event loop."""
+        wall_ms, loop_s = self._clock.now_ms(), asyncio.get_running_loop().time()
+        if self._told_ms is None:
+            told_ms = float(wall_ms)
+        else:
+            passed_ms = (loop_s - self._told_at_s) * 1000
+            told_ms = min(wall_ms, self._told_ms + CATCH_UP_RATE * passed_ms)
+        self._told_ms, self._told_at_s = told_ms, loop_s
+        return int(told_ms)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 
-from moldau.runtime.clock import Clock, SystemClock
+from moldau.runtime.clock import Clock, DeletionClock, SystemClock
 from moldau.runtime.disk import Disk
 from moldau.runtime.entropy import Entropy, SystemEntropy
 from moldau.runtime.local_disk import LocalDisk
@@ -28,6 +28,12 @@ class Machine:
     """Opens the SQLite database at an absolute path of ``disk``."""
     unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
     """Where the node reports exceptions that no code expects."""
+    deletion_clock: DeletionClock = field(init=False)
+    """For deciding what is old enough to be deleted, whatever jumps ``clock`` makes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deletion_clock", DeletionClock(self.clock))
+
     boot_id: str = ""
     """Another one after each restart of the machine; empty when it is not known."""
 

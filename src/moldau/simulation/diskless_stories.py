@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from moldau.runtime import Machine
 from moldau.simulation.administrator import delete_some_records, open_passing_topic
@@ -20,6 +21,7 @@ SHORTENED = "shrinking"
 PASSING = tuple(f"passing-{number}" for number in range(4))
 PARTITION_COUNT = 2
 _KEPT_BYTES = 6_000
+KEPT_FOR_LESS_THAN_A_JUMP = {"retention.ms": "2700000", "message.timestamp.type": "LogAppendTime"}
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
@@ -77,10 +79,26 @@ def diskless_defects_kills() -> Scenario:
     return replace(story(faults), fault_count=8)
 
 
+def diskless_clock() -> Scenario:
+    """The node's clock jumps by an hour both ways, from one end to the other, too.
+
+    Records get their time from it and are kept for 45 minutes; none is as old as that.
+    """
+    faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    scenario = story(faults, new_afterlife=_clock_afterlife, configs=KEPT_FOR_LESS_THAN_A_JUMP)
+    weather = replace(scenario.weather, clock_skew_ms=3_600_000)
+    return replace(scenario, weather=weather, fault_count=12)
+
+
+def _clock_afterlife(topics: tuple[str, ...]) -> Afterlife:
+    return DisklessAfterlife(topics, judges_leaks=False)
+
+
 def story(
     faults: tuple[Fault, ...],
     properties: Mapping[str, str] | None = None,
     new_afterlife: Callable[[tuple[str, ...]], Afterlife] = DisklessAfterlife,
+    configs: Mapping[str, str] = MappingProxyType({}),
 ) -> Scenario:
     """Diskless topics under ``faults``; ``properties`` come on top of those of all these stories."""
     # Imported here: the tiny node runs without the server.
@@ -99,7 +117,7 @@ def story(
         raise RuntimeError(await node.failed())
 
     async def prepare(client: Client) -> None:
-        await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true"})
+        await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true", **configs})
         limits = {"diskless.enable": "true", "retention.bytes": str(_KEPT_BYTES)}
         await client.create_topic(SHORTENED, PARTITION_COUNT, limits)
 

@@ -45,6 +45,8 @@ class Weather:
     between_s_max: float = 4.0
     store_s_max: float = 15.0
     """Longer than a producer waits."""
+    clock_skew_ms: int = 0
+    """With it, clocks jump to so far ahead, so far behind, and to the right time."""
     cached_topics: tuple[str, ...] = ()
     """Whose folders hold nothing that cannot be had again."""
     reboot_after_disk_error: bool = True
@@ -150,7 +152,7 @@ class Nemesis:
                 host.disk.capacity_bytes = None
                 await self._operator_comes(host, reboot=False)
             case Fault.CLOCK_JUMP:
-                host.clock.jump(chance.randint(-60_000, 60_000))
+                self._jump(host)
             case Fault.STORE_DOWN | Fault.STORE_POOR:
                 self._world.object_store.weather = self._store_weather(down=fault is Fault.STORE_DOWN)
                 await asyncio.sleep(chance.uniform(0.0, self._weather.store_s_max))
@@ -167,6 +169,13 @@ class Nemesis:
                 await asyncio.sleep(pause_s)
                 host.start(self._programs[host])
                 self._down.discard(host.name)
+
+    def _jump(self, host: Host) -> None:
+        skew_ms = self._weather.clock_skew_ms
+        if skew_ms:
+            host.clock.skew_ms = self._chance.choice((-skew_ms, 0, skew_ms))
+        else:
+            host.clock.jump(self._chance.randint(-60_000, 60_000))
 
     async def _meet_defects(self, host: Host, seconds: float) -> None:
         chance = self._chance

@@ -8,6 +8,7 @@ from moldau.simulation.client import Client
 from moldau.simulation.consolidation_stories import consolidation, consolidation_power
 from moldau.simulation.diskless_stories import (
     diskless,
+    diskless_clock,
     diskless_defects,
     diskless_defects_kills,
     diskless_disk,
@@ -100,6 +101,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,
     "diskless-store": diskless_store,
+    "diskless-clock": diskless_clock,
     "diskless-defects": diskless_defects,
     "diskless-defects-kills": diskless_defects_kills,
     "consolidation": consolidation,

@@ -393,7 +393,7 @@ class LogManager:
     async def clean_up(self) -> None:
         """One round of retention, bounded; and the removal of files whose delay is over."""
         budget = self._settings.retention_segments_per_round
-        now_ms = self._machine.clock.now_ms()
+        now_ms = self._machine.deletion_clock.now_ms()
         for log in self:
             if budget <= 0:
                 break
@@ -493,7 +493,7 @@ class LogManager:
             self._removals.add(path, log.config.file_delete_delay_ms)
 
     async def _expire_producers(self) -> None:
-        now_ms = self._machine.clock.now_ms()
+        now_ms = self._machine.deletion_clock.now_ms()
         for log in self:
             log.producers.state.remove_expired(now_ms)
             await asyncio.sleep(0)

@@ -45,6 +45,8 @@ class House:
         self.folder = str(folder / "__diskless_metadata-0")
         self.database_path = str(folder / "state.sqlite")
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
+        # Time passes by hand here, in steps that are no jumps.
+        object.__setattr__(self.machine, "deletion_clock", self.clock)
         self.epoch = -1
         self._topic_id = topic_id
         self._settings = settings

@@ -162,6 +162,8 @@ class DisklessCoordinator:
 
         Fails with a code of ``calls.DEFINITE_REFUSALS``, or with one after which the outcome is unknown.
         """
+        # What is given a time now must not be old as soon as a clock that went back is set right.
+        self._machine.deletion_clock.now_ms()
         return self._runtime.write(
             coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token)
         )
@@ -367,7 +369,7 @@ class DisklessCoordinator:
         self, coordinator_id: int, policies: Sequence[calls.RetentionPolicy]
     ) -> list[calls.DeletedRecords]:
         """One bounded pass of retention by time and size; call it again while it deletes something."""
-        now_ms = self._machine.clock.now_ms()
+        now_ms = self._machine.deletion_clock.now_ms()
         offsets: list[calls.OffsetToDelete] = []
         for policy in policies:
             start = self._reader(coordinator_id).retained_from(policy, now_ms)
@@ -378,7 +380,8 @@ class DisklessCoordinator:
 
     async def forget_old(self, coordinator_id: int) -> None:
         """Drop producers that were quiet for long, and results that nobody may ask for any more."""
-        await self._runtime.write(coordinator_id, lambda shard, now_ms, token: shard.expire(now_ms, token))
+        now_ms = self._machine.deletion_clock.now_ms()
+        await self._runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
     async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
         """Snapshot the committed state and prune the log, while commits go on."""

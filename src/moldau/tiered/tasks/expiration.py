@@ -47,7 +47,7 @@ class ExpirationTask:
             self._retention(log),
             log_start_offset=log.log_start_offset,
             local_only_bytes=self._local_only_bytes(log),
-            now_ms=around.now_ms(),
+            now_ms=around.deletion_now_ms(),
         )
         count = size_bytes = 0
         async for segments in self._some_at_a_time():
@@ -93,7 +93,7 @@ class ExpirationTask:
                 segments,
                 referenced,
                 being_copied,
-                now_ms=around.now_ms(),
+                now_ms=around.deletion_now_ms(),
                 grace_ms=LATE_WRITE_GRACE_MS,
             )
         return found

@@ -49,6 +49,10 @@ class Surroundings:
     def now_ms(self) -> int:
         return self.machine.clock.now_ms()
 
+    def deletion_now_ms(self) -> int:
+        """For what is deleted when it is old enough."""
+        return self.machine.deletion_clock.now_ms()
+
 
 @dataclass(slots=True)
 class TaskPartition:

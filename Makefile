@@ -65,7 +65,7 @@ bench-peers: $(STAMP) ## Run the same load against Moldau and Apache Kafka (fetc
 	$(BIN)/python -m bench.peers $(ARGS)
 
 simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
-	@for node in node node-power node-disk \
+	@for node in node node-power node-disk quorum quorum-power \
 		diskless diskless-power diskless-disk diskless-store \
 		tiered tiered-power tiered-disk consolidation consolidation-power; do \
 		echo "$$node:"; $(BIN)/python -m moldau.simulation --node $$node --seeds $(SEEDS) $(ARGS) || exit 1; \

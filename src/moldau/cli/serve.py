@@ -19,7 +19,7 @@ from moldau.config.properties import parse_properties
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.machine import Machine
 from moldau.runtime.open_files import lack_of_open_files
-from moldau.server.broker import Address
+from moldau.server.identity import Address
 from moldau.server.node import Node
 from moldau.storage.log_directory import LogDirectoryError
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
@@ -36,11 +35,18 @@ from moldau.server.diskless_kind import DisklessOffKind
 from moldau.server.diskless_node import DisklessNode, DisklessSurroundings
 from moldau.server.dispatch import Dispatcher
 from moldau.server.hosting import PartitionHosting, PartitionKind
-from moldau.server.identity import Identity
+from moldau.server.identity import Address, Identity
 from moldau.server.internal_topics import CoordinatorLeadership, CoordinatorService
 from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
-from moldau.server.monitoring import Monitoring, health_checks, watch_cluster, watch_groups, watch_partitions
+from moldau.server.monitoring import (
+    Monitoring,
+    health_checks,
+    replicas_check,
+    watch_cluster,
+    watch_groups,
+    watch_partitions,
+)
 from moldau.server.producer_ids import ProducerIds
 from moldau.server.registry import PartitionRegistry
 from moldau.server.tiered_kind import TieredOffKind
@@ -53,17 +59,6 @@ logger = logging.getLogger(__name__)
 CONTROLLED_SHUTDOWN_TIMEOUT_MS = 2_000
 NETWORK_GRACE_S = 3.0
 SECURITY_PROTOCOL_PLAINTEXT = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where clients reach the node."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class Broker:
@@ -242,7 +237,7 @@ class Broker:
         )
 
     def _new_monitoring(self, logs: LogManager) -> Monitoring | None:
-        watch_cluster(self._meters, self._view, self._metadata)
+        watch_cluster(self._meters, self._metadata)
         watch_partitions(self._meters, self.partitions, self._hosting, logs)
         watch_groups(self._meters, self._groups)
         self._meters.watch_network(
@@ -251,7 +246,8 @@ class Broker:
         listener = self._config.optional_text("metrics.listener")
         if listener is None:
             return None
-        checks = health_checks(self._metadata, self._hosting, logs)
+        checks = health_checks(self._metadata, logs)
+        checks["partitions"] = replicas_check(self._hosting)
         checks["topics"] = self._api.topic_problem
         checks["errors"] = self._machine.unexpected.problem
         checks["groups"] = self._groups.runtime.problem

@@ -12,6 +12,7 @@ from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.controller_api import ControllerApi
 from moldau.server.dispatch import Dispatcher
+from moldau.server.identity import Address
 from moldau.server.metadata_node import MetadataNode
 
 NETWORK_GRACE_S = 1.0
@@ -34,6 +35,8 @@ class ControllerNode:
         # After the publisher, whose image the controller starts a term with.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
+        self.addresses: list[Address] = []
+        """Of the listeners, in the order of the configuration; filled by :meth:`start`."""
         self._servers: list[tuple[SocketServer, Dispatcher]] = []
 
     async def start(self) -> None:
@@ -48,6 +51,7 @@ class ControllerNode:
         listener = Listener(endpoint.name, endpoint.host, endpoint.port, protocol)
         server = SocketServer(dispatcher, [listener], settings.network_limits(self._config))
         api.port = (await server.start())[endpoint.name]
+        self.addresses.append(Address(endpoint.host or "127.0.0.1", api.port))
         self._servers.append((server, dispatcher))
 
     async def stop(self) -> None:

@@ -19,6 +19,17 @@ class Identity:
     directory_ids: tuple[uuid.UUID, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where clients reach the node."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
 def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Identity:
     """Read the folders' ``meta.properties``; with ``format_new`` format them first where needed.
 

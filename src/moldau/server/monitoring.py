@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from moldau.config.broker import BrokerConfig
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.states import GroupState
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
-from moldau.server.cluster_view import ClusterView
 from moldau.server.hosting import PartitionHosting
 from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
@@ -62,7 +62,19 @@ class Monitoring:
         return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
 
 
-def watch_cluster(meters: NodeMeters, view: ClusterView, metadata: MetadataNode) -> None:
+def controller_monitoring(
+    config: BrokerConfig, metadata: MetadataNode, logs: LogManager
+) -> Monitoring | None:
+    """The pages of a node that is only a controller; None without ``metrics.listener``."""
+    listener = config.optional_text("metrics.listener")
+    if listener is None:
+        return None
+    meters = NodeMeters()
+    watch_cluster(meters, metadata)
+    return Monitoring(listener, meters, health_checks(metadata, logs), {})
+
+
+def watch_cluster(meters: NodeMeters, metadata: MetadataNode) -> None:
     """Gauges of the controller and the metadata quorum."""
     driver, publisher = metadata.driver, metadata.publisher
 
@@ -70,16 +82,16 @@ def watch_cluster(meters: NodeMeters, view: ClusterView, metadata: MetadataNode)
         meters.gauge("kafka.controller", "KafkaController", name, read)
 
     controller_gauge("ActiveControllerCount", lambda: driver.is_leader)
-    controller_gauge("GlobalTopicCount", lambda: len(view.image.topics))
+    controller_gauge("GlobalTopicCount", lambda: len(publisher.image.topics))
     controller_gauge(
-        "GlobalPartitionCount", lambda: sum(len(topic.partitions) for topic in view.image.topics)
+        "GlobalPartitionCount", lambda: sum(len(topic.partitions) for topic in publisher.image.topics)
     )
     controller_gauge(
         "OfflinePartitionsCount",
-        lambda: sum(not p.has_leader for topic in view.image.topics for p in topic.partitions),
+        lambda: sum(not p.has_leader for topic in publisher.image.topics for p in topic.partitions),
     )
-    controller_gauge("ActiveBrokerCount", lambda: sum(1 for _ in view.image.active_brokers()))
-    controller_gauge("FencedBrokerCount", lambda: sum(b.fenced for b in view.image.brokers.values()))
+    controller_gauge("ActiveBrokerCount", lambda: sum(1 for _ in publisher.image.active_brokers()))
+    controller_gauge("FencedBrokerCount", lambda: sum(b.fenced for b in publisher.image.brokers.values()))
     controller_gauge("LastAppliedRecordOffset", lambda: publisher.image.provenance.offset)
     for name, read in {
         "current-leader": lambda: -1 if driver.leader_id is None else driver.leader_id,
@@ -145,10 +157,8 @@ def watch_groups(meters: NodeMeters, groups: GroupService) -> None:
     )
 
 
-def health_checks(
-    metadata: MetadataNode, hosting: PartitionHosting, logs: LogManager
-) -> dict[str, HealthCheck]:
-    """The parts that can be unwell by themselves."""
+def health_checks(metadata: MetadataNode, logs: LogManager) -> dict[str, HealthCheck]:
+    """The parts that every node has, and that can be unwell by themselves."""
 
     def quorum() -> str | None:
         return None if metadata.driver.leader_id is not None else "the metadata quorum has no leader"
@@ -161,11 +171,17 @@ def health_checks(
         ]
         return "; ".join(reasons) or None
 
+    def recovery() -> str | None:
+        return logs.report.summary(RepairKind.LOST)
+
+    return {"quorum": quorum, "storage": storage, "recovery": recovery}
+
+
+def replicas_check(hosting: PartitionHosting) -> HealthCheck:
+    """Whether this broker's replicas are open."""
+
     def replicas() -> str | None:
         count = len(hosting.offline)
         return f"{count} partitions cannot be opened" if count else None
 
-    def recovery() -> str | None:
-        return logs.report.summary(RepairKind.LOST)
-
-    return {"quorum": quorum, "storage": storage, "partitions": replicas, "recovery": recovery}
+    return replicas

@@ -18,10 +18,11 @@ from moldau.quorum.state_store import QuorumStateError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server import settings
-from moldau.server.broker import Address, Broker
+from moldau.server.broker import Broker
 from moldau.server.controller_node import ControllerNode
-from moldau.server.identity import identify
+from moldau.server.identity import Address, identify
 from moldau.server.metadata_node import MetadataNode
+from moldau.server.monitoring import controller_monitoring
 from moldau.server.tiered_node import TieredNode
 from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
@@ -33,7 +34,7 @@ UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
 
 
 class Node:
-    """A combined node (broker and controller) on one machine.
+    """A node on one machine: a controller, or a broker and a controller (``process.roles``).
 
     ``await start()`` returns when clients are served; ``await stop()`` ends it cleanly from any state;
     ``await failed()`` returns the reason when it cannot go on by itself.
@@ -47,11 +48,14 @@ class Node:
         self._failure: asyncio.Future[str] | None = None
         self._closing = contextlib.AsyncExitStack()
         self._running: Broker | None = None
+        self._controller_monitoring_port: int | None = None
+        self.metadata: MetadataNode | None = None
+        """The replica of the metadata of a running node, for tools and judges in its process."""
 
     @property
     def monitoring_port(self) -> int | None:
         """Where /metrics and /health are served; None when ``metrics.listener`` is not set."""
-        return None if self._running is None else self._running.monitoring_port
+        return self._controller_monitoring_port if self._running is None else self._running.monitoring_port
 
     @property
     def coordinators(self) -> DisklessCoordinator | None:
@@ -68,7 +72,9 @@ class Node:
         return None if self._running is None else self._running.tiered
 
     async def start(self) -> Address:
-        """Start everything. What fails is raised, after what had been started is stopped again.
+        """Start everything; return the address that clients use, of a lone controller its listener's.
+
+        What fails is raised, after what had been started is stopped again.
 
         Raises ``KafkaError(kafka_storage_error)`` for a folder whose files cannot be used, with what the
         operator should know in one sentence.
@@ -107,16 +113,28 @@ class Node:
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
-        metadata = MetadataNode(machine, config, identity, self._fail, logs)
+        metadata = self.metadata = MetadataNode(machine, config, identity, self._fail, logs)
         await logs.note_boot()
         self._closing.push_async_callback(metadata.stop)
         controller = ControllerNode(machine, config, metadata)
         self._closing.push_async_callback(controller.stop)
         await metadata.start()
         await controller.start()
+        if not config.is_broker:
+            return await self._serve_controller(metadata, controller, logs)
         broker = self._running = Broker(machine, config, identity, metadata, controller.channel, logs)
         self._closing.push_async_callback(broker.stop)
         return await broker.start()
+
+    async def _serve_controller(
+        self, metadata: MetadataNode, controller: ControllerNode, logs: LogManager
+    ) -> Address:
+        """Finish the start of a node without a broker."""
+        monitoring = controller_monitoring(self._config, metadata, logs)
+        if monitoring is not None:
+            self._controller_monitoring_port = await monitoring.start()
+            self._closing.push_async_callback(monitoring.stop)
+        return controller.addresses[0]
 
     async def stop(self) -> None:
         """Stop what runs, in reverse order; harmless when called twice."""

@@ -87,17 +87,24 @@ def development_config(
 
 def check_supported(config: BrokerConfig) -> None:
     """Refuse what this version cannot do, by the key that asks for it. Raises ``ConfigError``."""
-    if not (config.is_broker and config.is_controller):
+    if not config.is_controller:
         raise ConfigError(
             "process.roles",
-            "process.roles must be broker,controller: nodes of one role are not supported yet",
+            "process.roles must be broker,controller or controller: a broker without a controller in its "
+            "process is not supported yet",
         )
     voters = [voter.node_id for voter in config.quorum_voters]
-    if voters != [config.node_id]:
+    if config.is_broker and voters != [config.node_id]:
         raise ConfigError(
             "controller.quorum.voters",
-            f"controller.quorum.voters must name this node ({config.node_id}) and no other: clusters of "
-            "several nodes are not supported yet",
+            f"controller.quorum.voters must name this node ({config.node_id}) and no other: a broker in a "
+            "quorum of several controllers is not supported yet",
+        )
+    if not voters:
+        raise ConfigError(
+            "controller.quorum.voters",
+            "controller.quorum.voters must be set: quorums that find each other by "
+            "controller.quorum.bootstrap.servers are not supported yet",
         )
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]

@@ -111,17 +111,24 @@ class Nemesis:
                 if not host.running and restart_allowed(host) and host.name not in self._to_reboot:
                     host.start(program)
 
+    async def restart(self, host: Host, pause_s: float, *, power_lost: bool = False) -> None:
+        """End a host's program, or its power, and start it again after a pause."""
+        self._down.add(host.name)
+        if power_lost:
+            host.lose_power()
+        else:
+            host.kill()
+        await asyncio.sleep(pause_s)
+        host.start(self._programs[host])
+        self._down.discard(host.name)
+
     async def _strike(self, fault: Fault, host: Host) -> None:
         chance = self._chance
         pause_s = chance.uniform(0.0, self._weather.pause_s_max)
         self._history.note(f"{fault.value} at {host.name} for {pause_s:.3f} s")
         match fault:
             case Fault.KILL | Fault.POWER_LOSS:
-                self._down.add(host.name)
-                (host.kill if fault is Fault.KILL else host.lose_power)()
-                await asyncio.sleep(pause_s)
-                host.start(self._programs[host])
-                self._down.discard(host.name)
+                await self.restart(host, pause_s, power_lost=fault is Fault.POWER_LOSS)
             case Fault.PAUSE:
                 host.pause()
                 await asyncio.sleep(pause_s)

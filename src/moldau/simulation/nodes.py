@@ -91,12 +91,28 @@ def _node_scenario(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> 
     return Scenario(program, partitions, prepare=prepare, weather=Weather(faults), consumer_count=2)
 
 
+def quorum() -> Scenario:
+    """A quorum of controllers; see :mod:`moldau.simulation.quorum_stories`."""
+    from moldau.simulation import quorum_stories  # the tiny node runs without the server
+
+    return quorum_stories.quorum()
+
+
+def quorum_power() -> Scenario:
+    """A quorum of controllers on machines that lose power."""
+    from moldau.simulation import quorum_stories
+
+    return quorum_stories.quorum_power()
+
+
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "tiny": tiny,
     "node": node,
     "node-power": node_power,
     "node-disk": node_disk,
     "node-failed-sync": node_failed_sync,
+    "quorum": quorum,
+    "quorum-power": quorum_power,
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,

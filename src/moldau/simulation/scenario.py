@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from moldau.runtime import Machine
 from moldau.simulation.checker import check
 from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
 from moldau.simulation.history import History, Partition
@@ -37,12 +38,28 @@ class Afterlife(Protocol):
         ...
 
 
+class Story(Protocol):
+    """A scenario that is played with one seed."""
+
+    history: History
+
+    async def run(self) -> list[str]:
+        """Play, and return the violations."""
+        ...
+
+
+async def _no_program(machine: Machine) -> None:
+    """The program of scenarios whose story starts programs of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """What is run, and how much of it. ``program`` is the node under test, one life of it."""
 
-    program: Program
-    partitions: tuple[Partition, ...]
+    program: Program = _no_program
+    partitions: tuple[Partition, ...] = ()
+    story: "Callable[[World, Scenario], Story] | None" = None
+    """Another story than producers and consumers at one node."""
     prepare: Prepare | None = None
     meddle: Prepare | None = None
     """An administrator's work beside the producers', which ends by itself."""
@@ -89,7 +106,9 @@ def run_seed(scenario: Scenario, seed: int) -> Result:
             time_limit_s=scenario.time_limit_s,
             step_limit=scenario.step_limit,
         ) as world:
-            story = _Story(world, scenario)
+            story: Story = (
+                _Story(world, scenario) if scenario.story is None else scenario.story(world, scenario)
+            )
             try:
                 with patience(scenario.cpu_limit_s):
                     violations = world.run(story.run())

@@ -17,6 +17,7 @@ from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.diskless_metadata_kind import DisklessMetadataKind
 from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
 
 TOPIC = PartitionsToCreate(UUID(int=9), "t", [0])
 
@@ -48,7 +49,9 @@ def test_a_coordinator_does_not_write_below_min_in_sync(tmp_path: pathlib.Path) 
             lambda: 2,
             lambda _: None,
         )
-        partition = kind.open(metadata_topic((1, 2), 0), 0)
+        topic = metadata_topic((1, 2), 0)
+        await logs.get_or_create(TopicPartition(topic.name, 0), kind.log_config(topic), topic.topic_id)
+        partition = kind.open(topic, 0)
         kind.take_role(partition, metadata_topic((1, 2), 0))
         await coordinators.until_loaded(0)
         kind.take_role(partition, metadata_topic((1,), 1))

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import pytest
@@ -132,6 +132,10 @@ class MemoryDisk:
         inode = Inode()
         inode.data, inode.synced = bytearray(content), content
         self.names[path] = self.durable[path] = inode
+
+    def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
+        for path, content in contents.items():
+            self.write_atomically(path, content)
 
     def exists(self, path: str) -> bool:
         return path in self.names or path in self.dirs

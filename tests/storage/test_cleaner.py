@@ -328,7 +328,7 @@ def managed(box: Any) -> LogManager:
 
 async def fill(box: Any, manager: LogManager) -> dict[bytes, int]:
     """Segments whose records were overwritten many times; the last offset of each key."""
-    log = manager.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
+    log = await manager.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
     last: dict[bytes, int] = {}
     for number in range(60):
         key = b"%d" % (number % 4) if number % 5 else b"only %d" % number
@@ -437,7 +437,7 @@ def test_the_checkpoint_is_kafkas_and_is_kept(box: Any) -> None:
         assert end < 50
         assert box.disk.read("/data/cleaner-offset-checkpoint") == b"0\n1\nt 0 %d\n" % end
         again.delete(NAME)
-        again.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
+        await again.get_or_create(NAME, MANAGED, box.machine.entropy.uuid4())
         assert again.cleaner_offset(NAME) is None
         await again.stop()
 

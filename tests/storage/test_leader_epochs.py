@@ -106,7 +106,7 @@ def test_the_file_gives_back_what_was_saved(
 ) -> None:
     epochs, _ = log_of(runs)
     file = LeaderEpochFile(LocalDisk(), str(tmp_path_factory.getbasetemp() / "leader-epoch-checkpoint"))
-    file.save(epochs)
+    file.save(epochs.entries, 1)
     assert file.load().entries == epochs.entries
 
 
@@ -114,7 +114,7 @@ def test_the_file_is_kafkas(tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
     file = LeaderEpochFile(LocalDisk(), str(path))
     assert file.load().entries == ()
-    file.save(LeaderEpochs([EpochEntry(0, 0), EpochEntry(7, 120)]))
+    file.save([EpochEntry(0, 0), EpochEntry(7, 120)], 1)
     assert path.read_text() == "0\n2\n0 0\n7 120\n"
 
 

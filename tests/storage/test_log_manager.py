@@ -37,7 +37,7 @@ def test_a_clean_stop_leaves_kafkas_files_and_loads_again(box: Any) -> None:
         manager = LogManager(box.machine, ["/one", "/two"])
         await manager.start(config_of)
         for number in range(4):
-            append(box, manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID), 3)
+            append(box, await manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID), 3)
         log = manager.get(A0)
         assert log is not None
         log.high_watermark = 2
@@ -84,7 +84,7 @@ def test_foreign_folders_are_skipped_and_broken_ones_named(box: Any) -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
         assert list(manager) == []
-        manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        await manager.get_or_create(A0, CONFIG, TOPIC_ID)
         await manager.stop()
         box.disk.write_atomically("/one/a-0/partition.metadata", b"nonsense")
         with pytest.raises(LogDirectoryError, match="/one/a-0"):
@@ -93,16 +93,17 @@ def test_foreign_folders_are_skipped_and_broken_ones_named(box: Any) -> None:
     box.run(scenario())
 
 
-def test_deletion_renames_at_once_and_removes_later(box: Any) -> None:
+def test_deletion_renames_soon_and_removes_later(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        log = await manager.get_or_create(A0, CONFIG, TOPIC_ID)
         append(box, log)
         manager.delete(A0)
         assert manager.get(A0) is None
         with pytest.raises(KafkaError):
             append(box, log)
+        await manager.settled()
         assert any(folder.endswith("-delete") for folder in box.disk.dirs)
         await manager.clean_up()
         assert not any(folder.endswith("-delete") for folder in box.disk.dirs)
@@ -115,12 +116,12 @@ def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> 
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        log = await manager.get_or_create(A0, CONFIG, TOPIC_ID)
         append(box, log, 5)
         log.update_log_start_offset(5)
         await log.flush()
         await manager.checkpoint()
-        successor = manager.get_or_create(A0, CONFIG, uuid.UUID(int=8))
+        successor = await manager.get_or_create(A0, CONFIG, uuid.UUID(int=8))
         assert successor.log_end_offset == 0
         append(box, successor, 2)
         await successor.flush()
@@ -138,7 +139,7 @@ def test_a_truncation_takes_back_the_recovery_point(box: Any) -> None:
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/one"])
         await manager.start(config_of)
-        log = manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        log = await manager.get_or_create(A0, CONFIG, TOPIC_ID)
         append(box, log, 5)
         await log.flush()
         await manager.checkpoint()
@@ -154,7 +155,9 @@ def test_a_failing_disk_takes_its_folder_offline_once(box: Any) -> None:
         offline: list[tuple[str, str]] = []
         manager = LogManager(box.machine, ["/one", "/two"], on_offline=lambda *told: offline.append(told))
         await manager.start(config_of)
-        logs = [manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID) for number in range(4)]
+        logs = [
+            await manager.get_or_create(TopicPartition("a", number), CONFIG, TOPIC_ID) for number in range(4)
+        ]
         box.disk.room_bytes = 10
         with pytest.raises(KafkaError):
             append(box, logs[0])
@@ -163,7 +166,7 @@ def test_a_failing_disk_takes_its_folder_offline_once(box: Any) -> None:
         with pytest.raises(KafkaError, match="/one is offline"):
             append(box, logs[2])
         append(box, logs[1])
-        assert manager.get_or_create(TopicPartition("b", 0), CONFIG, TOPIC_ID).directory == "/two/b-0"
+        assert (await manager.get_or_create(TopicPartition("b", 0), CONFIG, TOPIC_ID)).directory == "/two/b-0"
         await manager.stop()
         assert not box.disk.exists("/one/.kafka_cleanshutdown")
         assert box.disk.exists("/two/.kafka_cleanshutdown")

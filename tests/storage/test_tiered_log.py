@@ -93,7 +93,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
     async def scenario() -> tuple[int, int, int]:
         manager = LogManager(box.machine, ["/data"])
         await manager.start(lambda _: LogConfig())
-        log = manager.get_or_create(NAME, TIERED, TOPIC_ID)
+        log = await manager.get_or_create(NAME, TIERED, TOPIC_ID)
         append_segments(box, log, 2, epoch=3)
         append_segments(box, log, 2, epoch=4)
         log.highest_copied_offset = 2
@@ -110,7 +110,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
         await again.clean_up()
         assert loaded.awaits_config
         assert len(loaded.segments.segments) == 2, "nothing goes before its retention is known"
-        loaded = again.get_or_create(NAME, config, TOPIC_ID)
+        loaded = await again.get_or_create(NAME, config, TOPIC_ID)
         found = loaded.log_start_offset, loaded.local_log_start_offset, loaded.epoch_for_offset(1)
         await again.stop()
         return found
@@ -189,7 +189,7 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
     async def scenario() -> None:
         manager = LogManager(box.machine, ["/data"])
         await manager.start(lambda _: LogConfig())
-        log = manager.get_or_create(NAME, TIERED, TOPIC_ID)
+        log = await manager.get_or_create(NAME, TIERED, TOPIC_ID)
         append_segments(box, log, 5)
         await log.flush()
         await log.sync_folder()

@@ -53,7 +53,9 @@ class TieredBroker:
             BrokerTopicMeters(Meters()),
         )
         self.kind = TieredKind(classic, self.manager, self.remover, house.reader, self.registry)
-        self.hosting = PartitionHosting(LOCAL, self.registry, lambda _: self.kind, CoordinatorLeadership({}))
+        self.hosting = PartitionHosting(
+            LOCAL, self.registry, lambda _: self.kind, CoordinatorLeadership({}), self.logs
+        )
 
     def show(self, *replicas: int, epoch: int) -> None:
         """The next image: these brokers have the partition, and the first of them leads it."""
@@ -92,6 +94,7 @@ def play(tmp_path: Path) -> Callable[[Callable[[TieredBroker], Awaitable[None]]]
         broker = TieredBroker(house, tmp_path / "logs")
         await broker.logs.start(lambda _: CONFIG)
         broker.show(LOCAL, epoch=0)
+        await broker.hosting.settled()
         assert await broker.objects_at_the_end() == 12
         await story(broker)
         await broker.remover.close()
@@ -107,6 +110,7 @@ def test_the_remote_part_stays_when_the_leader_moves_to_another_broker(
     async def story(broker: TieredBroker) -> None:
         broker.show(OTHER, epoch=1)
         assert broker.registry.get("t", 0) is None
+        await broker.hosting.settled()
         assert not (tmp_path / "logs" / "t-0").exists(), "the replica's own data go"
         assert await broker.objects_at_the_end() == 12
 

@@ -475,6 +475,7 @@ class ClassicPartition:
                 f"cannot delete up to {target}: the high watermark is {self.high_watermark}",
             )
         self.log.update_log_start_offset(target)
+        await self.log.persist_start()
         return self.log.log_start_offset
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:

@@ -12,7 +12,7 @@ The durability rules that callers rely on, and that the simulated disk enforces:
 Every operation may raise :class:`DiskError`; it carries the path and the operating system's reason.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -109,6 +109,14 @@ class Disk(Protocol):
 
     def write_atomically(self, path: str, content: bytes) -> None:
         """Replace the file by ``content``, durably (temporary file, sync, rename, folder sync)."""
+        ...
+
+    def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
+        """As :meth:`write_atomically` for many files by path, each whole or not at all.
+
+        Each folder is synced once, and a disk waits for many files together. When it raises, some of them
+        may have been replaced.
+        """
         ...
 
     def exists(self, path: str) -> bool: ...

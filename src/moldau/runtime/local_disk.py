@@ -6,7 +6,7 @@ import fcntl
 import mmap
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from moldau.runtime import recycled, residency
@@ -32,6 +32,8 @@ UNCACHED_READ_SIZE_BYTES: Final = 128 * 1024
 
 COPIED_VIEW_SIZE_BYTES: Final = 64 * 1024
 """A view this small that lies past the map is copied: mapping again would cost more."""
+
+FILES_SYNCED_TOGETHER: Final = 16
 
 
 @contextlib.contextmanager
@@ -366,18 +368,36 @@ class LocalDisk:
                 return file.read()
 
     def write_atomically(self, path: str, content: bytes) -> None:
-        temporary = path + ".tmp"
+        self.write_all_atomically({path: content})
+
+    def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
+        paths = list(contents)
+        for start in range(0, len(paths), FILES_SYNCED_TOGETHER):
+            some = paths[start : start + FILES_SYNCED_TOGETHER]
+            # Written before the first is synced: the file system's journal takes them in one go.
+            with contextlib.ExitStack() as written:
+                descriptors = [written.enter_context(self._written(path, contents[path])) for path in some]
+                for path, descriptor in zip(some, descriptors, strict=True):
+                    with _named(path):
+                        os.fsync(descriptor)
+        for path in paths:
+            self.rename(path + ".tmp", path)
+        for folder in dict.fromkeys(map(os.path.dirname, paths)):
+            self.sync_dir(folder)
+
+    @contextlib.contextmanager
+    def _written(self, path: str, content: bytes) -> Iterator[int]:
+        """The descriptor of a temporary file with this content."""
         with _named(path):
-            descriptor = self._open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            try:
+            descriptor = self._open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            with _named(path):
                 rest = memoryview(content)
                 while rest:
                     rest = rest[os.write(descriptor, rest) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        self.rename(temporary, path)
-        self.sync_dir(os.path.dirname(path))
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -82,6 +82,8 @@ class BrokerParts:
     authorizer: Authorizer
     entropy: Entropy
     logs: LogManager
+    settled: Callable[[], Awaitable[None]]
+    """Returns when this broker's partitions are as the image says."""
     quorum: Callable[[], QuorumDescription]
     diskless: DisklessNode | None
     """``None`` where diskless topics are off."""
@@ -97,11 +99,11 @@ class BrokerApi:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self._background: set[asyncio.Task[None]] = set()
-        view, publisher = parts.view, parts.publisher
+        view = parts.view
         self._creator = TopicCreator(
             view,
             parts.channel,
-            lambda name: publisher.until(lambda: view.image.topics.get(name) is not None),
+            self._until_served,
             _name_error,
             auto_create=parts.config.flag("auto.create.topics.enable"),
             internal=[self._group_topic(), tiered_settings.metadata_topic(parts.config)],
@@ -143,6 +145,7 @@ class BrokerApi:
                 parts.channel,
                 FORWARDED,
                 publisher.until,
+                parts.settled,
                 self._partition_count,
             ).table(),
             TopicPartitionHandlers(
@@ -164,6 +167,11 @@ class BrokerApi:
             ConfigHandlers(view, parts.configs).table(),
             ConfigChangeHandlers(view.local_id, parts.channel, parts.authorizer).table(),
         )
+
+    async def _until_served(self, topic: str) -> None:
+        view = self._parts.view
+        await self._parts.publisher.until(lambda: view.image.topics.get(topic) is not None)
+        await self._parts.settled()
 
     def _partition_count(self, topic: str) -> int:
         found = self._parts.view.image.topics.get(topic)

@@ -214,6 +214,7 @@ class Broker:
             self.partitions,
             kind_of,
             CoordinatorLeadership(services),
+            logs,
         )
 
     def _parts(self) -> BrokerParts:
@@ -230,6 +231,7 @@ class Broker:
             authorizer=AllowEveryone(),
             entropy=self._machine.entropy,
             logs=self._logs,
+            settled=self._hosting.settled,
             quorum=self._metadata.driver.describe,
             diskless=self._diskless,
             consolidation=None if self._consolidation is None else self._consolidation.leader,
@@ -274,6 +276,7 @@ class Broker:
             self.monitoring_port = await self._monitoring.start()
         addresses = self._advertised(ports)
         self._lifecycle = self._new_lifecycle(addresses)
+        await self._hosting.settled()
         ended = self._lifecycle.start()
         self._lifecycle.ready()
         unfenced = asyncio.ensure_future(self._lifecycle.unfenced.wait())
@@ -286,6 +289,7 @@ class Broker:
         if self._diskless is not None:
             await self._api.ensure_topic_soon(self._diskless.metadata_topic)
             self._diskless.warn_of_other_partition_count()
+        await self._hosting.settled()
         return Address(addresses[0].host, addresses[0].port)
 
     def _put_strays_aside(self) -> None:
@@ -395,6 +399,7 @@ class Broker:
             await self._diskless.stop()
         await self._producer_ids.close()
         await self._api.close()
+        await self._hosting.stop()
 
 
 def _is_in(topics: set[str], topic: str, partition: int) -> bool:

@@ -34,9 +34,12 @@ class ClassicKind:
         self._min_in_sync = min_in_sync
         self._meters = meters
 
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._log_config(topic.name)
+
     def open(self, topic: Topic, index: int) -> Partition:
         name = TopicPartition(topic.name, index)
-        log = self._logs.get_or_create(name, self._log_config(topic.name), topic.topic_id)
+        log = self._logs.use(name, self._log_config(topic.name))
         return ClassicPartition(
             self._machine,
             PartitionKey(topic.topic_id, index),

@@ -45,10 +45,12 @@ class DisklessKind:
         self.remote: RemoteHooks | None = None
         """Set before the first partition is opened, or never."""
 
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._cache_config(self._log_config(topic.name))
+
     def open(self, topic: Topic, index: int) -> Partition:
         config = self._log_config(topic.name)
-        name = TopicPartition(topic.name, index)
-        log = self._logs.get_or_create(name, self._cache_config(config), topic.topic_id)
+        log = self._logs.use(TopicPartition(topic.name, index), self._cache_config(config))
         cache = PartitionCache(
             PartitionKey(topic.topic_id, index), topic.name, topic.partitions[index].diskless_coordinator, log
         )
@@ -96,6 +98,8 @@ class DisklessKind:
 
 class DisklessOffKind:
     """Refuses diskless topics on a broker that is not configured for them."""
+
+    def log_config(self, topic: Topic) -> None: ...
 
     def open(self, topic: Topic, index: int) -> Partition:
         raise KafkaError(

@@ -75,9 +75,11 @@ class DisklessMetadataKind:
         self._on_change = on_change
         self._led: dict[int, int] = {}
 
+    def log_config(self, topic: Topic) -> LogConfig:
+        return METADATA_LOG_CONFIG
+
     def open(self, topic: Topic, index: int) -> Partition:
-        name = TopicPartition(topic.name, index)
-        log = self._logs.get_or_create(name, METADATA_LOG_CONFIG, topic.topic_id)
+        log = self._logs.use(TopicPartition(topic.name, index), METADATA_LOG_CONFIG)
         return MetadataPartition(
             self._machine,
             PartitionKey(topic.topic_id, index),

@@ -9,6 +9,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.classic_kind import ClassicKind
 from moldau.server.registry import PartitionRegistry
 from moldau.server.tiered_reads import ClassicRemotePart
+from moldau.storage.log_config import LogConfig
 from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.reader import RemoteReader
 from moldau.tiered.remover import RemotePartitionRemover
@@ -33,6 +34,9 @@ class TieredKind:
         self._partitions = partitions
         remover.untiered = self._untiered
         remover.on_emptied = self._emptied
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._classic.log_config(topic)
 
     def open(self, topic: Topic, index: int) -> Partition:
         return self._classic.open(topic, index)
@@ -103,6 +107,8 @@ class TieredKind:
 
 class TieredOffKind:
     """Refuses tiered topics on a broker whose remote tier is off: half of their records could not be read."""
+
+    def log_config(self, topic: Topic) -> None: ...
 
     def open(self, topic: Topic, index: int) -> Partition:
         raise KafkaError(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from moldau.cluster.controller_channel import ControllerChannel
@@ -47,7 +47,7 @@ class TopicCreator:
         self,
         view: ClusterView,
         controller: ControllerChannel,
-        until_seen: Callable[[str], "asyncio.Future[None]"],
+        until_seen: Callable[[str], Awaitable[None]],
         name_error: Callable[[str], ErrorCode | None],
         *,
         auto_create: bool,

@@ -4,7 +4,7 @@ import errno
 import os
 import posixpath
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.runtime.disk import Buffer, DiskError, DiskSpace, File, Lock
@@ -247,14 +247,19 @@ class MountedDisk:
         return bytes(self._file(path).data)
 
     def write_atomically(self, path: str, content: bytes) -> None:
-        temporary = path + ".tmp"
-        file = self.open(temporary, create=True)
-        file.truncate(0)
-        file.write_at(0, [content])
-        file.sync()
-        file.close()
-        self.rename(temporary, path)
-        self.sync_dir(posixpath.dirname(path))
+        self.write_all_atomically({path: content})
+
+    def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
+        for path, content in contents.items():
+            file = self.open(path + ".tmp", create=True)
+            file.truncate(0)
+            file.write_at(0, [content])
+            file.sync()
+            file.close()
+        for path in contents:
+            self.rename(path + ".tmp", path)
+        for folder in dict.fromkeys(map(posixpath.dirname, contents)):
+            self.sync_dir(folder)
 
     def lock(self, path: str) -> Lock:
         self.check("open", path)

@@ -208,11 +208,18 @@ def _walk(file: File, base_offset: int, log: GuardedLog) -> tuple[int, int, int]
         # Neither the offset nor the epoch is under the batch's checksum.
         if log.guard.is_dense and header.base_offset > next_offset:
             break
-        known_epoch = log.epochs.epoch_for_offset(header.base_offset)
-        if known_epoch is not None and known_epoch != header.partition_leader_epoch:
+        if not _is_known_epoch(log, header.base_offset, header.partition_leader_epoch):
             break
         position, next_offset, epoch = at + len(batch), header.next_offset, header.partition_leader_epoch
     return position, next_offset, size_bytes
+
+
+def _is_known_epoch(log: GuardedLog, offset: int, epoch: int) -> bool:
+    known = log.epochs.epoch_for_offset(offset)
+    if known is None or known == epoch:
+        return True
+    # The file is written before batches become durable: those behind may tell of a later epoch.
+    return offset >= log.durable_offset and known == log.epochs.latest_epoch and epoch > known
 
 
 def _check_torn(file: File, position: int, offset: int, log: GuardedLog, *, has_more: bool) -> None:

@@ -4,6 +4,8 @@ Each entry says where an epoch began; it lasts until the next one's start. Follo
 their last epoch with it to find where two histories part.
 """
 
+import contextlib
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,7 +14,14 @@ from moldau.runtime import Disk
 from moldau.storage.append_info import EpochEndOffset
 from moldau.storage.checkpoint import format_checkpoint, parse_checkpoint, parse_number
 
-__all__ = ["UNDEFINED_EPOCH", "UNDEFINED_OFFSET", "EpochEntry", "LeaderEpochFile", "LeaderEpochs"]
+__all__ = [
+    "UNDEFINED_EPOCH",
+    "UNDEFINED_OFFSET",
+    "EpochEntry",
+    "LeaderEpochFile",
+    "LeaderEpochs",
+    "SavedEpochs",
+]
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
@@ -155,11 +164,17 @@ def _start_of(entry: EpochEntry) -> int:
 
 
 class LeaderEpochFile:
-    """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking."""
+    """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking.
+
+    Threads may save at the same time; what is older never replaces what is newer.
+    """
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
+        self._saving = threading.Lock()
+        self.saved_version = 0
+        """The newest content that is durable in the file."""
 
     def load(self) -> LeaderEpochs:
         """The epochs in the file, none when it is absent. Raises ``CheckpointError``."""
@@ -173,6 +188,38 @@ class LeaderEpochFile:
             for line, (epoch, offset) in enumerate(rows, start=3)
         )
 
-    def save(self, epochs: LeaderEpochs) -> None:
-        """Replace the file, durably."""
-        self._disk.write_atomically(self.path, format_checkpoint(epochs.entries))
+    def save(self, entries: Iterable[EpochEntry], version: int) -> None:
+        """Replace the file, durably, unless it has this version or a later one."""
+        with self._saving:
+            if version > self.saved_version:
+                self._disk.write_atomically(self.path, format_checkpoint(entries))
+                self.saved_version = version
+
+    @staticmethod
+    def save_all(disk: Disk, saved: Iterable["SavedEpochs"]) -> None:
+        """As :meth:`save` for many files, which the disk writes together."""
+        with contextlib.ExitStack() as saving:
+            newer: list[SavedEpochs] = []
+            for each in saved:
+                saving.enter_context(each.file._saving)
+                if each.version > each.file.saved_version:
+                    newer.append(each)
+            disk.write_all_atomically({each.file.path: format_checkpoint(each.entries) for each in newer})
+            for each in newer:
+                each.file.saved_version = each.version
+
+    def end(self) -> None:
+        """The folder gets another name: return when nothing is being written, and write nothing more."""
+        with self._saving:
+            self.saved_version = _NEVER
+
+
+class SavedEpochs(NamedTuple):
+    """What a file is to hold."""
+
+    file: LeaderEpochFile
+    entries: tuple[EpochEntry, ...]
+    version: int
+
+
+_NEVER = 2**63 - 1

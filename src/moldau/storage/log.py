@@ -247,7 +247,7 @@ class PartitionLog(AsideLog):
 
     def _after_truncation(self, end_offset: int) -> None:
         self.leader_epochs.truncate_from_end(end_offset)
-        self._save_epochs()
+        self._save_epochs_now()
         self._last_epoch = self._latest_epoch()
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.highest_copied_offset = min(self.highest_copied_offset, end_offset - 1)
@@ -276,7 +276,7 @@ class PartitionLog(AsideLog):
                     await self._segments.sync(
                         self.flushed_offset,
                         end_offset,
-                        self.producers.snapshots.sync,
+                        self._sync_beside,
                         self._noting_durable(end_offset),
                     )
                 except OSError as error:
@@ -309,8 +309,19 @@ class PartitionLog(AsideLog):
             return _nothing
         return partial(self._durable.note, offset, self._durable.generation)
 
-    def _flush_now(self) -> None:
+    def _sync_beside(self) -> None:
+        """What the durability of batches rests on. Blocking."""
+        self.save_epochs()
         self.producers.snapshots.sync()
+
+    async def persist_start(self) -> None:
+        """Return when the log's start is durable as it is now."""
+        if not self.epochs_are_saved:
+            with self.guarded("writing the leader epochs of"):
+                await self._machine.workers.run(self.save_epochs)
+
+    def _flush_now(self) -> None:
+        self._sync_beside()
         self._segments.sync_now(self.flushed_offset)
         self.flushed_offset = self.log_end_offset
         self._noting_durable(self.flushed_offset)()

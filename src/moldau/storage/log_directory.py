@@ -3,8 +3,10 @@
 import errno
 import itertools
 import threading
+from collections.abc import Mapping, Sequence
 
 from moldau.runtime.disk import Disk, DiskError, DiskSpace, Lock
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from moldau.storage.file_names import (
     CLEAN_SHUTDOWN,
@@ -134,6 +136,11 @@ class LogDirectory:
                 write_offset_checkpoint(self._disk, f"{self.path}/{name}", offsets)
                 self._written[name] = offsets
 
+    def write_checkpoints(self, offsets: Mapping[str, dict[TopicPartition, int]], ticket: int) -> None:
+        """Replace several checkpoints, by name."""
+        for name, each in offsets.items():
+            self.write_checkpoint(name, each, ticket)
+
     def write_cleaner_offsets(self) -> None:
         """Replace the cleaner's checkpoint."""
         self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
@@ -146,3 +153,21 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def home_for_new(
+    directories: Sequence[LogDirectory], home: LogDirectory | None, counts: Mapping[LogDirectory, int]
+) -> LogDirectory:
+    """Where a new log goes: to its ``home``, else to the folder with the fewest by ``counts``.
+
+    Raises ``KafkaError(kafka_storage_error)`` when that is offline.
+    """
+    if home is None:
+        online = [each for each in directories if each.is_online]
+        if not online:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
+        return min(online, key=lambda each: counts.get(each, 0))
+    if not home.is_online:
+        reason = f"log folder {home.path} is offline: {home.offline_reason}"
+        raise KafkaError(ErrorCode.kafka_storage_error, reason)
+    return home

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -25,8 +26,10 @@ from moldau.storage.file_names import (
 )
 from moldau.storage.late_removals import LateRemovals
 from moldau.storage.log import PartitionLog
+from moldau.storage.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_directory import LogDirectory, LogDirectoryError
+from moldau.storage.log_directory import LogDirectory, LogDirectoryError, home_for_new
+from moldau.storage.log_folders import FolderWork, NewLog, RetiredLog
 from moldau.storage.log_guards import GuardedTopic, check_no_folder_is_missing, guard_of
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.partition_metadata import MalformedMetadataError
@@ -72,6 +75,8 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._removals = LateRemovals(machine)
+        self._checkpoints = LogCheckpoints(machine, self.logs_of)
+        self._folders = FolderWork(machine, self._retired, self._log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.stray_count = 0
         """Folders of partitions that are not in the metadata, put aside since the start."""
@@ -98,34 +103,21 @@ class LogManager:
                 + "; ".join(f"{directory.path}: {directory.offline_reason}" for directory in self.directories)
             )
         settings = self._settings
-        chores: list[tuple[Callable[[], Coroutine[Any, Any, None]], int, int]] = [
-            (
-                self.clean_up,
-                settings.log_retention_initial_delay_ms,
-                settings.log_retention_check_interval_ms,
-            ),
-            (
-                self.flush_due,
-                settings.log_flush_scheduler_interval_ms,
-                settings.log_flush_scheduler_interval_ms,
-            ),
-            (
-                self.checkpoint,
-                settings.log_flush_offset_checkpoint_interval_ms,
-                settings.log_flush_offset_checkpoint_interval_ms,
-            ),
-            (
-                self.checkpoint_high_watermarks,
-                settings.replica_high_watermark_checkpoint_interval_ms,
-                settings.replica_high_watermark_checkpoint_interval_ms,
-            ),
-            (
-                self._expire_producers,
-                settings.producer_id_expiration_check_interval_ms,
-                settings.producer_id_expiration_check_interval_ms,
-            ),
+        retention_ms = settings.log_retention_check_interval_ms
+        flush_ms = settings.log_flush_scheduler_interval_ms
+        checkpoint_ms = settings.log_flush_offset_checkpoint_interval_ms
+        watermarks_ms = settings.replica_high_watermark_checkpoint_interval_ms
+        expiry_ms = settings.producer_id_expiration_check_interval_ms
+        self._tasks = [
+            asyncio.create_task(self._repeat(chore, initial_delay_ms, interval_ms))
+            for chore, initial_delay_ms, interval_ms in (
+                (self.clean_up, settings.log_retention_initial_delay_ms, retention_ms),
+                (self.flush_due, flush_ms, flush_ms),
+                (self.checkpoint, checkpoint_ms, checkpoint_ms),
+                (self.checkpoint_high_watermarks, watermarks_ms, watermarks_ms),
+                (self._expire_producers, expiry_ms, expiry_ms),
+            )
         ]
-        self._tasks = [asyncio.create_task(self._repeat(*chore)) for chore in chores]
         if settings.cleaner.enable:
             self._tasks.append(asyncio.create_task(self.cleaner.run_for_ever()))
 
@@ -153,10 +145,11 @@ class LogManager:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self._folders.stop()
         await self._each(list(self._logs.values()), self._close_log)
         for directory in self.directories:
             with self._guard(directory):
-                self._write_all(directory)
+                self._checkpoints.write_all_now(directory)
                 if directory.is_online:
                     directory.mark_clean()
         self._logs.clear()
@@ -203,7 +196,7 @@ class LogManager:
                     log = await self._machine.workers.run(
                         self._open_log, directory, topic_partition, config, may_be_tiered=True
                     )
-                    self._adopt(log, directory)
+                    self._adopt(directory, log)
 
             await self._each(folders, load)
 
@@ -247,9 +240,10 @@ class LogManager:
         log.high_watermark = max(log.log_start_offset, min(watermark, log.log_end_offset))
         return log
 
-    def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
+    def _adopt(self, directory: LogDirectory, log: PartitionLog) -> None:
         log.on_failure = partial(self._log_failed, directory)
         log.on_truncation = partial(self._log_truncated, directory, log.topic_partition)
+        log.on_epochs = partial(self._folders.save_epochs, log, directory)
         self._logs[log.topic_partition] = log
         self._homes[log.topic_partition] = directory
 
@@ -271,56 +265,80 @@ class LogManager:
     def __iter__(self) -> Iterator[PartitionLog]:
         return iter(list(self._logs.values()))
 
-    def get_or_create(
-        self, topic_partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID
-    ) -> PartitionLog:
-        """The partition's log, with this configuration; made, durably, when there is none.
-
-        A log of another topic id is what a deleted topic of the same name has left: it makes room.
-        Raises ``KafkaError(kafka_storage_error)``.
-        """
+    def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
+        """Whether there is no log of this partition and topic id, so that one is to be created."""
         log = self._logs.get(topic_partition)
-        if log is not None:
-            if log.topic_id == topic_id:
-                log.config = config
-                return log
-            if log.topic_id is None:
-                log.take_topic_id(topic_id)
-                log.config = config
-                return log
-            logger.warning("%s belongs to topic id %s, not to %s", log.directory, log.topic_id, topic_id)
-            self.put_aside(topic_partition)
-        directory = self._homes.get(topic_partition) or self._roomiest_directory()
-        if not directory.is_online:
-            raise KafkaError(
-                ErrorCode.kafka_storage_error,
-                f"log folder {directory.path} is offline: {directory.offline_reason}",
+        return log is None or log.topic_id != topic_id
+
+    async def create(self, wanted: Iterable[NewLog]) -> dict[TopicPartition, KafkaError]:
+        """Make logs, durably; those that exist with their topic ids stay. Return what failed, and why.
+
+        A log of another topic id is not in the metadata any more: it is put aside.
+        """
+        new: dict[LogDirectory, list[NewLog]] = {}
+        failed: dict[TopicPartition, KafkaError] = {}
+        counts = Counter(self._homes.values())
+        for each in wanted:
+            log = self._logs.get(each.topic_partition)
+            try:
+                if log is not None and log.topic_id == each.topic_id:
+                    continue
+                if log is not None and log.topic_id is None:
+                    await self._machine.workers.run(log.take_topic_id, each.topic_id)
+                    continue
+                if log is not None:
+                    logger.warning("%s belongs to %s, not to %s", log.directory, log.topic_id, each.topic_id)
+                    self.put_aside(each.topic_partition)
+                home = self._homes.get(each.topic_partition)
+                directory = home_for_new(self.directories, home, counts)
+            except KafkaError as error:
+                failed[each.topic_partition] = error
+                continue
+            counts[directory] += 1
+            new.setdefault(directory, []).append(each)
+        await self._folders.settled()
+        for directory, logs in new.items():
+            await self._forget_offsets(directory, [each.topic_partition for each in logs])
+            failed |= await self._folders.make(
+                directory, logs, partial(self._open_new, directory), partial(self._adopt, directory)
             )
-        self._forget_offsets(directory, topic_partition)
-        with self._opening(directory):
-            log = self._open_log(directory, topic_partition, config, topic_id)
-        self._adopt(log, directory)
+        return failed
+
+    def _open_new(self, directory: LogDirectory, new: NewLog) -> PartitionLog:
+        return self._open_log(directory, new.topic_partition, new.config, new.topic_id)
+
+    def use(self, topic_partition: TopicPartition, config: LogConfig) -> PartitionLog:
+        """A log that exists, with this configuration. Raises ``KafkaError(kafka_storage_error)``."""
+        log = self._logs.get(topic_partition)
+        if log is None:
+            raise KafkaError(ErrorCode.kafka_storage_error, f"{topic_partition} has no log")
+        log.config = config
         return log
 
-    def _forget_offsets(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
-        """What the checkpoints say of an earlier partition of this name must not judge a new one."""
+    async def get_or_create(
+        self, topic_partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID
+    ) -> PartitionLog:
+        """The partition's log, with this configuration; made as :meth:`create` does when there is none.
+
+        Raises ``KafkaError(kafka_storage_error)``.
+        """
+        for error in (await self.create([NewLog(topic_partition, config, topic_id)])).values():
+            raise error
+        return self.use(topic_partition, config)
+
+    async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
+        """What the checkpoints say of earlier partitions of these names must not judge new ones."""
         for offsets in (
             directory.recovery_points,
             directory.log_start_offsets,
             directory.high_watermarks,
             directory.cleaner_offsets,
         ):
-            offsets.pop(topic_partition, None)
-        if directory.has_checkpointed(topic_partition):
+            for name in names:
+                offsets.pop(name, None)
+        if directory.is_online and any(map(directory.has_checkpointed, names)):
             with self._guard(directory):
-                self._write_all(directory)
-
-    def _roomiest_directory(self) -> LogDirectory:
-        online = [directory for directory in self.directories if directory.is_online]
-        if not online:
-            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
-        homes = list(self._homes.values())
-        return min(online, key=homes.count)
+                await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """The high watermark as of the last checkpoint before the start; 0 when unknown."""
@@ -328,34 +346,35 @@ class LogManager:
         return home.high_watermarks.get(topic_partition, 0) if home is not None else 0
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take a log out at once; its bytes go after ``file.delete.delay.ms``."""
-        name = deleted_folder(topic_partition, self._machine.entropy.uuid4())
-        log, target = self._rename_away(topic_partition, name)
-        if log is not None and target is not None:
-            self._removals.add(target, log.config.file_delete_delay_ms)
+        """Take a log out at once; its folder is renamed soon, and goes after ``file.delete.delay.ms``."""
+        self._retire(
+            topic_partition, deleted_folder(topic_partition, self._machine.entropy.uuid4()), goes=True
+        )
 
-    def put_aside(self, topic_partition: TopicPartition) -> str | None:
-        """Take a log out that is not in the metadata; its bytes stay, in a folder that is returned."""
+    def put_aside(self, topic_partition: TopicPartition) -> None:
+        """Take a log out that is not in the metadata; its bytes stay, in a folder that gets another name."""
         name = stray_folder(topic_partition, self._machine.entropy.uuid4())
-        _, target = self._rename_away(topic_partition, name)
-        if target is not None:
+        if self._retire(topic_partition, name, goes=False):
             self.stray_count += 1
-            logger.warning("%s is not in the metadata: its folder is kept as %s", topic_partition, target)
-        return target
+            logger.warning("%s is not in the metadata: its folder is kept as %s", topic_partition, name)
 
-    def _rename_away(
-        self, topic_partition: TopicPartition, name: str
-    ) -> tuple[PartitionLog | None, str | None]:
+    def _retire(self, topic_partition: TopicPartition, name: str, *, goes: bool) -> bool:
         log = self._logs.pop(topic_partition, None)
         directory = self._homes.pop(topic_partition, None)
         if log is None or directory is None:
-            return None, None
+            return False
         log.take_offline(f"{topic_partition} was deleted")
-        target = f"{directory.path}/{name}"
-        with self._guard(directory):
-            self._disk.rename(log.directory, target)
-            self._disk.sync_dir(directory.path)
-        return log, target if directory.is_online else None
+        delay_ms = log.config.file_delete_delay_ms if goes else None
+        self._folders.retire(RetiredLog(log, directory, f"{directory.path}/{name}", delay_ms))
+        return True
+
+    def _retired(self, retired: RetiredLog) -> None:
+        if retired.delay_ms is not None:
+            self._removals.add(retired.target, retired.delay_ms)
+
+    async def settled(self) -> None:
+        """Return when what was deleted before is so for good."""
+        await self._folders.settled()
 
     # -- failure ------------------------------------------------------------------------------
 
@@ -420,25 +439,12 @@ class LogManager:
         """Write the recovery points and log starts of all folders."""
         for directory in self.directories:
             with self._guard(directory):
-                await self._write(directory, RECOVERY_POINTS, self._recovery_points(directory))
-                await self._write(directory, LOG_START_OFFSETS, self._log_start_offsets(directory))
+                await self._checkpoints.write(directory, RECOVERY_POINTS, LOG_START_OFFSETS)
 
     async def checkpoint_high_watermarks(self) -> None:
         for directory in self.directories:
             with self._guard(directory):
-                await self._write(directory, HIGH_WATERMARKS, self._high_watermarks(directory))
-
-    async def _write(self, directory: LogDirectory, name: str, offsets: dict[TopicPartition, int]) -> None:
-        if directory.is_online and directory.says_otherwise(name, offsets):
-            await self._machine.workers.run(directory.write_checkpoint, name, offsets, directory.ticket())
-
-    def _write_all(self, directory: LogDirectory) -> None:
-        if directory.is_online:
-            ticket = directory.ticket()
-            directory.write_checkpoint(RECOVERY_POINTS, self._recovery_points(directory), ticket)
-            directory.write_checkpoint(LOG_START_OFFSETS, self._log_start_offsets(directory), ticket)
-            directory.write_checkpoint(HIGH_WATERMARKS, self._high_watermarks(directory), ticket)
-            directory.write_cleaner_offsets()
+                await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
     def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
         """What was durable may now be cut and written anew: the checkpoints must not vouch for it."""
@@ -447,26 +453,13 @@ class LogManager:
             directory.cleaner_offsets[topic_partition] = log.log_end_offset
         if directory.has_checkpointed(topic_partition):
             with self._guard(directory):
-                self._write_all(directory)
+                self._checkpoints.write_all_now(directory)
 
     def logs_of(self, directory: LogDirectory) -> Iterator[PartitionLog]:
         """The logs that lie in one of the folders."""
         for topic_partition, log in self._logs.items():
             if self._homes.get(topic_partition) is directory:
                 yield log
-
-    def _recovery_points(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {log.topic_partition: log.flushed_offset for log in self.logs_of(directory)}
-
-    def _log_start_offsets(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {
-            log.topic_partition: log.log_start_offset
-            for log in self.logs_of(directory)
-            if log.config.remote_storage_enable or log.log_start_offset > log.segments.segments[0].base_offset
-        }
-
-    def _high_watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        return {log.topic_partition: log.high_watermark for log in self.logs_of(directory)}
 
     # -- what the cleaner needs ---------------------------------------------------------------
 
@@ -486,7 +479,7 @@ class LogManager:
         home = self._homes.get(log.topic_partition)
         if home is not None:
             with self._guard(home):
-                await self._write(home, RECOVERY_POINTS, self._recovery_points(home))
+                await self._checkpoints.write(home, RECOVERY_POINTS)
 
     def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
         for path in paths:

@@ -14,7 +14,7 @@ from moldau.storage.batch_scan import scan
 from moldau.storage.checkpoint import CheckpointError
 from moldau.storage.file_names import LEADER_EPOCHS, LOG_START_OFFSETS
 from moldau.storage.guarding import DurableOffset, GuardedLog, LogGuard
-from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
+from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs, SavedEpochs
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_producers import LogProducers
 from moldau.storage.partition_metadata import read_partition_metadata, write_partition_metadata
@@ -49,6 +49,8 @@ class LogState:
         """Told once when the disk fails."""
         self.on_truncation: Callable[[], None] | None = None
         """Told after each truncation, before anything is appended behind it."""
+        self.on_epochs: Callable[[], None] | None = None
+        """Told when the file of the leader epochs is out of date: :meth:`epochs_to_save` is to be written."""
         self._failure: KafkaError | None = None
         self._closed = False
         self._segments = SegmentedLog(machine, directory, config)
@@ -69,7 +71,8 @@ class LogState:
         """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
         self.high_watermark = 0
         self.flushed_offset = 0
-        self._saved_epochs: tuple[EpochEntry, ...] = ()
+        self._noted_epochs: tuple[EpochEntry, ...] = ()
+        self._epochs_version = 0
         self._last_epoch = -1
         self._truncations = 0
         self._flushing = asyncio.Lock()
@@ -158,13 +161,13 @@ class LogState:
         self.flushed_offset = min(recovery_point, segments.end_offset)
         if clean_shutdown and loaded.rebuilt_from is None:
             self.flushed_offset = segments.end_offset
-        self._saved_epochs = epochs.entries
+        self._noted_epochs = epochs.entries
         epochs.truncate_from_end(segments.end_offset)
         if earliest is not None and not len(epochs):
             # All records were deleted, and the start may be known here alone: it outlives this start, too.
             epochs.assign(earliest.epoch, segments.end_offset)
         epochs.truncate_from_start(self.log_start_offset)
-        if not self._saved_epochs and segments.size_bytes:
+        if not self._noted_epochs and segments.size_bytes:
             self._epochs_are_lost = True
             self._learn_lost_epochs()
         self.high_watermark = self.log_start_offset
@@ -175,7 +178,7 @@ class LogState:
             rebuilt_from=loaded.rebuilt_from,
             on_batch=self._learn_epoch,
         )
-        self._save_epochs()
+        self._save_epochs_now()
         self._last_epoch = self._latest_epoch()
 
     def _load_epochs(self) -> LeaderEpochs:
@@ -280,19 +283,53 @@ class LogState:
         return -1 if epoch is None else epoch
 
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """An epoch must be in the file before its first batch is in the log."""
-        with self.guarded("writing the leader epochs of"):
-            if epoch > self._latest_epoch():
-                self.leader_epochs.assign(epoch, start_offset)
-            self._save_epochs()
+        """An epoch is in the file before its first batch is durable; until then its batches tell of it."""
+        if epoch > self._latest_epoch():
+            self.leader_epochs.assign(epoch, start_offset)
+        self._note_epochs()
+        if self.on_epochs is not None:
+            self.on_epochs()
         self._last_epoch = epoch
 
-    def _save_epochs(self) -> None:
+    def _note_epochs(self) -> None:
         if self._epochs_are_lost or self._config.is_cache:
             return
-        if self.leader_epochs.entries != self._saved_epochs:
-            self._epoch_file.save(self.leader_epochs)
-            self._saved_epochs = self.leader_epochs.entries
+        entries = self.leader_epochs.entries
+        if entries != self._noted_epochs:
+            # In this order: a worker reads the version first.
+            self._noted_epochs = entries
+            self._epochs_version += 1
+
+    def _save_epochs(self) -> None:
+        """Soon, where the owner of the log sees to it; else at once."""
+        self._note_epochs()
+        if self.on_epochs is None:
+            self.save_epochs()
+        elif not self.epochs_are_saved:
+            self.on_epochs()
+
+    def _save_epochs_now(self) -> None:
+        self._note_epochs()
+        self.save_epochs()
+
+    @property
+    def epochs_are_saved(self) -> bool:
+        """Whether the file holds what was last noted."""
+        return self._epoch_file.saved_version >= self._epochs_version
+
+    def epochs_to_save(self) -> SavedEpochs:
+        """What the file is to hold; for any thread."""
+        version = self._epochs_version
+        return SavedEpochs(self._epoch_file, self._noted_epochs, version)
+
+    def save_epochs(self) -> None:
+        """Bring the file up to date, durably. Blocking; for any thread."""
+        _, entries, version = self.epochs_to_save()
+        self._epoch_file.save(entries, version)
+
+    def end_epoch_file(self) -> None:
+        """Nothing more is written to the file: the folder gets another name. Blocking."""
+        self._epoch_file.end()
 
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
         """Note, in the folder, whose data this is; raises as :meth:`open`."""

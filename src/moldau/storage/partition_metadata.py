@@ -23,10 +23,14 @@ def decode_topic_id(text: str) -> uuid.UUID:
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
+def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """The file's content."""
+    return f"version: {_VERSION}\ntopic_id: {encode_topic_id(topic_id)}\n".encode("ascii")
+
+
 def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> None:
     """Write the file durably."""
-    content = f"version: {_VERSION}\ntopic_id: {encode_topic_id(topic_id)}\n"
-    disk.write_atomically(f"{folder}/{PARTITION_METADATA}", content.encode("ascii"))
+    disk.write_atomically(f"{folder}/{PARTITION_METADATA}", format_partition_metadata(topic_id))
 
 
 def read_partition_metadata(disk: Disk, folder: str) -> uuid.UUID | None:

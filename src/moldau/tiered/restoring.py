@@ -43,6 +43,7 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
     if first_offset > log.log_start_offset:
         logger.warning("%s begins at offset %d: nothing is before it", partition, first_offset)
         log.update_log_start_offset(first_offset)
+        await log.persist_start()
 
 
 def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:

@@ -1,11 +1,11 @@
 """Requests that the active controller decides: passed on, and answered when this broker has seen the result.
 
 A client that has just created a topic asks the same broker for it next; answering only once the new
-image is here spares it a confusing "unknown topic".
+image is here, and the partitions are, spares it a confusing "unknown topic" or "not leader".
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 from moldau.cluster.controller_channel import ControllerChannel
@@ -29,12 +29,15 @@ class ForwardedHandlers:
         controller: ControllerChannel,
         apis: Collection[ApiKey],
         until_image: "Callable[[Callable[[], bool]], asyncio.Future[None]]",
+        settled: Callable[[], Awaitable[None]],
         partition_count: Callable[[str], int],
     ) -> None:
-        """``partition_count`` tells of a topic in this broker's image; 0 when it does not exist."""
+        """``settled`` returns when this broker serves what its image says; ``partition_count`` tells of a
+        topic in that image, 0 when it does not exist."""
         self._controller = controller
         self._apis = apis
         self._until_image = until_image
+        self._settled = settled
         self._partition_count = partition_count
 
     def table(self) -> dict[int, Handler]:
@@ -52,14 +55,14 @@ class ForwardedHandlers:
         response: CreateTopicsResponse = await self._controller.send(request)
         created = [topic.name for topic in response.topics if topic.error_code is ErrorCode.none]
         if created and not request.validate_only:
-            await self._visible(lambda: all(map(self._partition_count, created)))
+            await self._visible(request.timeout_ms, lambda: all(map(self._partition_count, created)))
         return response
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
         response: DeleteTopicsResponse = await self._controller.send(request)
         gone = [row.name for row in response.responses if row.error_code is ErrorCode.none and row.name]
         if gone:
-            await self._visible(lambda: not any(map(self._partition_count, gone)))
+            await self._visible(request.timeout_ms, lambda: not any(map(self._partition_count, gone)))
         return response
 
     async def create_partitions(self, context: RequestContext, request: CreatePartitionsRequest) -> Message:
@@ -67,12 +70,19 @@ class ForwardedHandlers:
         done = {row.name for row in response.results if row.error_code is ErrorCode.none}
         if done and not request.validate_only:
             grown = [(topic.name, topic.count) for topic in request.topics if topic.name in done]
-            await self._visible(lambda: all(self._partition_count(name) >= count for name, count in grown))
+            await self._visible(
+                request.timeout_ms,
+                lambda: all(self._partition_count(name) >= count for name, count in grown),
+            )
         return response
 
-    async def _visible(self, condition: Callable[[], bool]) -> None:
+    async def _visible(self, timeout_ms: int, condition: Callable[[], bool]) -> None:
+        async def visible() -> None:
+            await self._until_image(condition)
+            await self._settled()
+
         try:
-            await asyncio.wait_for(self._until_image(condition), VISIBLE_TIMEOUT_S)
+            await asyncio.wait_for(visible(), max(VISIBLE_TIMEOUT_S, timeout_ms / 1000))
         except TimeoutError:
             # The change is committed; only this broker's view of it is late.
             return

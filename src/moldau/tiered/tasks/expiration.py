@@ -62,6 +62,7 @@ class ExpirationTask:
         self._measure(count, size_bytes, (asyncio.get_running_loop().time() - started_s) * 1000)
         if expiry.log_start_offset is not None:
             log.update_log_start_offset(min(expiry.log_start_offset, self._partition.replica.high_watermark))
+            await log.persist_start()
         # Where the start could not pass all of them, the others are still read.
         await self._remove([each for each in expiry.segments if each.end_offset < log.log_start_offset])
 

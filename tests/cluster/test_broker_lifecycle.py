@@ -21,6 +21,11 @@ from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.registrations import Endpoint
 from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.metadata_records import RECORDS, RegisterBrokerRecord
@@ -249,3 +254,50 @@ def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> No
         await node.kill()
 
     run(test())
+
+
+class ScriptedController:
+    """Takes every registration, and fences the broker as it is told."""
+
+    def __init__(self) -> None:
+        self.fences = False
+
+    async def send(self, request: Message) -> Any:
+        if isinstance(request, BrokerRegistrationRequest):
+            return BrokerRegistrationResponse(broker_epoch=5)
+        return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=self.fences)
+
+
+def test_a_fenced_broker_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    controller = ScriptedController()
+
+    async def test() -> None:
+        broker = BrokerLifecycle(
+            BrokerIdentity(
+                broker_id=1,
+                cluster_id=CLUSTER_ID,
+                incarnation_id=uuid.UUID(int=1),
+                endpoints=[],
+                features=[],
+                log_dirs=[],
+            ),
+            controller,
+            SeededEntropy(1),
+            lambda: 10,
+        )
+        broker.start()
+        broker.ready()
+        await broker.unfenced.wait()
+        assert broker.problem() is None
+        controller.fences = True
+        await asyncio.sleep(10)
+        assert broker.problem() == "the controller has fenced this broker"
+        controller.fences = False
+        await asyncio.sleep(10)
+        assert broker.problem() is None
+        await broker.stop()
+
+    with World(1) as world:
+        world.run(test())
+    assert caplog.messages[-2:] == ["broker 1 is fenced by the controller", "broker 1 is unfenced"]

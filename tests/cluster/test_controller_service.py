@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from cluster_fakes import SmallConfigPolicy
 from metadata_log_model import MemoryMetadataLog
 
@@ -169,7 +170,7 @@ def test_an_append_that_is_refused_leaves_no_trace() -> None:
     run(test())
 
 
-def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
+def test_a_silent_broker_is_fenced_when_its_session_ends(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         node = Node(session_timeout_ms=30)
         await node.lead()
@@ -183,6 +184,7 @@ def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
         node.service.close()
 
     run(test())
+    assert "controller 1: broker 1 is fenced, its heartbeats have stopped" in caplog.messages
 
 
 class Follower:

@@ -112,6 +112,12 @@ class BrokerLifecycle:
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
+    def problem(self) -> str | None:
+        """What is wrong, for the health page: clients are not sent to a fenced broker."""
+        if self.state is LifecycleState.RUNNING and self.is_fenced:
+            return "the controller has fenced this broker"
+        return None
+
     async def controlled_shutdown(self, timeout_ms: int) -> bool:
         """Hand all leaderships over, then end. ``False``: the controller did not agree in time."""
         agreed = False
@@ -221,6 +227,11 @@ class BrokerLifecycle:
             await self._back_off(0)
 
     def _take(self, response: BrokerHeartbeatResponse) -> None:
+        if self.state is LifecycleState.RUNNING and response.is_fenced != self.is_fenced:
+            if response.is_fenced:
+                logger.warning("broker %d is fenced by the controller", self._identity.broker_id)
+            else:
+                logger.info("broker %d is unfenced", self._identity.broker_id)
         self.is_fenced = response.is_fenced
         if response.should_shut_down:
             self._may_go.set()

@@ -8,9 +8,11 @@ from typing import Any
 
 from moldau.cluster.controller import Controller
 from moldau.cluster.controller_answers import error_response
+from moldau.cluster.delta import FENCE
 from moldau.cluster.image_records import encode_record
 from moldau.cluster.metadata_log import CommittedBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
+from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -158,6 +160,13 @@ class ControllerService:
             records = self._controller.expire_sessions(self._now_ms(), self._log.next_offset())
             if not records:
                 break
+            for record in records:
+                if isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == FENCE:
+                    logger.warning(
+                        "controller %d: broker %d is fenced, its heartbeats have stopped",
+                        self._node_id,
+                        record.broker_id,
+                    )
             self._append(records)
         self._watch_sessions()
 

@@ -251,6 +251,7 @@ class Broker:
         checks = health_checks(self._metadata, logs)
         checks["partitions"] = replicas_check(self._hosting)
         checks["topics"] = self._api.topic_problem
+        checks["broker"] = lambda: None if self._lifecycle is None else self._lifecycle.problem()
         checks["errors"] = self._machine.unexpected.problem
         checks["groups"] = self._groups.runtime.problem
         notices = {"groups": self._groups.runtime.notice}

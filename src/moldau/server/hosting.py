@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+from uuid import UUID
 
 from moldau.cluster.image import MetadataImage
 from moldau.cluster.topics_image import Topic
@@ -189,9 +190,7 @@ class PartitionHosting:
             self._open(topic, key)
 
     def _lacks_log(self, topic: Topic, key: PartitionKey) -> bool:
-        if not self._logs.lacks(TopicPartition(topic.name, key.partition), topic.topic_id):
-            return False
-        return self._kind_of(topic).log_config(topic) is not None
+        return self._logs.lacks(TopicPartition(topic.name, key.partition), topic.topic_id)
 
     def _take_role(self, partition: Partition, topic: Topic) -> None:
         index = partition.key.partition
@@ -219,22 +218,21 @@ class PartitionHosting:
 
     async def _make_logs(self, opening: Mapping[PartitionKey, Topic]) -> dict[TopicPartition, KafkaError]:
         wanted: list[NewLog] = []
-        failed: dict[TopicPartition, KafkaError] = {}
-        for key, topic in opening.items():
-            name = TopicPartition(topic.name, key.partition)
-            try:
-                config = self._kind_of(topic).log_config(topic)
-            except KafkaError as error:
-                failed[name] = error
-                continue
+        configs: dict[UUID, LogConfig | None] = {}
+        for count, (key, topic) in enumerate(list(opening.items())):
+            if key.topic_id not in configs:
+                configs[key.topic_id] = self._kind_of(topic).log_config(topic)
+            config = configs[key.topic_id]
             if config is not None:
-                wanted.append(NewLog(name, config, topic.topic_id))
+                wanted.append(NewLog(TopicPartition(topic.name, key.partition), config, topic.topic_id))
+            if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
+                await asyncio.sleep(0)
         try:
-            return failed | await self._logs.create(wanted)
+            return await self._logs.create(wanted)
         except Exception as error:
             logger.exception("the logs of %d partitions cannot be made", len(wanted))
             reason = KafkaError(ErrorCode.kafka_storage_error, str(error))
-            return failed | {new.topic_partition: reason for new in wanted}
+            return dict.fromkeys((new.topic_partition for new in wanted), reason)
 
     def _opened(self, topic: Topic, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]) -> None:
         name = TopicPartition(topic.name, key.partition)

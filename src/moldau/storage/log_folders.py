@@ -186,6 +186,7 @@ class FolderWork:
             return [(each, _opened(open_log, each)) for each in some]
 
         for opened in await in_jobs(made, open_some):
+            await asyncio.sleep(0)
             for new, log in opened:
                 if isinstance(log, PartitionLog):
                     on_open(log)

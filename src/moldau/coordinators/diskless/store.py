@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, cast
 
+import apsw
+
 from moldau.coordinators.diskless.checkpoint import SnapshottedLog, load_checkpoint
 from moldau.coordinators.diskless.database import Applied, Database
 from moldau.coordinators.diskless.files import Remembered
@@ -71,6 +73,7 @@ class DisklessStore:
         """Producers that were forgotten in a replay, likewise."""
         self._handle: asyncio.Handle | None = None
         self._paused = 0
+        self._is_disk_full = False
 
     @property
     def materialiser(self) -> Materialiser:
@@ -235,9 +238,15 @@ class DisklessStore:
             elif materialiser.to_trim:
                 materialiser.trim_some(self.machine.clock.now_ms())
         except Exception as error:
-            self.machine.unexpected.report(f"writing {self.path}, which is tried again", error)
+            if isinstance(error, apsw.FullError):
+                log = logger.debug if self._is_disk_full else logger.warning
+                log("%s cannot be written while its disk is full; it is tried again.", self.path)
+                self._is_disk_full = True
+            else:
+                self.machine.unexpected.report(f"writing {self.path}, which is tried again", error)
             self._plan_writing()
             return
+        self._is_disk_full = False
         if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
             self._handle = asyncio.get_running_loop().call_soon(self._turn)
         else:

@@ -25,6 +25,7 @@ from moldau.protocol.api import request_header_version, response_header_version
 from moldau.protocol.codec import decode_response, encode_request
 from moldau.protocol.messages import create_topics, describe_configs, list_offsets, metadata, offset_commit
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import parse_header
@@ -109,24 +110,24 @@ def bomb(codec: Compression, count: int = TINY_RECORDS) -> bytes:
 Attack = Callable[[Client], str]
 
 
-def _produce_bomb(name: str, codec: Compression, **configs: str) -> Attack:
+def _produce_bomb(name: str, codec: Compression, count: int = TINY_RECORDS, **configs: str) -> Attack:
     def attack(client: Client) -> str:
         client.create(name, max_message_bytes=str(64 << 20), **configs)
-        batch = bomb(codec)
+        batch = bomb(codec, count)
         return f"{len(batch):,} bytes: {client.produce(name, batch)}"
 
     return attack
 
 
-def _list_offsets(client: Client) -> str:
-    client.create("planted", max_message_bytes=str(64 << 20))
-    batch = bomb(Compression.GZIP)
+def _list_offsets(client: Client, count: int = TINY_RECORDS) -> str:
+    client.create("planted", max_message_bytes=str(64 << 20), message_timestamp_after_max_ms=str(2**62))
+    batch = bomb(Compression.GZIP, count)
     header = parse_header(batch)
     false = assemble_batch(
-        header, int(Compression.GZIP), header.base_timestamp, 2**62, header.records_count, batch[61:]
+        header, int(Compression.GZIP), header.base_timestamp, 2**61, header.records_count, batch[61:]
     )
     produced = client.produce("planted", false)
-    part = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=2**61)
+    part = list_offsets.ListOffsetsPartition(partition_index=0, timestamp=2**60)
     topic = list_offsets.ListOffsetsTopic(name="planted", partitions=[part])
     answer = client.call(7, list_offsets.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[topic]))
     return f"produce {produced}, list {answer.topics[0].partitions[0].error_code.name}"
@@ -190,6 +191,21 @@ def _many_configs(client: Client) -> str:
     return f"{len(client.call(4, request).results)} resources"
 
 
+def _large_member(client: Client) -> str:
+    client.call(2, FindCoordinatorRequest(key="group"))
+    time.sleep(1)
+    protocol = JoinGroupRequestProtocol(name="range", metadata=bytes(50_000_000))
+    request = JoinGroupRequest(
+        group_id="group",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[protocol],
+    )
+    joined = client.call(3, request)
+    return f"{joined.error_code.name}, {len(joined.members)} members"
+
+
 ATTACKS: dict[str, Attack] = {
     "gzip, recompressed": _produce_bomb("recompressed", Compression.GZIP, compression_type="zstd"),
     "gzip, compacted": _produce_bomb("compacted", Compression.GZIP, cleanup_policy="compact"),
@@ -198,6 +214,14 @@ ATTACKS: dict[str, Attack] = {
     "snappy, compacted": _produce_bomb("compacted-snappy", Compression.SNAPPY, cleanup_policy="compact"),
     "gzip, timestamps": _produce_bomb("stamped", Compression.GZIP, message_timestamp_before_max_ms="3600000"),
     "ListOffsets, planted": _list_offsets,
+    "gzip, recompressed, 1,000,000 records": _produce_bomb(
+        "recompressed", Compression.GZIP, 1_000_000, compression_type="zstd"
+    ),
+    "gzip, compacted, 1,000,000 records": _produce_bomb(
+        "compacted", Compression.GZIP, 1_000_000, cleanup_policy="compact"
+    ),
+    "ListOffsets, planted, 1,000,000 records": lambda client: _list_offsets(client, 1_000_000),
+    "JoinGroup, 50 MB of metadata": _large_member,
     "Metadata, 100 MB of empty names": _raw((3, 1), lambda: _names(50_000_000)),
     "Metadata, 1 MB of empty names": _raw((3, 4), lambda: _names(500_000)),
     "Metadata, 64 KB of empty names": _raw((3, 4), lambda: _names(32_000)),

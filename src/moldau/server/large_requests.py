@@ -23,14 +23,16 @@ from moldau.server.slices import CUTS, Cut, cut_of, joined, slices
 INLINE_PARSED_BYTES: Final = 192 * 1024
 """What a request may cost when it is handled at once: some 500 to 2,000 rows."""
 
-WHOLE_PARSED_BYTES: Final = 8 * 1024 * 1024
-"""The bound for requests that are not cut into slices, of clients; some 20,000 rows."""
+WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
+"""The bound for clients' requests that are not cut into slices: some 15,000 rows."""
 
 AT_ONCE: Final = 4
 
 _UNCUT: Final[Mapping[int, int]] = MappingProxyType(
     # Few rows are usual here, and the work for each of them is much.
-    dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024)
+    dict.fromkeys(
+        (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP, ApiKey.DELETE_TOPICS), 2 * 1024 * 1024
+    )
 )
 
 Handle = Callable[[RequestContext, Any], "Message | Awaitable[Message | None] | None"]
@@ -59,7 +61,8 @@ class LargeRequests:
             whole = request if isinstance(request, Message) else await self._decode(context, request, decode)
             cut = cut_of(context.api_key, whole)
             if cut is not None:
-                answers = await _in_slices(context, whole, cut, handle)
+                parts = await self._workers.run(lambda: list(slices(whole, cut)))
+                answers = await _in_slices(context, parts, handle)
                 if context.api_key != ApiKey.PRODUCE:
                     done = [answer for answer in answers if isinstance(answer, Message)]
                     return await self._workers.run(_encode_joined, done, cut, encode)
@@ -84,11 +87,11 @@ def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
 
 
 async def _in_slices(
-    context: RequestContext, request: Message, cut: Cut, handle: Handle
+    context: RequestContext, parts: list[Any], handle: Handle
 ) -> list["Message | Awaitable[Message | None] | None"]:
     """Answers in order; those to Produce may still be awaited, for appends must not wait for each other."""
     answers: list[Message | Awaitable[Message | None] | None] = []
-    for part in slices(request, cut):
+    for part in parts:
         answer = handle(context, part)
         if isinstance(answer, Awaitable):
             answer = asyncio.ensure_future(answer) if context.api_key == ApiKey.PRODUCE else await answer

@@ -41,6 +41,7 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
             Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
             Cut(("topics", "partition_indexes"), ("topics", "partitions")),
         ),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: (Cut(("dirs", "topics", "partitions"), ("results", "partitions")),),
         ApiKey.DESCRIBE_GROUPS: (Cut(("groups",), ("groups",)),),
         ApiKey.DELETE_GROUPS: (Cut(("groups_names",), ("results",)),),
         ApiKey.FIND_COORDINATOR: (Cut(("coordinator_keys",), ("coordinators",)),),

@@ -301,10 +301,11 @@ class GroupService:
 
     async def list_groups(self, caller: Caller, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups: those of the partitions led here."""
+        states, types = tuple(set(request.states_filter)), tuple(set(request.types_filter))
         waiting = [
             self.runtime.read(
                 partition,
-                lambda shard, now_ms: shard.list_groups(request.states_filter, request.types_filter),
+                lambda shard, now_ms: shard.list_groups(states, types),
             )
             for partition in self.runtime.partitions
         ]

@@ -1,6 +1,6 @@
 """DescribeLogDirs and AlterReplicaLogDirs: which partitions lie in which of this broker's folders."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -33,21 +33,17 @@ class LogDirHandlers:
     ) -> description.DescribeLogDirsResponse:
         if not self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
             return description.DescribeLogDirsResponse(error_code=ErrorCode.cluster_authorization_failed)
-        wanted = (
-            None
-            if request.topics is None
-            else {
-                TopicPartition(topic.topic, partition)
-                for topic in request.topics
-                for partition in topic.partitions
-            }
-        )
+        wanted: dict[str, set[int]] | None = None
+        if request.topics is not None:
+            wanted = {}
+            for topic in request.topics:
+                wanted.setdefault(topic.topic, set()).update(topic.partitions)
         return description.DescribeLogDirsResponse(
             results=[self._describe(directory, wanted) for directory in self._logs.directories]
         )
 
     def _describe(
-        self, directory: LogDirectory, wanted: set[TopicPartition] | None
+        self, directory: LogDirectory, wanted: Mapping[str, Collection[int]] | None
     ) -> description.DescribeLogDirsResult:
         try:
             space = directory.space() if directory.is_online else None
@@ -59,7 +55,8 @@ class LogDirHandlers:
             )
         topics: dict[str, list[description.DescribeLogDirsPartition]] = {}
         for log in self._logs.logs_of(directory):
-            if wanted is None or log.topic_partition in wanted:
+            name = log.topic_partition
+            if wanted is None or name.partition in wanted.get(name.topic, ()):
                 topics.setdefault(log.topic_partition.topic, []).append(_partition(log))
         return description.DescribeLogDirsResult(
             log_dir=directory.path,

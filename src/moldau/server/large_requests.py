@@ -15,7 +15,7 @@ from typing import Any, Final
 from moldau.network.context import Buffers, RequestContext
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.codec import RequestDecoder
-from moldau.protocol.costs import allowance
+from moldau.protocol.costs import PARSED_BYTES_MAX, allowance
 from moldau.protocol.schema import Message
 from moldau.runtime.workers import Workers
 from moldau.server.slices import CUTS, Cut, cut_of, joined, slices
@@ -29,10 +29,12 @@ WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 AT_ONCE: Final = 4
 
 _UNCUT: Final[Mapping[int, int]] = MappingProxyType(
-    # Few rows are usual here, and the work for each of them is much.
-    dict.fromkeys(
-        (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP, ApiKey.DELETE_TOPICS), 2 * 1024 * 1024
-    )
+    {
+        # Few rows are usual here, and the work for each of them is much.
+        **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024),
+        # A session may have every partition of a node.
+        ApiKey.FETCH: PARSED_BYTES_MAX,
+    }
 )
 
 Handle = Callable[[RequestContext, Any], "Message | Awaitable[Message | None] | None"]

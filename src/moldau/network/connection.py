@@ -189,6 +189,12 @@ class ServerConnection(FrameReceiver):
         if not self._lost:
             self._resume_if_possible()
 
+    def yield_turn(self) -> None:
+        """Dispatch nothing more in this turn of the loop."""
+        if not self._stalled and not self._lost and not self._finished:
+            self._stall()
+            self._loop.call_soon(self._resume_if_possible)
+
     def _unmute(self) -> None:
         self._muted = None
         self._resume_if_possible()
@@ -241,8 +247,7 @@ class ServerConnection(FrameReceiver):
         self._counters.requests += 1
         self._requests_this_turn += 1
         if self._requests_this_turn == _REQUESTS_A_TURN:
-            self._stall()
-            self._loop.call_soon(self._resume_if_possible)
+            self.yield_turn()
         try:
             api_key, version, correlation_id, client_id, position = read_request_header(frame)
             context = RequestContext(

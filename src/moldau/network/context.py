@@ -53,6 +53,10 @@ class ConnectionControl(Protocol):
         """End what :meth:`hold` began; fine when the connection is closed."""
         ...
 
+    def yield_turn(self) -> None:
+        """Dispatch nothing more in this turn of the loop: the request was not a small one."""
+        ...
+
     def close_when_answered(self) -> None:
         """Dispatch nothing more, and close once every answer that is owed has been sent."""
         ...

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
 from moldau.protocol.api import ApiKey, Scope, supports
@@ -38,6 +38,10 @@ DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
 ``None``: the shape is another, nothing was done, and the API's handler takes the request."""
 DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
 """By API key, what gives the direct handler of a version, if there is one."""
+
+MANY_ROWS_BYTES: Final = 2048
+"""A request of more bytes has many rows: only one of a connection is handled in a turn of the loop."""
+_LARGE_BY_NATURE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +135,10 @@ class Dispatcher:
             return self._answer_large(context, route, bytes(body))
         if context.api_key in COSTLY_ROWS and is_large(context.api_key, request):
             return self._answer_large(context, route, request)
+        if len(body) > MANY_ROWS_BYTES and context.api_key not in _LARGE_BY_NATURE:
+            control = context.connection.control
+            if control is not None:
+                control.yield_turn()
         try:
             outcome = handler(context, request)
         except Exception as error:

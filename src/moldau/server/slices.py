@@ -31,7 +31,8 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
     {
         ApiKey.PRODUCE: (Cut(("topic_data", "partition_data"), ("responses", "partition_responses")),),
         ApiKey.METADATA: (Cut(("topics",), ("topics",)),),
-        ApiKey.LIST_OFFSETS: (_PARTITIONS,),
+        # Each row is a task of its own.
+        ApiKey.LIST_OFFSETS: (_PARTITIONS._replace(rows=128),),
         ApiKey.OFFSET_COMMIT: (_PARTITIONS,),
         ApiKey.OFFSET_DELETE: (_PARTITIONS,),
         ApiKey.DELETE_RECORDS: (_PARTITIONS,),
@@ -59,7 +60,9 @@ COSTLY_ROWS: Final = frozenset(
 def is_large(api_key: int, request: Message) -> bool:
     """Whether a request has more rows than are answered without a break."""
     cut = cut_of(api_key, request)
-    return cut is not None and len(getattr(request, cut.asked[0])) > cut.rows
+    if cut is None:
+        return False
+    return sum(_weight(row, cut.asked[1:]) for row in getattr(request, cut.asked[0])) > cut.rows
 
 
 def cut_of(api_key: int, request: Message) -> Cut | None:

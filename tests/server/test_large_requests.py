@@ -8,6 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_client import METADATA_V12, WireClient
 
+from moldau.network.context import ConnectionContext, RequestContext
+from moldau.protocol.api import Scope
+from moldau.protocol.codec import encode_request
 from moldau.protocol.messages import metadata, offset_fetch
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -18,6 +21,7 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.runtime.errors import ErrorCode
+from moldau.server.dispatch import Dispatcher
 from moldau.server.slices import Cut, cut_of, joined, slices
 
 LIST_OFFSETS, OFFSET_FETCH, METADATA = 2, 9, 3
@@ -118,3 +122,24 @@ def test_empty_names_by_the_million_close_their_connection_only(moldau_node, cou
             answered = attacker.recv(4)
         assert (answered == b"") is (count > 1_000_000)
         assert len(bystander.call(METADATA_V12, many_names(1)).topics) == 1
+
+
+class Control:
+    """Counts what a dispatcher asks of its connection."""
+
+    def __init__(self):
+        self.yields = 0
+
+    def yield_turn(self):
+        self.yields += 1
+
+
+@pytest.mark.parametrize(("count", "yields"), [(1, 0), (300, 1)])
+def test_a_request_of_many_rows_ends_the_turn_of_its_connection(count, yields):
+    control = Control()
+    connection = ConnectionContext("c", "PLAINTEXT", control=control)
+    context = RequestContext(METADATA, 12, 1, None, connection)
+    dispatch = Dispatcher({METADATA: lambda context, request: metadata.MetadataResponse()}, Scope.BROKER)
+    body = b"".join(encode_request(METADATA, 12, many_names(count)))
+    assert dispatch(context, memoryview(body))
+    assert control.yields == yields

@@ -116,3 +116,23 @@ def test_no_topic_is_deleted_while_nobody_says_what_is_committed() -> None:
         assert coordinator.topics == {topic(2).topic_id}
 
     run_in_virtual_time(story)
+
+
+def test_no_topic_is_deleted_for_lack_of_metadata_while_deletions_are_held() -> None:
+    async def story(machine: Machine) -> None:
+        kept, unknown = topic(1), topic(2)
+        coordinator = OneCoordinator(kept.topic_id, unknown.topic_id)
+        sync = ImageSync(coordinator, lambda: [kept], lambda: None, nothing_new)
+        held = [True]
+        sync.deletions_are_held = lambda: held[0]
+        for _ in range(3):
+            await sync.run_once()
+            await asyncio.sleep(60)
+        assert coordinator.topics == {kept.topic_id, unknown.topic_id}
+        held[0] = False
+        for _ in range(2):
+            await sync.run_once()
+            await asyncio.sleep(60)
+        assert coordinator.topics == {kept.topic_id}
+
+    run_in_virtual_time(story)

@@ -190,6 +190,26 @@ def test_a_new_leader_copies_what_is_missing(play: Callable[[Story], None]) -> N
     play(story)
 
 
+def test_nothing_is_removed_while_deletions_are_held(play: Callable[[Story], None]) -> None:
+    async def story(house: House) -> None:
+        house.fill(2)
+        await house.copying.run()
+        before = await house.storage.keys()
+        held = [True]
+        around = replace(house.around, deletions_are_held=lambda: held[0])
+        remover = RemotePartitionRemover(RemoteLogManager(around, RemoteLogManagerSettings()), all_of)
+        house.log.update_log_start_offset(house.log.log_end_offset)
+        await remover.look_for_strays()
+        await ExpirationTask(around, house.partition).run()
+        await _idle(remover)
+        assert await house.storage.keys() == before
+        held[0] = False
+        await ExpirationTask(around, house.partition).run()
+        assert not await house.storage.keys()
+
+    play(story)
+
+
 def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(2)

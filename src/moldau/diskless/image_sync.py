@@ -59,6 +59,8 @@ class ImageSync:
         ``KafkaError`` or ``TimeoutError``.
         """
         self._keeper = keeper
+        self.deletions_are_held: Callable[[], bool] = lambda: False
+        """While so, no topic is deleted because the metadata lacks it."""
         self._until_current = until_current
         self._topics = topics
         self._on_work = on_work
@@ -135,7 +137,7 @@ class ImageSync:
     async def _look_for_strangers(self, coordinator_id: int) -> None:
         """Delete topics whose removal nobody told us of, for it happened while nobody led here."""
         now_s = asyncio.get_running_loop().time()
-        if now_s < self._look_again_s.get(coordinator_id, 0.0):
+        if self.deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
             return
         self._look_again_s[coordinator_id] = now_s + _UNKNOWN_TOPIC_GRACE_S
         known = {topic.topic_id for topic in self._topics()}

@@ -86,6 +86,7 @@ class DisklessRuntime:
         retention of a coordinator's partitions. ``until_current``: as for :class:`ImageSync`.
         """
         settings.check()
+        self._deletions_are_held: Callable[[], bool] = lambda: False
         self._machine = machine
         self._coordinator = coordinator
         self.settings = settings
@@ -256,14 +257,22 @@ class DisklessRuntime:
             return None
         return f"the object store is {report.state.value}: {report.last_error}"
 
+    def hold_deletions(self, are_held: Callable[[], bool]) -> None:
+        """Delete no object, and no topic that the metadata lacks, while ``are_held`` says so."""
+        self._deletions_are_held = self.image_sync.deletions_are_held = are_held
+
     # -- background ---------------------------------------------------------------------------
 
     async def _reclaim(self) -> None:
+        if self._deletions_are_held():
+            return
         done = await self.reclaimer.run_once()
         if done.failed:
             raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
 
     async def _scan_for_orphans(self) -> None:
+        if self._deletions_are_held():
+            return
         # A coordinator that this broker's metadata do not have yet may know the objects.
         await self._until_current()
         await self.strays.run()

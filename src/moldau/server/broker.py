@@ -31,6 +31,7 @@ from moldau.server.cluster_view import (
     ClusterView,
 )
 from moldau.server.consolidation_node import ConsolidationNode, ConsolidationSurroundings
+from moldau.server.deletion_hold import DeletionHold
 from moldau.server.diskless_kind import DisklessOffKind
 from moldau.server.diskless_node import DisklessNode, DisklessSurroundings
 from moldau.server.dispatch import Dispatcher
@@ -96,6 +97,9 @@ class Broker:
         )
         self._producer_ids = ProducerIds(channel, identity.node_id)
         self._logs = logs
+        self._deletions = DeletionHold(
+            logs.report, config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
+        )
         self._diskless = self._new_diskless() if diskless_settings.is_enabled(config) else None
         self._tiered = self._new_tiered() if tiered_settings.is_enabled(config) else None
         self._consolidation = self._new_consolidation()
@@ -144,6 +148,7 @@ class Broker:
                 image=lambda: self._metadata.publisher.image,
                 until_current=self._metadata.until_current,
                 logs=self._logs,
+                deletions=self._deletions,
                 arrivals=self._arrivals,
                 meters=self._meters,
             )
@@ -157,6 +162,7 @@ class Broker:
                 until_current=self._metadata.until_current,
                 configs=self._metadata.configs,
                 partitions=self.partitions,
+                deletions=self._deletions,
                 arrivals=self._arrivals,
                 meters=self._meters,
                 ensure_topic=lambda topic: self._api.ensure_topic(topic),

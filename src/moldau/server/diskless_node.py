@@ -23,6 +23,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server import diskless_settings
 from moldau.server.cluster_view import DISKLESS_METADATA_TOPIC
+from moldau.server.deletion_hold import DeletionHold
 from moldau.server.diskless_kind import DisklessKind
 from moldau.server.diskless_metadata_kind import DisklessMetadataKind
 from moldau.server.meters import NodeMeters
@@ -45,6 +46,7 @@ class DisklessSurroundings:
     image: Callable[[], MetadataImage]
     until_current: Callable[[], Awaitable[None]]
     logs: LogManager
+    deletions: DeletionHold
     arrivals: WaitingRoom[PartitionKey]
     meters: NodeMeters
 
@@ -87,6 +89,7 @@ class DisklessNode:
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self.runtime.hold_deletions(around.deletions.is_on)
         self.backlog = WalBacklog(self.coordinators, around.machine.clock, around.meters.registry)
         self.kind = DisklessKind(
             around.logs, around.local_id, self.runtime, lambda topic: log_config(self._configs.topic(topic))

@@ -14,6 +14,7 @@ from moldau.server import tiered_settings
 from moldau.server.classic_kind import ClassicKind
 from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC, ClusterView
 from moldau.server.deleted_topics import DeletedTopics
+from moldau.server.deletion_hold import DeletionHold
 from moldau.server.meters import NodeMeters
 from moldau.server.registry import PartitionRegistry
 from moldau.server.remote_metadata_topic import HostedMetadataTopic
@@ -43,6 +44,7 @@ class TieredSurroundings:
     until_current: Callable[[], Awaitable[None]]
     configs: EffectiveConfigs
     partitions: PartitionRegistry
+    deletions: DeletionHold
     arrivals: WaitingRoom[PartitionKey]
     meters: NodeMeters
     ensure_topic: Callable[[InternalTopic], Awaitable[None]]
@@ -90,6 +92,7 @@ class TieredNode:
                 copy_quota=ByteRateQuota(tiered_settings.copy_quota(config)),
                 custom_metadata_max_bytes=config.integer("remote.log.metadata.custom.metadata.max.bytes"),
                 on_segment_deleted=self.indexes.remove,
+                deletions_are_held=around.deletions.is_on,
             ),
             tiered_settings.log_manager_settings(config),
         )

@@ -212,6 +212,8 @@ class RemotePartitionRemover:
         """Go on with deletions that were begun; begin those that nobody has."""
         metadata = self._around.metadata
         known = await metadata.remote_log_partitions()
+        if self._around.deletions_are_held():
+            return
         begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
         deleted = await self._deleted([partition for partition in known if self.owns(partition)])
         for partition in dict.fromkeys((*begun, *deleted)):

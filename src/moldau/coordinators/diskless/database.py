@@ -2,20 +2,28 @@
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import apsw
+from crc32c import crc32c
 
 from moldau.coordinators.diskless.calls import PartitionId
 from moldau.coordinators.diskless.extents import Extent, trim
 from moldau.coordinators.diskless.partitions import PartitionState
 from moldau.coordinators.diskless.producers import Window
 from moldau.coordinators.diskless.schema import TABLES, VERSION, SqliteOpener, prepare
-from moldau.runtime import Disk
+from moldau.runtime import Disk, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 END_OF_LOG: Final = 1 << 62
+DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
+SUM_SUFFIX: Final = ".sum"
+"""Beside a database that was closed cleanly: SQLite finds damage in the structure of its pages alone."""
+_SUM_CHUNK_BYTES: Final = 4 * 1024 * 1024
 
 
 class Applied(NamedTuple):
@@ -71,8 +79,26 @@ def decode_owners(text: str) -> tuple[int, ...]:
 
 
 def remove_database(disk: Disk, path: str) -> None:
-    for suffix in ("", "-wal", "-shm", "-journal"):
+    for suffix in ("", "-wal", "-shm", "-journal", SUM_SUFFIX):
         disk.remove(path + suffix)
+
+
+def file_sum(disk: Disk, path: str) -> bytes:
+    """Size and checksum of a file that nobody writes. Blocking: a gigabyte takes some tenths of a second."""
+    file = disk.open(path, read_only=True)
+    try:
+        size_bytes, crc = file.size(), 0
+        for position in range(0, size_bytes, _SUM_CHUNK_BYTES):
+            crc = crc32c(file.read_at(position, min(_SUM_CHUNK_BYTES, size_bytes - position)), crc)
+    finally:
+        file.close()
+    return b"%d %08x\n" % (size_bytes, crc)
+
+
+def seal(disk: Disk, path: str) -> None:
+    """Note the sum of a database that was closed cleanly. Blocking."""
+    if not any(disk.exists(path + suffix) and disk.size(path + suffix) for suffix in ("-wal", "-journal")):
+        disk.write_atomically(path + SUM_SUFFIX, file_sum(disk, path))
 
 
 class Database:
@@ -81,6 +107,8 @@ class Database:
     def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
         """``new_for``: the log whose state is to be put into new tables."""
         self.connection = connection
+        self.on_damage: Callable[[Exception], None] = lambda _: None
+        """Told when SQLite finds its file damaged at a read or a write."""
         self.concurrent_readers = prepare(connection)
         if new_for is not None:
             connection.execute(TABLES)
@@ -88,11 +116,18 @@ class Database:
 
     @classmethod
     def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database | None":
-        """The database that is there, if it was closed cleanly in our version for this log.
+        """The database that is there, if it was closed cleanly in our version for this log, byte for byte.
 
         It is dirty from now on. That offset and epoch fit a log does not tell it from another.
         """
-        if not disk.exists(path):
+        if not (disk.exists(path) and disk.exists(path + SUM_SUFFIX)):
+            return None
+        expected = disk.read(path + SUM_SUFFIX)
+        # Removed for good before the database is opened: from now on it may change.
+        disk.remove(path + SUM_SUFFIX)
+        disk.sync_dir(path.rpartition("/")[0])
+        if file_sum(disk, path) != expected:
+            logger.warning("%s is damaged: it is rebuilt from the log", path)
             return None
         connection = opener(path)
         try:
@@ -118,32 +153,54 @@ class Database:
         self.connection.execute("pragma wal_checkpoint(truncate)")
         self.connection.pragma("synchronous", "off")
 
-    def close(self, *, clean: bool) -> None:
+    def close(self, *, clean: bool) -> bool:
+        """Whether it is closed cleanly: to be sealed with :func:`seal`."""
         if clean:
-            with contextlib.suppress(apsw.Error):
+            try:
                 self._mark(clean=True)
+            except apsw.Error:
+                clean = False
         # A full disk must not end the stop of whoever comes after: the file is a cache.
         with contextlib.suppress(apsw.Error):
             self.connection.close(True)
+        return clean
+
+    def _damaged(self, error: Exception) -> KafkaError:
+        """Nothing of a damaged file is served: the answer is retried, by when it is rebuilt."""
+        self.on_damage(error)
+        return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
 
     def one(self, sql: str, values: Sequence[Any] = ()) -> Any:
-        return next(iter(self.connection.execute(sql, values)), None)
+        try:
+            return next(iter(self.connection.execute(sql, values)), None)
+        except DAMAGED as error:
+            raise self._damaged(error) from error
 
     def all(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Any]:
-        return iter(self.connection.execute(sql, values))
+        try:
+            yield from self.connection.execute(sql, values)
+        except DAMAGED as error:
+            raise self._damaged(error) from error
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        self.connection.executemany(sql, rows)
+        try:
+            self.connection.executemany(sql, rows)
+        except DAMAGED as error:
+            raise self._damaged(error) from error
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        self.connection.execute("begin immediate")
         try:
-            yield
-        except BaseException:
-            self.connection.execute("rollback")
-            raise
-        self.connection.execute("commit")
+            self.connection.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("rollback")
+                raise
+            self.connection.execute("commit")
+        except DAMAGED as error:
+            raise self._damaged(error) from error
 
     # -- within a transaction --------------------------------------------------------------------
 

@@ -99,8 +99,20 @@ class DisklessCoordinator:
                 opener=self._opener,
                 listener=self._changed,
             )
+            store.on_damage = rebuild
             self._led[coordinator_id] = _LedCoordinator(epoch, store, StoreReader(store), Snapshotter(store))
             return store
+
+        def rebuild() -> None:
+            # After whatever found the damage: the store must not go away under its reader.
+            asyncio.get_running_loop().call_soon(reload)
+
+        def reload() -> None:
+            led = self._led.get(coordinator_id)
+            if led is not None and led.epoch == epoch:
+                self._runtime.unload(coordinator_id)
+                self._runtime.load(coordinator_id, epoch, log, new_store)
+                self._waiters.wake_all()
 
         self._runtime.load(coordinator_id, epoch, log, new_store)
 

@@ -11,6 +11,7 @@ of their own.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from typing import Final, TypeAlias, cast
 import apsw
 
 from moldau.coordinators.diskless.checkpoint import SnapshottedLog, load_checkpoint
-from moldau.coordinators.diskless.database import Applied, Database
+from moldau.coordinators.diskless.database import Applied, Database, seal
 from moldau.coordinators.diskless.files import Remembered
 from moldau.coordinators.diskless.materialiser import Materialiser, Unwritten
 from moldau.coordinators.diskless.partitions import PartitionState
@@ -74,6 +75,9 @@ class DisklessStore:
         self._handle: asyncio.Handle | None = None
         self._paused = 0
         self._is_disk_full = False
+        self._is_damaged = False
+        self.on_damage: Callable[[], None] = lambda: None
+        """Told once when SQLite finds its file damaged: the store must be restored, and is rebuilt then."""
 
     @property
     def materialiser(self) -> Materialiser:
@@ -111,6 +115,8 @@ class DisklessStore:
                 ErrorCode.kafka_storage_error,
                 f"The log starts at {self.log.start_offset} and no snapshot covers what was before.",
             )
+        database.on_damage = self._found_damage
+        self._is_damaged = False
         self._materialiser = Materialiser(database, self.coordinator_id)
         self._load(shard, self._materialiser)
         self.committed_offset = applied.offset
@@ -196,7 +202,17 @@ class DisklessStore:
             logger.exception("%s could not be brought up to date; it will be rebuilt.", self.path)
             clean = False
         database, self._materialiser = self._materialiser.database, None
-        database.close(clean=clean)
+        if database.close(clean=clean and not self._is_damaged):
+            # A full disk must not end the stop: without its sum the database is rebuilt.
+            with contextlib.suppress(OSError):
+                seal(self.machine.disk, self.path)
+
+    def _found_damage(self, error: Exception) -> None:
+        """Trust the file no more."""
+        if not self._is_damaged:
+            self._is_damaged = True
+            logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
+            self.on_damage()
 
     # -- to SQLite ------------------------------------------------------------------------------
 
@@ -238,6 +254,8 @@ class DisklessStore:
             elif materialiser.to_trim:
                 materialiser.trim_some(self.machine.clock.now_ms())
         except Exception as error:
+            if self._is_damaged:
+                return  # it is restored soon
             if isinstance(error, apsw.FullError):
                 log = logger.debug if self._is_disk_full else logger.warning
                 log("%s cannot be written while its disk is full; it is tried again.", self.path)

@@ -36,6 +36,8 @@ class ExpirationTask:
         """Move the log's start, durably, and then remove what lies before it. Raises
         ``RemoteStorageError``; the next round goes on from there."""
         around, log, partition = self._around, self._partition.log, self._partition.partition
+        if around.deletions_are_held():
+            return
         await around.metadata.wait_ready(partition)
         if not self._has_start:
             await restore_start(around, partition, log)

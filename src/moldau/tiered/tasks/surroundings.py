@@ -46,6 +46,9 @@ class Surroundings:
     being_copied: set[UUID] = field(default_factory=set)
     """Segments that this broker has begun to copy and has not given up."""
 
+    deletions_are_held: Callable[[], bool] = lambda: False
+    """While so, no remote segment is deleted."""
+
     def now_ms(self) -> int:
         return self.machine.clock.now_ms()
 

@@ -1,0 +1,27 @@
+"""After a start that cut a log, shared data stay for a while: what is missing may only seem to be deleted."""
+
+import asyncio
+import logging
+
+from moldau.storage.recovery_report import RecoveryReport
+
+logger = logging.getLogger(__name__)
+
+
+class DeletionHold:
+    """Holds deletions of objects and remote segments for ``hold_ms`` from its making on.
+
+    To be made on the loop, after all logs were opened.
+    """
+
+    def __init__(self, report: RecoveryReport, hold_ms: int) -> None:
+        self._ends_at_s = 0.0
+        if report.has_cut:
+            self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000
+            logger.warning(
+                "a log was cut at this start: no object and no remote segment is deleted for %d s",
+                hold_ms // 1000,
+            )
+
+    def is_on(self) -> bool:
+        return bool(self._ends_at_s) and asyncio.get_running_loop().time() < self._ends_at_s

@@ -1,0 +1,35 @@
+"""After a start that cut a log, deletions of shared data are held for the first grace."""
+
+import asyncio
+
+import pytest
+
+from moldau.server.deletion_hold import DeletionHold
+from moldau.simulation.world import World
+from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_held"), [(RepairKind.REBUILT, False), (RepairKind.TORN_TAIL, True), (RepairKind.LOST, True)]
+)
+def test_a_cut_holds_deletions_for_a_grace(kind: RepairKind, is_held: bool) -> None:
+    async def story() -> None:
+        report = RecoveryReport()
+        report.add(Repair(kind, "/data/t-0", "a reason"))
+        hold = DeletionHold(report, 60_000)
+        assert hold.is_on() is is_held
+        await asyncio.sleep(59)
+        assert hold.is_on() is is_held
+        await asyncio.sleep(2)
+        assert not hold.is_on()
+
+    with World(1) as world:
+        world.run(story())
+
+
+def test_a_start_that_cut_nothing_holds_nothing() -> None:
+    async def story() -> None:
+        assert not DeletionHold(RecoveryReport(), 60_000).is_on()
+
+    with World(1) as world:
+        world.run(story())

@@ -320,3 +320,27 @@ def test_a_follower_takes_many_batches_at_once_and_rolls_where_it_must(box: Any)
         segment = follower.segments.segments[len(copied)]
         copied.append(bytes(follower.read(segment.base_offset, 10**6).views[0]))
     assert b"".join(copied) == content
+
+
+@pytest.mark.parametrize("length", [-(2**31), -13, -12, -1, 0, 48, 10_000, 2**31 - 1])
+def test_a_damaged_length_is_an_error_and_neither_skipped_nor_waited_for(box: Any, length: int) -> None:
+    """Of a segment that was not read through at the start, as after a clean stop."""
+    log = open_log(box, LogConfig(index_interval_bytes=1 << 20))
+    for _ in range(3):
+        append(log, build_batch(records(box, 2)))
+    log.roll()
+    append(log, build_batch(records(box)))
+    log.close()
+    path = f"{FOLDER}/{0:020d}.log"
+    content = bytearray(box.disk.read(path))
+    second = len(content) // 3
+    content[second + 8 : second + 12] = length.to_bytes(4, "big", signed=True)
+    box.disk.write_atomically(path, bytes(content))
+    again = open_log(box, LogConfig(index_interval_bytes=1 << 20), recovery_point=7, clean_shutdown=True)
+    for offset in (2, 4, 5):
+        with pytest.raises(KafkaError) as raised:
+            again.read(offset, 1_000)
+        assert raised.value.code is ErrorCode.corrupt_message
+        assert f"{path} is damaged at byte {second}" in str(raised.value)
+    assert again.read(0, 1).next_offset == 2
+    assert again.read(6, 1_000).next_offset == 7

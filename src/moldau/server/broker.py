@@ -41,6 +41,7 @@ from moldau.server.internal_topics import CoordinatorLeadership, CoordinatorServ
 from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
 from moldau.server.monitoring import (
+    HealthCheck,
     Monitoring,
     health_checks,
     replicas_check,
@@ -54,6 +55,7 @@ from moldau.server.tiered_kind import TieredOffKind
 from moldau.server.tiered_node import MetadataTopicLeadership, TieredNode, TieredSurroundings
 from moldau.server.topic_directory import ImageTopicDirectory
 from moldau.storage.log_manager import LogManager
+from moldau.storage.recovery_report import RepairKind
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +262,10 @@ class Broker:
         checks["broker"] = lambda: None if self._lifecycle is None else self._lifecycle.problem()
         checks["errors"] = self._machine.unexpected.problem
         checks["groups"] = self._groups.runtime.problem
-        notices = {"groups": self._groups.runtime.notice}
+        notices: dict[str, HealthCheck] = {
+            "groups": self._groups.runtime.notice,
+            "recovery": partial(logs.report.summary, RepairKind.TORN_TAIL, RepairKind.REBUILT),
+        }
         if self._diskless is not None:
             checks["coordinators"] = self._diskless.coordinators.problem
             checks["objects"] = self._diskless.runtime.problem

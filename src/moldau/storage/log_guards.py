@@ -4,12 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.runtime.disk import Disk
-from moldau.storage.file_names import HIGH_WATERMARKS, folder_of, was_set_aside
+from moldau.storage.file_names import HIGH_WATERMARKS, LEADER_EPOCHS, folder_of, was_set_aside
 from moldau.storage.guarding import DamagedLogError, LogGuard
+from moldau.storage.log import PartitionLog
 from moldau.storage.log_directory import LogDirectory
+from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.topic_partition import TopicPartition
 
-__all__ = ["GuardedTopic", "check_no_folder_is_missing", "guard_of"]
+__all__ = ["GuardedTopic", "check_no_folder_is_missing", "check_watermark", "guard_of", "report_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +64,16 @@ def check_no_folder_is_missing(
                 f" says that it held records up to offset {offset}. Nothing was changed. Restore the folder"
                 " from a backup, or see 'Damaged files' in docs/operations.md."
             )
+
+
+def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
+    """Where the repairs of a partition's log go: a cache, which alone has no epochs, loses nothing."""
+    is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
+    return report.of_cache() if is_cache else report
+
+
+def check_watermark(log: PartitionLog, watermark: int, report: RecoveryReport) -> None:
+    """Report a log that ends before its checkpointed high watermark: these records were acknowledged."""
+    if log.log_end_offset < watermark:
+        reason = f"the log ends at offset {log.log_end_offset}, and {HIGH_WATERMARKS} says {watermark}"
+        report.add(Repair(RepairKind.LOST, log.directory, reason, log.log_end_offset))

@@ -11,6 +11,7 @@ from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
+from moldau.storage import log_guards
 from moldau.storage.checkpoint import CheckpointError
 from moldau.storage.cleaner import LogCleaner
 from moldau.storage.file_names import (
@@ -30,7 +31,6 @@ from moldau.storage.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectory, LogDirectoryError, home_for_new
 from moldau.storage.log_folders import FolderWork, NewLog, RetiredLog
-from moldau.storage.log_guards import GuardedTopic, check_no_folder_is_missing, guard_of
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.partition_metadata import MalformedMetadataError
 from moldau.storage.recovery_report import RecoveryReport
@@ -60,7 +60,7 @@ class LogManager:
         settings: LogManagerSettings | None = None,
         *,
         on_offline: Callable[[str, str], None] | None = None,
-        guarded: Mapping[str, GuardedTopic] | None = None,
+        guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
     ) -> None:
         """``on_offline`` gets a folder's path and the reason; ``guarded``: see :mod:`.guarding`."""
         self._machine = machine
@@ -78,8 +78,7 @@ class LogManager:
         self._checkpoints = LogCheckpoints(machine, self.logs_of)
         self._folders = FolderWork(machine, self._retired, self._log_failed)
         self._tasks: list[asyncio.Task[None]] = []
-        self.stray_count = 0
-        """Folders of partitions that are not in the metadata, put aside since the start."""
+        self.stray_count = 0  # folders of partitions that are not in the metadata, since the start
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
     # -- life ---------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ class LogManager:
         try:
             for directory in self.directories:
                 await self._open_directory(directory, config_of)
-            check_no_folder_is_missing(self._disk, self.directories, self._guarded)
+            log_guards.check_no_folder_is_missing(self._disk, self.directories, self._guarded)
         except BaseException:
             self._unlock()
             raise
@@ -133,7 +132,7 @@ class LogManager:
             await asyncio.sleep(interval_ms / 1000)
 
     async def note_boot(self) -> None:
-        """All logs, the quorum's too, are open and recovered."""
+        """All logs are open and recovered."""
         for directory in self.directories:
             with self._guard(directory):
                 if directory.is_online:
@@ -220,6 +219,7 @@ class LogManager:
         may_be_tiered: bool = False,
     ) -> PartitionLog:
         path = f"{directory.path}/{folder_of(topic_partition)}"
+        report = log_guards.report_of(self._disk, path, self.report)
         try:
             log = PartitionLog.open(
                 self._machine,
@@ -231,12 +231,13 @@ class LogManager:
                 log_start_offset=directory.log_start_offsets.get(topic_partition, 0),
                 topic_id=topic_id,
                 may_be_tiered=may_be_tiered,
-                guard=guard_of(directory, topic_partition, self._guarded),
-                report=self.report,
+                guard=log_guards.guard_of(directory, topic_partition, self._guarded),
+                report=report,
             )
         except (CheckpointError, MalformedMetadataError) as error:
             raise LogDirectoryError(f"partition folder {path} cannot be loaded: {error}") from error
         watermark = directory.high_watermarks.get(topic_partition, 0)
+        log_guards.check_watermark(log, watermark, report)
         log.high_watermark = max(log.log_start_offset, min(watermark, log.log_end_offset))
         return log
 

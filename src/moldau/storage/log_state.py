@@ -167,7 +167,7 @@ class LogState:
             # All records were deleted, and the start may be known here alone: it outlives this start, too.
             epochs.assign(earliest.epoch, segments.end_offset)
         epochs.truncate_from_start(self.log_start_offset)
-        if not self._noted_epochs and segments.size_bytes:
+        if not self._noted_epochs and segments.end_offset:
             self._epochs_are_lost = True
             self._learn_lost_epochs()
         self.high_watermark = self.log_start_offset

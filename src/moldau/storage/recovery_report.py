@@ -8,7 +8,7 @@ health page. Of a log whose loss would delete or hide data of others nothing but
 import enum
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 __all__ = ["RecoveryReport", "Repair", "RepairKind"]
@@ -64,6 +64,10 @@ class RecoveryReport:
             log = logger.error
         log("%s: %s", repair.path, repair.reason)
 
+    def of_cache(self) -> "RecoveryReport":
+        """A report for a log whose records can be had again: what is repaired in it is not lost."""
+        return _CacheReport(self)
+
     def count(self, kind: RepairKind) -> int:
         """How many repairs of a kind there were."""
         return self._counts[kind]
@@ -81,3 +85,12 @@ class RecoveryReport:
             return None
         shown = "; ".join(map(str, found[:_SHOWN_MAX]))
         return shown if count <= _SHOWN_MAX else f"{shown}; and {count - min(_SHOWN_MAX, len(found))} more"
+
+
+class _CacheReport(RecoveryReport):
+    def __init__(self, report: RecoveryReport) -> None:
+        super().__init__()
+        self._report = report
+
+    def add(self, repair: Repair) -> None:
+        self._report.add(replace(repair, kind=RepairKind.REBUILT))

@@ -13,6 +13,9 @@ The recovery point promises that everything below is synced. Whoever rewrites ol
 (compaction) may do so only below it, for a gap between two segments above it is taken for a loss.
 """
 
+from dataclasses import replace
+from typing import Final
+
 from moldau.runtime.disk import Disk
 from moldau.storage.batch_scan import scan_checked
 from moldau.storage.file_names import (
@@ -23,6 +26,7 @@ from moldau.storage.file_names import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     base_offset_of,
+    segment_file,
 )
 from moldau.storage.guarding import GuardedLog, check_segments, valid_batch_behind
 from moldau.storage.log_config import LogConfig
@@ -31,6 +35,8 @@ from moldau.storage.segment import Segment
 from moldau.storage.segment_swap import complete_swaps
 from moldau.storage.sparse_index import CorruptIndexError
 
+CUT_SUFFIX: Final = ".cut"
+_COPIED_BYTES: Final = 4 * 1024 * 1024
 _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
@@ -73,7 +79,9 @@ def load_segments(
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         end_offset = None if suspect else _open_clean(segment, is_last, report)
         if end_offset is None:
-            end_offset = recover_segment(segment, recovery_point, report)
+            end_offset = recover_segment(
+                disk, segment, recovery_point, report, may_be_torn=suspect and is_last
+            )
             if loaded.rebuilt_from is None:
                 loaded.rebuilt_from = base_offset
         elif not is_last:
@@ -125,7 +133,9 @@ def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int 
     return end_offset if end == segment.size_bytes else None
 
 
-def recover_segment(segment: Segment, recovery_point: int, report: RecoveryReport | None = None) -> int:
+def recover_segment(
+    disk: Disk, segment: Segment, recovery_point: int, report: RecoveryReport, *, may_be_torn: bool
+) -> int:
     """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset.
 
     The batches from ``recovery_point`` on are durable after it.
@@ -144,7 +154,12 @@ def recover_segment(segment: Segment, recovery_point: int, report: RecoveryRepor
         end, end_offset = position + header.size_bytes, header.next_offset
         epoch = header.partition_leader_epoch
     if end < size_bytes:
-        (report or RecoveryReport()).add(_cut(segment, end, end_offset, size_bytes - end))
+        cut = _cut(segment, end, end_offset, size_bytes - end)
+        if not may_be_torn:
+            cut = replace(cut, kind=RepairKind.LOST)
+        if cut.kind is RepairKind.LOST:
+            _keep_tail(disk, segment, end, size_bytes)
+        report.add(cut)
         segment.file.truncate(end)
         segment.size_bytes = end
     segment.write_indexes()
@@ -165,24 +180,50 @@ def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repai
             offset,
             size_bytes,
         )
-    reason = f"{reason}: the batch there is damaged, and valid ones from byte {behind} on are lost with it"
+    reason = (
+        f"{reason}: the batch there is damaged, and valid ones from byte {behind} on are lost with it;"
+        f" the bytes are kept in {_kept_tail(segment, position)}"
+    )
     return Repair(RepairKind.LOST, segment.path(LOG_SUFFIX), reason, offset, size_bytes)
+
+
+def _kept_tail(segment: Segment, position: int) -> str:
+    return f"{segment.path(LOG_SUFFIX)}.{position}{CUT_SUFFIX}"
+
+
+def _keep_tail(disk: Disk, segment: Segment, position: int, end: int) -> None:
+    kept = disk.open(_kept_tail(segment, position), create=True)
+    try:
+        kept.truncate(0)
+        for start in range(position, end, _COPIED_BYTES):
+            piece = segment.file.read_at(start, min(_COPIED_BYTES, end - start))
+            kept.write_at(start - position, [piece])
+        kept.sync()
+    finally:
+        kept.close()
 
 
 def _drop_segments(
     disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
 ) -> None:
-    """Remove segments behind a hole, the last first, so that a crash meanwhile leaves no new hole."""
+    """Take out segments behind a hole, the last first, so that a crash meanwhile leaves no new hole.
+
+    Their bytes are kept under other names.
+    """
     sizes = [disk.size(f"{folder}/{base_offset:020d}{LOG_SUFFIX}") for base_offset in bases]
     report.add(
         Repair(
             RepairKind.LOST if any(sizes) else RepairKind.TORN_TAIL,
             folder,
-            f"the log ends at offset {end_offset}; removed {len(bases)} segments behind the gap that follows",
+            f"the log ends at offset {end_offset}; took out {len(bases)} segments behind the gap that follows"
+            f" (kept as *{LOG_SUFFIX}{CUT_SUFFIX})",
             end_offset,
             sum(sizes),
         )
     )
-    for base_offset in reversed(bases):
+    for base_offset, size_bytes in zip(reversed(bases), reversed(sizes), strict=True):
+        path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}"
+        if size_bytes:
+            disk.rename(path, path + CUT_SUFFIX)
         for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
-            disk.remove(f"{folder}/{base_offset:020d}{suffix}")
+            disk.remove(f"{folder}/{segment_file(base_offset, suffix)}")

@@ -118,8 +118,18 @@ def make_folders(root: Path) -> dict[str, Path]:
         on_node(running, check_everything)
         _wait_for(lambda: "classic 0 24" in (stopped / "replication-offset-checkpoint").read_text())
         # The page cache outlives a killed process: its folder is as it is now.
-        shutil.copytree(stopped, killed)
+        _wait_for(lambda: _is_copied(stopped, killed))
     return {"stopped": stopped, "killed": killed}
+
+
+def _is_copied(source: Path, target: Path) -> bool:
+    """Copy a folder in which checkpoints are replaced; false when one was gone meanwhile."""
+    try:
+        shutil.copytree(source, target)
+    except shutil.Error:
+        shutil.rmtree(target)
+        return False
+    return True
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:

@@ -69,6 +69,17 @@ Internal calls of the cluster have numbers from {own} on, which no Kafka API use
 answered to principals with CLUSTER_ACTION only and never advertised. FindCoordinator finds diskless
 coordinators by key type {key_type} and a coordinator's number.
 
+Topics in which brokers keep their own state (`__consumer_offsets`, `__diskless_metadata`,
+`__remote_log_metadata` and the like) take no records from clients: Produce is answered
+INVALID_TOPIC_EXCEPTION, as Kafka answers it. Kafka makes an exception for the client id `__admin_client`,
+behind its access control lists; Moldau has none yet and makes no exception. None of Kafka's tools needs it.
+
+There are no transactions yet, and a transactional producer fails at its start: FindCoordinator and
+InitProducerId are answered UNSUPPORTED_VERSION, with the text "transactions are not supported yet" where the
+response has a place for it. librdkafka, which would ask for ever, gets TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+with the same text instead; no access right is missing. A transactional batch in Produce is answered
+UNSUPPORTED_VERSION.
+
 | key | API | versions |
 |---:|---|---|
 {rows}

@@ -116,3 +116,20 @@ def test_limits_of_clients_can_be_taken_back_on_the_controllers_listener(
             assert answer.responses[0].error_code is ErrorCode.none, answer  # type: ignore[attr-defined]
         cluster = ask(clients_port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest())
         assert cluster.error_code is ErrorCode.none  # type: ignore[attr-defined]
+
+
+def test_a_voter_without_a_port_is_described_with_the_one_that_it_was_given() -> None:
+    part = DescribeQuorumRequestTopicData(
+        topic_name="__cluster_metadata", partitions=[DescribeQuorumRequestPartitionData()]
+    )
+    with Node() as node:
+        answer = ask(
+            int(node.bootstrap_servers.rpartition(":")[2]),
+            ApiKey.DESCRIBE_QUORUM,
+            DescribeQuorumRequest(topics=[part]),
+        )
+        (voter,) = answer.nodes  # type: ignore[attr-defined]
+        (listener,) = voter.listeners
+        assert listener.name == "CONTROLLER"
+        cluster = ask(listener.port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(endpoint_type=2))
+        assert [each.port for each in cluster.brokers] == [listener.port]  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -11,6 +11,7 @@ from moldau.cluster.controller_channel import ControllerChannel
 from moldau.cluster.decisions.topic_names import check_name
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Voter
 from moldau.coordinators.groups.service import GroupService
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
@@ -85,6 +86,7 @@ class BrokerParts:
     settled: Callable[[], Awaitable[None]]
     """Returns when this broker's partitions are as the image says."""
     quorum: Callable[[], QuorumDescription]
+    voters: Callable[[], Sequence[Voter]]
     diskless: DisklessNode | None
     """``None`` where diskless topics are off."""
     consolidation: ConsolidationLeader | None
@@ -155,7 +157,7 @@ class BrokerApi:
                 parts.config.integer("max.request.partition.size.limit"),
             ).table(),
             LogDirHandlers(parts.logs, parts.authorizer).table(),
-            {ApiKey.DESCRIBE_QUORUM: partial(describe_quorum, parts.quorum, parts.config)},
+            {ApiKey.DESCRIBE_QUORUM: partial(describe_quorum, parts.quorum, parts.voters, parts.config)},
             ProducerHandlers(parts.producer_ids, parts.partitions).table(),
             CoordinatorHandlers(view, self._creator, self._coordinator_kinds()).table(),
             self._diskless_handlers(),

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
+from uuid import UUID
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
 from moldau.cluster.controller_channel import ControllerChannel
@@ -122,6 +123,7 @@ class Broker:
             end_turn=self._dispatcher.end_turn,
         )
         self._lifecycle: BrokerLifecycle | None = None
+        self._incarnation_id: UUID | None = None
         self._monitoring = self._new_monitoring(logs)
 
     @property
@@ -223,6 +225,7 @@ class Broker:
             kind_of,
             CoordinatorLeadership(services),
             logs,
+            self._is_registered,
         )
 
     def _parts(self) -> BrokerParts:
@@ -241,6 +244,7 @@ class Broker:
             logs=self._logs,
             settled=self._hosting.settled,
             quorum=self._metadata.driver.describe,
+            voters=self._metadata.voters,
             diskless=self._diskless,
             consolidation=None if self._consolidation is None else self._consolidation.leader,
             tiered=self._tiered,
@@ -330,11 +334,12 @@ class Broker:
 
     def _new_lifecycle(self, endpoints: list[Endpoint]) -> BrokerLifecycle:
         publisher = self._metadata.publisher
+        self._incarnation_id = self._machine.entropy.uuid4()
         return BrokerLifecycle(
             BrokerIdentity(
                 broker_id=self._identity.node_id,
                 cluster_id=self._identity.cluster_id,
-                incarnation_id=self._machine.entropy.uuid4(),
+                incarnation_id=self._incarnation_id,
                 endpoints=endpoints,
                 features=[
                     SupportedFeature(name, low, high)
@@ -350,6 +355,11 @@ class Broker:
             registration_timeout_ms=self._config.integer("initial.broker.registration.timeout.ms"),
             on_registered=self._producer_ids.set_broker_epoch,
         )
+
+    def _is_registered(self, image: MetadataImage) -> bool:
+        """Whether the cluster knows this process, and not only an earlier one of the same broker."""
+        known = image.brokers.get(self._identity.node_id)
+        return known is not None and known.incarnation_id == self._incarnation_id
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The metadata has changed: bring partitions and configurations in line."""

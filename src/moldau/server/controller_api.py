@@ -67,7 +67,9 @@ class ControllerApi:
             dict.fromkeys(DECIDED_APIS, self._decide),
             {
                 ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
-                ApiKey.DESCRIBE_QUORUM: partial(describe_quorum, metadata.driver.describe, config),
+                ApiKey.DESCRIBE_QUORUM: partial(
+                    describe_quorum, metadata.driver.describe, metadata.voters, config
+                ),
             },
         )
 

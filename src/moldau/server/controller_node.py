@@ -50,7 +50,7 @@ class ControllerNode:
         protocol = self._config.security_protocols[endpoint.name]
         listener = Listener(endpoint.name, endpoint.host, endpoint.port, protocol)
         server = SocketServer(dispatcher, [listener], settings.network_limits(self._config))
-        api.port = (await server.start())[endpoint.name]
+        api.port = self._metadata.controller_port = (await server.start())[endpoint.name]
         self.addresses.append(Address(endpoint.host or "127.0.0.1", api.port))
         self._servers.append((server, dispatcher))
 

@@ -7,11 +7,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from uuid import UUID
 
 from moldau.cluster.image import MetadataImage
+from moldau.cluster.partition import NO_LEADER
 from moldau.cluster.topics_image import Topic
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -82,12 +83,20 @@ class PartitionHosting:
         kind_of: Callable[[Topic], PartitionKind],
         listener: LeadershipListener,
         logs: LogManager,
+        may_lead: Callable[[MetadataImage], bool] = lambda image: True,
     ) -> None:
+        """``may_lead``: whether the leaderships that an image gives this broker are its own.
+
+        Those of the process that ran here before are not. They end when this one registers, with their
+        epochs, so that what they would load is loaded again.
+        """
         self._local_id = local_id
         self._registry = registry
         self._kind_of = kind_of
         self._listener = listener
         self._logs = logs
+        self._may_lead = may_lead
+        self._waiting: dict[str, None] = {}
         self._kinds: dict[PartitionKey, PartitionKind] = {}
         self._seen: dict[int, Topic] = {}
         self._changes: deque[_TopicChange] = deque()
@@ -108,9 +117,19 @@ class PartitionHosting:
         for topic in removed:
             self._seen.pop(topic.topic_id.int, None)
             self._changes.append(_TopicChange(topic, is_removed=True))
+        leads = self._may_lead(image)
+        if leads and self._waiting:
+            changed = [*self._waiting, *changed]
+            self._waiting.clear()
         for name in changed:
             current = image.topics.get(name)
-            if current is not None and self._seen.get(current.topic_id.int) is not current:
+            if current is None:
+                continue
+            if not leads and any(one.leader == self._local_id for one in current.partitions):
+                waiting = _without_leader(current, self._local_id)
+                self._changes.append(_TopicChange(waiting, is_removed=False))
+                self._waiting[name] = None
+            elif self._seen.get(current.topic_id.int) is not current:
                 self._changes.append(_TopicChange(current, is_removed=False))
                 self._seen[current.topic_id.int] = current
         if self._next_turn is None:
@@ -289,3 +308,12 @@ class PartitionHosting:
             # A topic that goes takes its configuration along, and must not obey the defaults.
             if is_meant and partition.key.topic_id.int in self._seen:
                 self._kinds[partition.key].reconfigure(partition)
+
+def _without_leader(topic: Topic, leader: int) -> Topic:
+    """The topic as if no partition had this leader."""
+    return replace(
+        topic,
+        partitions=tuple(
+            replace(each, leader=NO_LEADER) if each.leader == leader else each for each in topic.partitions
+        ),
+    )

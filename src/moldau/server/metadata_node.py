@@ -6,6 +6,7 @@ quorum, the broker only reads it. A node that is no voter follows the quorum as 
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from moldau.cluster.folder_contents import METADATA_FOLDER
 from moldau.cluster.meta_properties import FormatError
@@ -13,6 +14,7 @@ from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Voter as ConfiguredVoter
 from moldau.network.client import RpcClient
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import QuorumStateStore
@@ -51,6 +53,9 @@ class MetadataNode:
         """
         folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
         self.identity = identity
+        self.controller_port: int | None = None
+        """Where this node's controller listens, once it does."""
+        self._voters = config.quorum_voters
         self._stored = _open_log(machine, folder, config, logs)
         voters = VoterSet(
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
@@ -88,6 +93,15 @@ class MetadataNode:
             raise KafkaError(ErrorCode.not_controller, "the quorum has committed nothing in this epoch yet")
         async with asyncio.timeout(CURRENT_TIMEOUT_S):
             await self.log.until_applied(committed_end)
+
+    def voters(self) -> list[ConfiguredVoter]:
+        """The voters with their addresses; a port that was left to the system is the one that was given."""
+        return [
+            replace(voter, port=self.controller_port)
+            if voter.port == 0 and voter.node_id == self.identity.node_id and self.controller_port
+            else voter
+            for voter in self._voters
+        ]
 
     async def start(self) -> None:
         """Replay the metadata; a lone voter leads when this returns."""

@@ -58,7 +58,8 @@ def development_config(
     base = {
         "process.roles": "broker,controller",
         "node.id": node_id,
-        "controller.quorum.voters": f"{node_id}@{host}:1",
+        # Its port is the one that the listener is given.
+        "controller.quorum.voters": f"{node_id}@{host}:0",
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{DEVELOPMENT_LISTENER}://{host}:{port},CONTROLLER://{host}:0",
         "log.dirs": data,

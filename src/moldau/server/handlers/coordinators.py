@@ -21,8 +21,8 @@ TRANSACTION: Final = 1
 
 _BATCHED_VERSION: Final = 4
 _LIBRDKAFKA_VERSION: Final = 2
-"""Which librdkafka asks with. For the coordinator of transactions it asks again and again after any error but
-one of authorization, and of those it shows the message."""
+"""Which librdkafka asks with; kafkajs does too, but does not name itself in ApiVersions."""
+_NO_TRANSACTIONS: Final = "transactions are not supported yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class CoordinatorHandlers:
         kind = self._kinds.get(key_type)
         if kind is None:
             if key_type == TRANSACTION:
-                raise KafkaError(_no_transactions(context.api_version), "transactions are not supported yet")
+                return self._without_transactions(context, key)
             raise KafkaError(
                 ErrorCode.invalid_request, f"coordinator type {key_type} is not supported by this broker"
             )
@@ -90,10 +90,24 @@ class CoordinatorHandlers:
             key=key, node_id=broker.node_id, host=broker.host, port=broker.port, error_message=None
         )
 
+    def _without_transactions(self, context: RequestContext, key: str) -> Coordinator:
+        """The answer that ends each transactional producer at once, with a reason that it shows.
 
-def _no_transactions(api_version: int) -> ErrorCode:
-    """The error with which a transactional producer fails at once. Java's shows the message with it; aiokafka
-    and kafka-python never show one, and UNSUPPORTED_VERSION comes nearest to what is the matter."""
-    if api_version == _LIBRDKAFKA_VERSION:
-        return ErrorCode.cluster_authorization_failed
-    return ErrorCode.unsupported_version
+        Java's shows the text of an error and kafka-python its code: UNSUPPORTED_VERSION. librdkafka shows the
+        text too, but asks for ever after any error except those of authorization; the one for transactional
+        ids misleads least. aiokafka shows only a code, and kafkajs says that there is no group coordinator:
+        both find this broker, and InitProducerId refuses them.
+        """
+        if context.api_version >= _BATCHED_VERSION:
+            raise KafkaError(ErrorCode.unsupported_version, _NO_TRANSACTIONS)
+        if context.api_version == _LIBRDKAFKA_VERSION and context.connection.client_software_name:
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                f"{_NO_TRANSACTIONS} (no access right is missing)",
+            )
+        broker = self._view.broker(self._view.local_id, context.listener_name)
+        if broker is None:
+            raise KafkaError(ErrorCode.coordinator_not_available)
+        return Coordinator(
+            key=key, node_id=broker.node_id, host=broker.host, port=broker.port, error_message=None
+        )

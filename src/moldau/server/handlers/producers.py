@@ -29,8 +29,8 @@ class ProducerHandlers:
         self, context: RequestContext, request: InitProducerIdRequest
     ) -> InitProducerIdResponse:
         if request.transactional_id is not None:
-            # Not retriable: a transactional producer must fail at once, not wait for what is not there.
-            return InitProducerIdResponse(error_code=ErrorCode.invalid_request)
+            # Not retriable. Who comes this far shows no text of FindCoordinator's, so the code has to say it.
+            return InitProducerIdResponse(error_code=ErrorCode.unsupported_version)
         try:
             producer_id = await self._producer_ids.next_id()
         except KafkaError as error:

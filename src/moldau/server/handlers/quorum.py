@@ -1,9 +1,10 @@
 """DescribeQuorum: who leads the metadata quorum, and how far everyone is (KIP-595, KIP-836)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Voter
 from moldau.network.context import RequestContext
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -20,6 +21,7 @@ from moldau.runtime.errors import ErrorCode
 
 def describe_quorum(
     quorum: Callable[[], QuorumDescription],
+    voters: Callable[[], Sequence[Voter]],
     config: BrokerConfig,
     context: RequestContext,
     request: DescribeQuorumRequest,
@@ -41,7 +43,7 @@ def describe_quorum(
                 node_id=voter.node_id,
                 listeners=[Listener(name=listener, host=voter.host, port=voter.port)],
             )
-            for voter in config.quorum_voters
+            for voter in voters()
         ],
     )
 

@@ -1,0 +1,62 @@
+"""Restarts of a whole node on a simulated machine, seen from inside."""
+
+import asyncio
+import logging
+from collections import Counter
+
+import pytest
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.runtime import ErrorCode
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.rpc import RpcConnection
+from moldau.simulation.tiny_node import PORT
+from moldau.simulation.world import World
+
+pytestmark = pytest.mark.simulation
+
+FIND_COORDINATOR_VERSION = 4
+LOADED = " is loaded"
+
+
+async def find_coordinator() -> None:
+    """Until a group has a coordinator, which makes the topic of committed offsets."""
+    while True:
+        await asyncio.sleep(1)
+        try:
+            connection = await RpcConnection.open("test", "node-1", PORT)
+            request = FindCoordinatorRequest(key_type=0, coordinator_keys=["group"])
+            answer = await connection.request(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, request)
+            connection.close()
+            if answer.coordinators[0].error_code is ErrorCode.none:
+                return
+        except OSError:
+            continue
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_coordinators_load_once_after_a_kill(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "moldau.coordinators")
+    with World(seed) as world:
+        node = world.host("node-1")
+        program = SCENARIOS["diskless"]().program
+
+        async def story() -> None:
+            node.start(program)
+            await find_coordinator()
+            for _ in range(2):
+                await asyncio.sleep(20)
+                node.kill()
+                caplog.clear()
+                node.start(program)
+                await find_coordinator()
+                await asyncio.sleep(20)
+                messages = [record.getMessage() for record in caplog.records]
+                loads = Counter(text.partition(LOADED)[0] for text in messages if LOADED in text)
+                assert loads["__consumer_offsets-0"] == loads["__diskless_metadata-0"] == 1, loads
+                assert set(loads.values()) == {1}, loads
+
+        client = world.host("client").start(lambda machine: story())
+        assert client.main is not None
+        world.run(asyncio.wait_for(client.main, 1_000))

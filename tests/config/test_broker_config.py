@@ -191,6 +191,21 @@ def test_which_configs_a_running_node_refuses(name, value, reason):
     assert caught.value.key == name
 
 
+def test_a_number_of_threads_can_always_go_back_to_the_files():
+    config = BrokerConfig.from_properties(COMBINED).with_dynamic({"num.network.threads": "1"})
+    config.check_dynamic({}, is_default=True)
+    with pytest.raises(ConfigError, match="not be greater than double the current value 1"):
+        config.check_dynamic({"num.network.threads": "3"}, is_default=True)
+
+
+def test_a_file_that_a_node_started_with_does_not_hold_up_other_changes():
+    static = {"log.local.retention.bytes": "10", "log.retention.bytes": "5"}
+    config = BrokerConfig.from_properties(COMBINED, static)
+    config.check_dynamic({"log.roll.ms": "7"}, is_default=True)
+    with pytest.raises(ConfigError, match="must not be more than"):
+        config.check_dynamic({"log.retention.bytes": "6"}, is_default=True)
+
+
 def test_dynamic_values_that_cannot_be_used_are_left_out_and_named():
     config = BrokerConfig.from_properties(COMBINED).with_dynamic(
         {"max.connections": "0", "log.retention.ms": "7", "a.key.of.a.plugin": "x"},

@@ -5,6 +5,7 @@ classes again, which needs Java and Kafka's jars.
 """
 
 import os
+import re
 import shutil
 from typing import NamedTuple
 
@@ -29,7 +30,7 @@ from moldau.cluster.image import ResourceType
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config import BROKER as BROKER_KEYS
 from moldau.config import TOPIC as TOPIC_KEYS
-from moldau.config import BrokerConfig, ConfigError, TopicConfig
+from moldau.config import BrokerConfig, ConfigError, ConfigType, TopicConfig
 from moldau.config.client_metrics import CLIENT_METRICS
 from moldau.config.group import GROUP as GROUP_KEYS
 from moldau.runtime import KafkaError
@@ -37,6 +38,7 @@ from moldau.server import settings
 
 BROKER = BrokerConfig.from_properties(BASE)
 POLICY = KafkaConfigPolicy(lambda: BROKER)
+NUMBERS = (ConfigType.SHORT, ConfigType.INT, ConfigType.LONG, ConfigType.DOUBLE)
 RESOURCES = {
     "dynamic-broker": (ResourceType.BROKER, "1"),
     "dynamic-default": (ResourceType.BROKER, ""),
@@ -98,6 +100,16 @@ def test_a_refusal_is_one_line_that_names_a_key(judged: list[Judged]) -> None:
             )
 
 
+def test_a_refusal_of_a_number_names_the_value(judged: list[Judged]) -> None:
+    for case, _, reason in judged:
+        (key, text), *others = case.given
+        if case.surface == "static" and reason is not None and not others:
+            value = text.strip()
+            shown = {value, str(int(value)) if re.fullmatch(r"[+-]?\d+", value) else value}
+            is_number = BROKER_KEYS[key].type in NUMBERS if key in BROKER_KEYS else False
+            assert not is_number or value == "1e400" or any(each in reason for each in shown), (case, reason)
+
+
 def words(reason: str) -> list[str]:
     return reason.replace("=", " ").split()
 
@@ -122,7 +134,7 @@ def use_broker(config: BrokerConfig) -> None:
     settings.network_limits(config)
     settings.broker_listeners(config)
     settings.controller_settings(config, "cluster")
-    settings.quorum_config(config)
+    settings.quorum_config(config, "cluster")
     settings.metadata_log_config(config)
     settings.group_settings(config)
     use_topic(TopicConfig.effective(config, {}))

@@ -74,7 +74,7 @@ def test_a_node_does_not_run_openly_where_access_control_is_wanted(tmp_path: Pat
 
 def test_the_metadata_log_lingers_only_where_that_is_set(tmp_path: Path) -> None:
     def linger(**keys: str) -> int:
-        return quorum_config(development_config(str(tmp_path), 0, keys)).append_linger_ms
+        return quorum_config(development_config(str(tmp_path), 0, keys), "cluster").append_linger_ms
 
     assert linger() == 0
     assert linger(**{"controller.quorum.append.linger.ms": "40"}) == 40

@@ -2,10 +2,13 @@
 
 import asyncio
 
-from moldau.network import ClientLimits, Listener, RpcClient, SocketServer
+import pytest
+
+from moldau.network import ClientLimits, Listener, NetworkLimits, RpcClient, SocketServer
 from moldau.protocol.codec import decode_request, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from moldau.runtime import KafkaError
 from moldau.simulation.world import World
 
 
@@ -61,3 +64,37 @@ def test_pipelining_and_reconnection_in_virtual_time():
     numbers, ended_at = history(1)
     assert numbers == [*range(10), 3]
     assert history(1) == (numbers, ended_at)
+
+
+async def serve_one_client(_machine):
+    limits = NetworkLimits(max_connections=1, protected_listener="PLAINTEXT")
+    server = SocketServer(answer, [Listener("PLAINTEXT", "server", 9092)], limits)
+    await server.start()
+    await asyncio.sleep(600)
+    await server.stop()
+
+
+def test_one_connection_beyond_the_limit_is_left_for_an_operator():
+    with World(1) as world:
+        world.host("server").start(serve_one_client)
+
+        async def story(machine):
+            await asyncio.sleep(0.1)
+            clients = [RpcClient(machine.entropy) for _ in range(4)]
+            resident, operator, late, later = clients
+
+            def ask(client):
+                return client.request("server", 9092, 16, None, ListGroupsRequest(states_filter=["x"] * 100))
+
+            await ask(resident)
+            await ask(operator)
+            with pytest.raises(KafkaError):
+                await ask(late)  # the one beyond the limit is at work
+            await asyncio.sleep(2)
+            await ask(later)  # and now it is quiet
+            await ask(resident)  # whoever came within the limit is not disturbed
+            for client in clients:
+                await client.close()
+
+        process = world.host("client").start(story)
+        world.run(asyncio.wait_for(process.main, 1_000))

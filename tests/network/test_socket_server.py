@@ -127,7 +127,6 @@ def test_a_full_server_has_room_on_its_protected_listener(run):
         assert not await is_served("CLIENTS")
         assert await is_served("BROKERS")
         await until(lambda: open_on("CLIENTS") == 0)
-        assert not await is_served("BROKERS"), "nothing is left to close"
         await server.stop(0)
         for writer in writers:
             writer.close()

@@ -165,4 +165,4 @@ class BrokerConfig(NodeSettings):
         else:
             changed = self.with_dynamic(self.cluster_defaults, values)
         validate(changed)
-        dynamic.check_change(self, changed)
+        dynamic.check_change(self, changed, {*changed.dynamic, *changed.cluster_defaults})

@@ -1,28 +1,44 @@
 """What must hold among the keys of a node."""
 
 from itertools import pairwise
+from typing import Final
 
 from moldau.config.definition import ConfigError
 from moldau.config.listeners import parse_servers
 from moldau.config.node_settings import NodeSettings
+from moldau.config.synonyms import BROKER_SYNONYMS
 
 _MIB = 1024 * 1024
 
 
 def validate(config: NodeSettings) -> None:
-    """Raise :class:`ConfigError` for the first key that contradicts another.
+    """Raise :class:`ConfigError` for the first key that contradicts another; it names key, value and bound.
 
     A running node is held to it too when a dynamic config changes.
     """
-    _check_identity(config)
-    _check_listeners(config)
-    _check_quorum(config)
-    _check_roles(config)
-    _check_early_listeners(config)
-    _check_log(config)
-    _check_limits(config)
-    _check_groups(config)
-    _check_metrics_listener(config)
+    try:
+        for check in _CHECKS:
+            check(config)
+    except ConfigError as error:
+        if error.message.startswith("Invalid value"):
+            raise
+        raise ConfigError(error.key, f"{error.message} ({_values_of(config, error)})") from None
+
+
+def _values_of(config: NodeSettings, error: ConfigError) -> str:
+    """The values of the keys that a message names, and of those that stand in for them."""
+    words = [word.strip(".,`'()") for word in error.message.replace("=", " ").split()]
+    names = dict.fromkeys([error.key, *words])
+    names |= dict.fromkeys(
+        name for word in names for name in BROKER_SYNONYMS.get(word, ()) if config.is_set(name)
+    )
+    return ", ".join(
+        f"{name}={','.join(value) if isinstance(value, tuple) else value}"
+        for name in names
+        if name in config.values
+        for value in [config[name]]
+        if value is not None
+    )
 
 
 def _require(condition: bool, key: str, message: str) -> None:
@@ -211,7 +227,7 @@ def _check_log(config: NodeSettings) -> None:
         config.integer("log.cleaner.dedupe.buffer.size") // max(1, config.integer("log.cleaner.threads"))
         > _MIB,
         "log.cleaner.dedupe.buffer.size",
-        "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread.",
+        "log.cleaner.dedupe.buffer.size must be more than 1MB for each of log.cleaner.threads",
     )
 
 
@@ -293,3 +309,16 @@ def _check_limits(config: NodeSettings) -> None:
         "broker.session.timeout.ms",
         "broker.heartbeat.interval.ms must be less than or equal to half of broker.session.timeout.ms",
     )
+
+
+_CHECKS: Final = (
+    _check_identity,
+    _check_listeners,
+    _check_quorum,
+    _check_roles,
+    _check_early_listeners,
+    _check_log,
+    _check_limits,
+    _check_groups,
+    _check_metrics_listener,
+)

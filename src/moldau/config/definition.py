@@ -5,6 +5,7 @@ Error texts have the form that users of Kafka know:
 """
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -165,6 +166,8 @@ class ConfigKey:
 
 def _java_double(value: float) -> str:
     """As ``Double.toString`` writes it, for the values that configs have."""
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
     text = repr(value)
     if "e" in text:
         mantissa, _, exponent = text.partition("e")

@@ -5,7 +5,7 @@ unusable: values that would shut out all clients are refused here, although a fi
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from moldau.config.combinations import check_local_retention
@@ -28,6 +28,12 @@ _THREADS: Final = (
     "remote.log.reader.threads",
 )
 """Numbers that one change at most halves or doubles."""
+_RETENTION: Final = (
+    "log.retention.ms",
+    "log.retention.bytes",
+    "log.local.retention.ms",
+    "log.local.retention.bytes",
+)
 _BY_LISTENER_ONLY: Final = frozenset(
     f"ssl.{name}"
     for name in (
@@ -88,11 +94,17 @@ def _is_per_broker(key: ConfigKey, is_of_listener: bool) -> bool:
     return key.update is Update.PER_BROKER
 
 
-def check_change(now: NodeSettings, then: NodeSettings) -> None:
-    """Whether a running node can go from one configuration to the other; raises :class:`ConfigError`."""
-    check_local_retention(then)
+def check_change(now: NodeSettings, then: NodeSettings, overridden: Collection[str]) -> None:
+    """Whether a running node can go from one configuration to the other; raises :class:`ConfigError`.
+
+    ``overridden`` are the keys with a dynamic value then. A number of threads may always go back to its
+    static one; Kafka wants that in steps, too.
+    """
+    if any(now[name] != then[name] for name in _RETENTION):
+        check_local_retention(then)
     for name in _THREADS:
-        _check_threads(name, now.integer(name), then.integer(name))
+        if name in overridden:
+            _check_threads(name, now.integer(name), then.integer(name))
     for name in ("listeners", "advertised.listeners"):
         if getattr(now, name.replace(".", "_")) != getattr(then, name.replace(".", "_")):
             raise ConfigError(name, f"{name} cannot be altered while the node runs")

@@ -10,7 +10,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from moldau.network.connection import ServerConnection
 from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
@@ -20,6 +20,9 @@ from moldau.network.writing import TurnShare, transport_sends_vectors
 from moldau.runtime.open_files import last_descriptor_for_clients
 
 log = logging.getLogger("moldau.network")
+
+EXTRA_QUIET_S: Final = 1.0
+"""For so long the connection beyond ``max.connections`` is left alone between two requests."""
 
 
 def _nothing() -> None:
@@ -60,6 +63,7 @@ class SocketServer:
         self._servers: list[asyncio.AbstractServer] = []
         self._connections: dict[ServerConnection, None] = {}
         self._connections_by_ip: Counter[str] = Counter()
+        self._extra: ServerConnection | None = None
         self._next_connection = 0
         self._last_descriptor: int | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -170,18 +174,22 @@ class SocketServer:
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            key = "max.connections.per.ip" + (".overrides" if peer_host in overrides else "")
-            return f"{key}={per_ip} is reached for {peer_host}"
-        if len(self._connections) >= limits.max_connections and not self._make_room(connection.listener_name):
+            # A limit for one address is meant for that address; the one for all may shut out everybody.
+            is_override = peer_host in overrides
+            if is_override or not self._take_extra(connection):
+                key = "max.connections.per.ip" + (".overrides" if is_override else "")
+                return f"{key}={per_ip} is reached for {peer_host}"
+        if len(self._connections) >= limits.max_connections and not self._make_room(connection):
             return f"max.connections={limits.max_connections} is reached"
         return None
 
-    def _make_room(self, listener_name: str) -> bool:
-        """Close the least recently active connection of another listener for one of the protected listener.
+    def _make_room(self, connection: ServerConnection) -> bool:
+        """Whether a connection may come in although ``max.connections`` is reached.
 
-        So brokers reach each other, and an operator reaches the node, however many clients there are. Where a
-        server has one listener there is nothing to protect it from (KIP-402).
+        On the protected listener it may, and the least recently active connection of another listener is
+        closed for it (KIP-402): so brokers reach each other, however many clients there are.
         """
+        listener_name = connection.listener_name
         if listener_name != self.limits.protected_listener:
             return False
         others = (
@@ -189,17 +197,36 @@ class SocketServer:
         )
         idlest = min(others, key=lambda each: each.last_active, default=None)
         if idlest is None:
-            return False
-        log.warning(
-            "closing connection %s of listener %s: max.connections=%d is reached and listener %s needs one",
-            idlest.context.connection_id,
-            idlest.listener_name,
-            self.limits.max_connections,
-            listener_name,
-            extra={"connection_id": idlest.context.connection_id, "reason": "max.connections"},
-        )
-        idlest.close()
+            return self._take_extra(connection)
+        self._close_for(idlest, connection)
         return True
+
+    def _take_extra(self, connection: ServerConnection) -> bool:
+        """Whether a connection may be the one that the protected listener has beyond its limits.
+
+        With it an operator reaches the node however low a limit somebody has set. It gives way to the next
+        one when it has been quiet for a moment.
+        """
+        if connection.listener_name != self.limits.protected_listener:
+            return False
+        extra = self._extra
+        if extra is not None and extra in self._connections and not extra.is_closing:
+            quiet_s = asyncio.get_running_loop().time() - extra.last_active
+            if quiet_s < EXTRA_QUIET_S or not extra.owes_nothing:
+                return False
+            self._close_for(extra, connection)
+        self._extra = connection
+        return True
+
+    def _close_for(self, connection: ServerConnection, other: ServerConnection) -> None:
+        log.warning(
+            "closing connection %s of listener %s: connections are limited, and listener %s needs one",
+            connection.context.connection_id,
+            connection.listener_name,
+            other.listener_name,
+            extra={"connection_id": connection.context.connection_id, "reason": "max.connections"},
+        )
+        connection.close()
 
     def _lack_of_descriptors(self, transport: asyncio.Transport) -> str | None:
         """Connections must not take the last open files: a log that cannot open its own goes offline."""

@@ -309,6 +309,7 @@ class PartitionHosting:
             if is_meant and partition.key.topic_id.int in self._seen:
                 self._kinds[partition.key].reconfigure(partition)
 
+
 def _without_leader(topic: Topic, leader: int) -> Topic:
     """The topic as if no partition had this leader."""
     return replace(

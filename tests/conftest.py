@@ -30,7 +30,7 @@ LATE = (
     "producer.id.expiration.check.interval.ms",
 )
 
-ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py")
+ON_SPARK = ("test_on_spark.py", "test_source_on_spark.py", "test_notebook.py", "test_iceberg_on_spark.py")
 """Files whose tests share one Spark session, a JVM that takes long to start."""
 ALONE = ("tests/simulation/", "tests/integration/test_kafka_python_suite.py")
 """Tests that share nothing and take long."""

@@ -44,6 +44,11 @@ def fetch_avro() -> None:
     _fetch_from_maven(HERE / "avro" / "pom.xml", TARGET / "avro")
 
 
+def fetch_iceberg() -> None:
+    """Iceberg's jar for Spark 4.0 into ``.tools/iceberg-spark``."""
+    _fetch_from_maven(HERE / "iceberg-spark" / "pom.xml", TARGET / "iceberg-spark")
+
+
 def fetch_node_modules() -> None:
     """The JavaScript clients into ``.tools/node``."""
     node = TARGET / "node"
@@ -91,7 +96,14 @@ def fetch_kafka_python_tests() -> None:
 def main() -> int:
     TARGET.mkdir(exist_ok=True)
     failures = 0
-    fetches = (fetch_jars, fetch_spark_connector, fetch_avro, fetch_node_modules, fetch_kafka_python_tests)
+    fetches = (
+        fetch_jars,
+        fetch_spark_connector,
+        fetch_avro,
+        fetch_iceberg,
+        fetch_node_modules,
+        fetch_kafka_python_tests,
+    )
     for fetch in fetches:
         try:
             fetch()

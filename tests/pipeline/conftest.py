@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from spark_support import connector_jars, missing_spark
+from spark_support import connector_jars, iceberg_jars, missing_spark
 
 
 @pytest.fixture(scope="session")
@@ -12,10 +12,16 @@ def spark() -> Iterator[Any]:
     """The session; it has two threads, and tries a task twice."""
     if reason := missing_spark():
         pytest.skip(reason)
+    import pyspark
+
     from moldau.pipeline.session import open_session
 
     settings = {"spark.driver.memory": "512m"}
-    if jars := connector_jars():
+    jars = connector_jars()
+    if pyspark.__version__.startswith("4.0.") and (iceberg := iceberg_jars()):
+        jars += iceberg
+        settings["spark.sql.extensions"] = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    if jars:
         settings["spark.jars"] = ",".join(jars)
     session = open_session("local[2,2]", **settings)
     yield session

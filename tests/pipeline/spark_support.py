@@ -2,11 +2,17 @@
 
 import os
 import pathlib
+from typing import NoReturn
+
+import pytest
 
 from moldau.pipeline.requirements import missing_java, missing_packages
 
-CONNECTOR = pathlib.Path(__file__).resolve().parents[2] / ".tools" / "spark-kafka"
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / ".tools"
+CONNECTOR = TOOLS / "spark-kafka"
 """Jars of Spark's Kafka connector, where ``tools/fetch_clients.py`` put them."""
+ICEBERG = TOOLS / "iceberg-spark"
+"""Iceberg's jar for Spark 4.0, and a driver for its catalogs in SQLite."""
 
 
 def missing_spark() -> str | None:
@@ -20,3 +26,16 @@ def missing_spark() -> str | None:
 def connector_jars() -> list[str]:
     """The connector and what it needs; empty where they were not fetched."""
     return sorted(str(path) for path in CONNECTOR.glob("*.jar"))
+
+
+def iceberg_jars() -> list[str]:
+    """Iceberg's jar and a driver; empty where they were not fetched."""
+    return sorted(str(path) for path in ICEBERG.glob("*.jar"))
+
+
+def missing_jars(name: str) -> NoReturn:
+    """Skip a test whose jars were not fetched; with ``CI=true`` that is a failure."""
+    message = f"{name} is missing: python tools/fetch_clients.py"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)

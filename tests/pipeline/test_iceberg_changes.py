@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 pytest.importorskip("pyiceberg", reason="needs PyIceberg: pip install 'moldau[spark]'")
 
+import pyarrow as pa
 from confluent_kafka import Producer
 from exporting import create_topic, produce_values, read_dead_letters, run_here
 from pyiceberg.table import Table
@@ -21,6 +22,7 @@ from moldau.client.errors import ToolError
 from moldau.pipeline.export.catalogs import open_catalog
 from moldau.pipeline.export.iceberg import dead_letters_name, table_name
 from moldau.pipeline.export.job import ExportJob, export_once
+from moldau.pipeline.export.layout import layout_of
 from moldau.pipeline.values.formats import json_format
 
 DAY_MS = 86_400_000
@@ -227,3 +229,13 @@ def test_a_change_that_cannot_be_followed_is_one_line(node: moldau.testing.Node,
         schema.rename_column("why", "reason")
     export_once(inferring, run_here)
     assert [row["offset"] for row in read_dead_letters(job)] == [1, 3]
+
+
+def test_records_of_a_table_that_nobody_changed_are_not_rebuilt(job: ExportJob) -> None:
+    produce(job, 0, 4)
+    export_once(job, run_here)
+    layout = layout_of(table_of(job).metadata, job.values.schema, "t")
+    nothing: dict[str, list[Any]] = {name: [] for name in job.values.schema.names}
+    records = pa.RecordBatch.from_pydict(nothing, schema=job.values.schema)
+    arranged = layout.arranged(records)
+    assert [mine.type == theirs.type for mine, theirs in zip(arranged, records, strict=True)] == [True] * 7

@@ -12,6 +12,7 @@ from pyiceberg.utils.config import Config
 
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.durable_io import DurableFileIO
+from moldau.pipeline.export.parquet import check_no_parquet
 from moldau.pipeline.export.targets import make_folder
 
 CATALOG_FILE: Final = "catalog.db"
@@ -56,6 +57,7 @@ def _open_folder(folder: str) -> SqlCatalog:
     path = os.path.abspath(folder)
     if any(mark in path for mark in _MARKS_OF_URIS):
         raise ToolError(f"{path}: Iceberg names files by URIs, so a folder's path has none of # ? %")
+    check_no_parquet(path)
     make_folder(path)
     properties = {
         "uri": f"sqlite:///{os.path.join(path, CATALOG_FILE)}",

@@ -126,7 +126,6 @@ def _round(job: ExportJob, request: Request) -> Outcome:
 
 def _round_of(job: ExportJob, request: Request) -> Outcome:
     if job.table_format == ICEBERG:
-        check_no_parquet(job.folder)
         catalog = open_catalog(job.folder, job.catalog_properties)
         check_no_parquet(catalog.properties.get("warehouse") or "")
         return (replay_iceberg if job.replay else export_iceberg)(request, catalog)

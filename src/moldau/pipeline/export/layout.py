@@ -155,7 +155,7 @@ def _stored(
                 keep_new=keep_new,
                 before=written.get(column.name),
             )
-            stored.append(pa.field(field.name, kind, True, _metadata(field_id, column.name)))
+            stored.append(pa.field(field.name, kind, column.nullable, _metadata(field_id, column.name)))
         elif keep_new and column.name not in written:
             stored.append(column)
     return stored
@@ -185,7 +185,7 @@ def _stored_type(
             keep_new=keep_new,
             before=element,
         )
-        return pa.list_(pa.field("element", inner, True, _metadata(kind.element_id, "element")))
+        return pa.list_(_like(ours.value_field, inner, kind.element_id))
     if isinstance(kind, MapType) and pa.types.is_map(ours):
         item = before.item_type if before is not None and pa.types.is_map(before) else None
         inner = _stored_type(
@@ -198,14 +198,18 @@ def _stored_type(
             before=item,
         )
         return pa.map_(
-            pa.field("key", ours.key_type, False, _metadata(kind.key_id, "key")),
-            pa.field("value", inner, True, _metadata(kind.value_id, "value")),
+            _like(ours.key_field, ours.key_type, kind.key_id), _like(ours.item_field, inner, kind.value_id)
         )
     wider = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
     is_wider = (ours, theirs) in wider or (
         pa.types.is_decimal(ours) and pa.types.is_decimal(theirs) and theirs.precision > ours.precision
     )
     return theirs if is_wider else ours
+
+
+def _like(field: pa.Field, kind: pa.DataType, field_id: int) -> pa.Field:
+    """A field of a list or map as it is, so that arrays of it need no rebuilding, with its id."""
+    return pa.field(field.name, kind, field.nullable, _metadata(field_id, field.name))
 
 
 def _metadata(field_id: int, source: str) -> dict[bytes, bytes]:

@@ -197,19 +197,16 @@ def _moldau(arguments: list[str], given: str) -> str:
     return text
 
 
-def run_page(page: str) -> int:
-    """Run the blocks of a page in a new folder with a new node; how many ran."""
+def run_page(page: str, root: str) -> int:
+    """Run the blocks of a page in a new folder of ``root``, with a new node; how many ran."""
     blocks = to_run(page)
     count = 0
     if not any(block.not_run is None for block in blocks):
         return 0
     home = pathlib.Path.cwd()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        moldau.testing.Node(
-            data=f"{folder}/data", diskless=page != "docs/tiered.md", properties=PROPERTIES
-        ) as node,
-    ):
+    is_diskless = page != "docs/tiered.md"
+    folder = tempfile.mkdtemp(dir=root)
+    with moldau.testing.Node(data=f"{folder}/data", diskless=is_diskless, properties=PROPERTIES) as node:
         os.chdir(folder)
         os.environ["MOLDAU_BOOTSTRAP"] = node.bootstrap_servers
         setting = Setting(node.bootstrap_servers)
@@ -230,5 +227,7 @@ if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = sys.executable  # as in an environment that is active
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_SUBMIT_ARGS"] = "--master local[2] --conf spark.ui.enabled=false pyspark-shell"
-    total = sum(run_page(page) for page in sys.argv[1:] or pages())
+    # Workers of Spark stay in the folder that its JVM was started in: it is there until the end.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as everything:
+        total = sum(run_page(page, everything) for page in sys.argv[1:] or pages())
     print(f"{total} examples ran")

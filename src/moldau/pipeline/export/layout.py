@@ -7,17 +7,18 @@ them, with the names and types of the table as it is now. A column that was drop
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from moldau.client.errors import ToolError
+
+if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
 
 FIELD_ID: Final = b"PARQUET:field_id"
 SOURCE: Final = b"moldau.column"
@@ -77,8 +78,11 @@ class Partitioning:
             yield key, records.take(pa.array(numbers, pa.int64()))
 
 
-def layout_of(metadata: TableMetadata, columns: pa.Schema, table: str) -> Layout:
+def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Layout:
     """How the table stores an export's columns. Raises :class:`ToolError` for a spec it cannot follow."""
+    # Imported by drivers alone: tasks need nothing of it, and it takes long.
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
     ids = _ids_by_source(metadata)
     schema = metadata.schema()
     arrow = schema_to_pyarrow(schema)
@@ -87,11 +91,14 @@ def layout_of(metadata: TableMetadata, columns: pa.Schema, table: str) -> Layout
     return Layout(layout, _partitioning(metadata.spec(), schema, layout, table))
 
 
-def stored_columns(metadata: TableMetadata, columns: pa.Schema, before: pa.Schema) -> pa.Schema:
+def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema) -> pa.Schema:
     """An export's columns by the table's names and types; new ones as they are.
 
     Columns of ``before``, which the export had written, may have been dropped: they are left out.
     """
+    # Imported by drivers alone: tasks need nothing of it, and it takes long.
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
     schema = metadata.schema()
     ids = _ids_by_source(metadata)
     arrow = schema_to_pyarrow(schema)
@@ -99,7 +106,7 @@ def stored_columns(metadata: TableMetadata, columns: pa.Schema, before: pa.Schem
     return pa.schema([_bare(field) for field in fields])
 
 
-def _ids_by_source(metadata: TableMetadata) -> Mapping[tuple[int, str], int]:
+def _ids_by_source(metadata: "TableMetadata") -> Mapping[tuple[int, str], int]:
     """Field ids by their parent's and their first name; of two with one name, one that is there still."""
     live = set(metadata.schema().field_ids)
     found: dict[tuple[int, str], int] = {}
@@ -249,7 +256,9 @@ def _arranged(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def _partitioning(spec: PartitionSpec, schema: Schema, layout: pa.Schema, table: str) -> Partitioning | None:
+def _partitioning(
+    spec: "PartitionSpec", schema: "Schema", layout: pa.Schema, table: str
+) -> Partitioning | None:
     if spec.is_unpartitioned():
         return None
     fields = []

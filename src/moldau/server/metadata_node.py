@@ -61,13 +61,14 @@ class MetadataNode:
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
         )
         self._client = RpcClient(machine.entropy, client_id=f"quorum-{identity.node_id}")
+        self._peers = QuorumPeers(voters, self._client)
         self.driver = QuorumDriver(
             machine,
             self._stored,
             local=ReplicaKey(identity.node_id),
             voters=voters,
             state_store=QuorumStateStore(machine.disk, folder, voters),
-            sender=QuorumPeers(voters, self._client),
+            sender=self._peers,
             config=settings.quorum_config(config, identity.cluster_id),
             on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
         )
@@ -88,7 +89,10 @@ class MetadataNode:
 
         The quorum's leader says how far that is. Raises ``KafkaError`` while it cannot be asked.
         """
-        committed_end = self.driver.describe().high_watermark
+        if self.driver.is_leader:
+            committed_end = self.driver.describe().high_watermark
+        else:
+            committed_end = await self._peers.high_watermark(self.driver.leader_id)
         if committed_end < 0:
             raise KafkaError(ErrorCode.not_controller, "the quorum has committed nothing in this epoch yet")
         async with asyncio.timeout(CURRENT_TIMEOUT_S):

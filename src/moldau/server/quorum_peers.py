@@ -5,12 +5,18 @@ from typing import Final
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
 from moldau.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest
 from moldau.protocol.messages.vote import VoteRequest
 from moldau.quorum.voters import VoterSet
-from moldau.quorum.wire import WireRequest, WireResponse
+from moldau.quorum.wire import METADATA_PARTITION, METADATA_TOPIC, WireRequest, WireResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 _API_KEYS: Final[dict[type, ApiKey]] = {
@@ -41,3 +47,27 @@ class QuorumPeers:
             voter.host, voter.port, _API_KEYS[type(message)], None, message
         )
         return response
+
+    async def high_watermark(self, leader_id: int | None) -> int:
+        """Ask the quorum's leader for the committed end of the metadata log; -1 before it has committed.
+
+        Raises ``KafkaError`` when the leader is unknown, does not answer, or leads no more.
+        """
+        leader = None if leader_id is None else self._voters.get(leader_id)
+        if leader is None:
+            raise KafkaError(ErrorCode.not_controller, "this node knows of no leader of the metadata quorum")
+        partition = DescribeQuorumRequestPartitionData(partition_index=METADATA_PARTITION)
+        topic = DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+        response: DescribeQuorumResponse = await self._client.request(
+            leader.host,
+            leader.port,
+            ApiKey.DESCRIBE_QUORUM,
+            None,
+            DescribeQuorumRequest(topics=[topic]),
+        )
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, response.error_message)
+        answer = response.topics[0].partitions[0]
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code, answer.error_message)
+        return answer.high_watermark

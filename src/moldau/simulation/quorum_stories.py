@@ -11,23 +11,21 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
 from moldau.cluster.delta import MetadataDelta
 from moldau.cluster.formatter import FormatRequest, format_storage
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image import MetadataImage
 from moldau.cluster.registrations import Endpoint, SupportedFeature
 from moldau.cluster.remote_controller_channel import RemoteControllerChannel
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.network.client import RpcClient
-from moldau.protocol.messages import create_topics, delete_topics, incremental_alter_configs
-from moldau.protocol.schema import Message
 from moldau.quorum.subscriptions import Committed
 from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
 from moldau.records.batch import iter_headers
-from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime import KafkaError, Machine
 from moldau.server import settings
 from moldau.server.identity import identify
 from moldau.server.metadata_node import MetadataNode
@@ -37,6 +35,7 @@ from moldau.simulation.host import Host, Program
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
+from moldau.simulation.topic_client import TopicClient
 from moldau.simulation.world import World
 from moldau.storage.log_manager import LogManager
 from moldau.storage.replicated_log import SnapshotReader
@@ -50,8 +49,6 @@ LATE_BROKER_ID: Final = 13
 ALL_IDS: Final = (*CONTROLLER_IDS, *BROKER_IDS, LATE_BROKER_ID)
 ELECTION_COUNT: Final = 3
 CLIENT_COUNT: Final = 2
-CHANGES_PER_CLIENT: Final = 25
-ATTEMPT_TIMEOUT_MS: Final = 3_000
 CONVERGENCE_LIMIT_S: Final = 120.0
 
 _VOTERS: Final = VoterSet(
@@ -65,10 +62,6 @@ _COMMON: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "1000",
     "metadata.log.segment.ms": "500",
 }
-_RETRIABLE: Final = frozenset(
-    {ErrorCode.not_controller, ErrorCode.invalid_replication_factor, ErrorCode.request_timed_out}
-)
-"""A replication factor is invalid while no broker is registered and unfenced."""
 
 
 def quorum() -> Scenario:
@@ -153,6 +146,7 @@ class QuorumStory:
         self.ledger = Ledger(self.history)
         self.replicas: dict[int, MetadataNode] = {}
         """The newest life of each node's replica."""
+        self._clients: list[TopicClient] = []
         self._acknowledged = asyncio.Event()
         """Set when a client is told that a change is made."""
 
@@ -170,8 +164,8 @@ class QuorumStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         storm = asyncio.create_task(self._storm(nemesis))
-        clients = [
-            TopicClient(f"client-{number}", world, self.history, lambda: self._acknowledged.set())
+        clients = self._clients = [
+            TopicClient(f"client-{number}", _VOTERS, world, self.history, lambda: self._acknowledged.set())
             for number in range(CLIENT_COUNT)
         ]
         for client in clients:
@@ -291,7 +285,23 @@ class QuorumStory:
         metadata.publisher.subscribe(_Moved(lifecycle.metadata_moved))
         lifecycle.start()
         lifecycle.ready()
-        raise RuntimeError(await failure)
+        while not failure.done():
+            await asyncio.sleep(0.1)
+            await self._read_current(node_id, metadata)
+        raise RuntimeError(failure.result())
+
+    async def _read_current(self, node_id: int, metadata: MetadataNode) -> None:
+        """Hold a broker's own word that its image is current against what clients were told before."""
+        told = {topic for client in self._clients for topic in client.present}
+        try:
+            await metadata.until_current()
+        except (KafkaError, TimeoutError):
+            return  # the quorum's leader cannot be asked now
+        image = metadata.publisher.image
+        deleted = {topic for client in self._clients for topic in client.deleted}
+        missing = {topic for topic in told - deleted if image.topics.get(topic) is None}
+        if missing:
+            self.history.violate(f"node {node_id} takes an image without {sorted(missing)} for current")
 
     def _joined(self, node_id: int, metadata: MetadataNode) -> None:
         host = self._world.host(f"node-{node_id}")
@@ -357,136 +367,3 @@ def _format(machine: Machine, config: BrokerConfig) -> None:
         ignore_formatted=True,
     )
     format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
-
-
-class TopicClient:
-    """Creates, alters and deletes topics of its own, and knows what must be there at the end.
-
-    An attempt whose answer is lost may be carried out at any time until the world's end. So nothing is done
-    to a topic that such an attempt could undo: a topic is altered once, and deleted only if it was created
-    by the first attempt.
-    """
-
-    def __init__(
-        self, name: str, world: World, history: History, on_acknowledged: Callable[[], None]
-    ) -> None:
-        self._name = name
-        self._on_acknowledged = on_acknowledged
-        self._chance = stream(world.seed, name)
-        self._history = history
-        self._present: dict[str, str | None] = {}
-        """Topics that were acknowledged, with the acknowledged value of ``retention.ms``."""
-        self._absent: set[str] = set()
-        self._deletable: list[str] = []
-        process = world.host(name).start(self._run)
-        assert process.main is not None
-        self.done: asyncio.Task[Any] = process.main
-
-    async def _run(self, machine: Machine) -> None:
-        client = RpcClient(machine.entropy, client_id=self._name)
-        for number in range(CHANGES_PER_CLIENT):
-            topic = f"{self._name}-{number}"
-            if self._deletable and self._chance.random() < 0.3:
-                await self._delete(client, self._deletable.pop())
-            else:
-                await self._create(client, topic)
-                if self._chance.random() < 0.5:
-                    await self._alter(client, topic, str(1_000_000 + number))
-            await asyncio.sleep(self._chance.choice((0.05, 0.3, 1.0)))
-
-    async def _create(self, client: RpcClient, topic: str) -> None:
-        request = create_topics.CreateTopicsRequest(
-            topics=[
-                create_topics.CreatableTopic(
-                    name=topic, num_partitions=self._chance.randint(1, 3), replication_factor=1
-                )
-            ],
-            timeout_ms=ATTEMPT_TIMEOUT_MS,
-        )
-        attempts = await self._ask(
-            client, request, lambda answer: answer.topics[0].error_code, ErrorCode.topic_already_exists
-        )
-        self._present[topic] = None
-        if attempts == 1:
-            self._deletable.append(topic)
-
-    async def _alter(self, client: RpcClient, topic: str, retention_ms: str) -> None:
-        request = incremental_alter_configs.IncrementalAlterConfigsRequest(
-            resources=[
-                incremental_alter_configs.AlterConfigsResource(
-                    resource_type=ResourceType.TOPIC,
-                    resource_name=topic,
-                    configs=[
-                        incremental_alter_configs.AlterableConfig(
-                            name="retention.ms", config_operation=0, value=retention_ms
-                        )
-                    ],
-                )
-            ]
-        )
-        attempts = await self._ask(client, request, lambda answer: answer.responses[0].error_code)
-        self._present[topic] = retention_ms
-        if attempts > 1 and topic in self._deletable:
-            self._deletable.remove(topic)
-
-    async def _delete(self, client: RpcClient, topic: str) -> None:
-        request = delete_topics.DeleteTopicsRequest(
-            topics=[delete_topics.DeleteTopicState(name=topic)], timeout_ms=ATTEMPT_TIMEOUT_MS
-        )
-        await self._ask(
-            client,
-            request,
-            lambda answer: answer.responses[0].error_code,
-            ErrorCode.unknown_topic_or_partition,
-        )
-        del self._present[topic]
-        self._absent.add(topic)
-
-    async def _ask(
-        self,
-        client: RpcClient,
-        request: Message,
-        code_of: Callable[[Any], ErrorCode],
-        *done_before: ErrorCode,
-    ) -> int:
-        """Ask one controller after another until the request is carried out.
-
-        Returns 1 when no attempt before may have been carried out, else more. ``done_before`` are the errors
-        that only an attempt whose answer was lost can have caused.
-        """
-        lost = 0
-        voters = list(_VOTERS)
-        position = self._chance.randrange(len(voters))
-        while True:
-            voter = voters[position % len(voters)]
-            try:
-                answer = await client.request(
-                    voter.host, voter.port, request.API_KEY, None, request, ATTEMPT_TIMEOUT_MS
-                )
-            except KafkaError:
-                lost += 1
-                client.disconnect(voter.host, voter.port)
-            else:
-                code = code_of(answer)
-                if code is ErrorCode.none or (lost and code in done_before):
-                    self._on_acknowledged()
-                    self._history.note(f"{self._name}: {type(request).__name__} is done at {voter.key.id}")
-                    return lost + 1
-                if code not in _RETRIABLE:
-                    self._history.violate(f"{self._name}: {request} was answered with {code.name}")
-                    return lost + 1
-                # A leader that lost its place says so of a change that may be committed all the same.
-                lost += code is ErrorCode.not_controller
-            position += 1
-            await asyncio.sleep(self._chance.uniform(0.05, 0.3))
-
-    def check(self, node_id: int, image: MetadataImage) -> None:
-        """Hold a node's image against what this client was told."""
-        for topic, retention_ms in self._present.items():
-            if image.topics.get(topic) is None:
-                self._history.violate(f"{topic} was acknowledged and is lost at node {node_id}")
-            elif image.config(ResourceType.TOPIC, topic).get("retention.ms") != retention_ms:
-                self._history.violate(f"retention.ms of {topic} is lost at node {node_id}")
-        for topic in self._absent:
-            if image.topics.get(topic) is not None:
-                self._history.violate(f"{topic} was deleted and is there at node {node_id}")

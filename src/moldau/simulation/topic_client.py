@@ -1,0 +1,164 @@
+"""A client of the controllers: creates, alters and deletes topics and knows what must be left at the end."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.network.client import RpcClient
+from moldau.protocol.messages import create_topics, delete_topics, incremental_alter_configs
+from moldau.protocol.schema import Message
+from moldau.quorum.voters import VoterSet
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.simulation.history import History
+from moldau.simulation.seeds import stream
+from moldau.simulation.world import World
+
+CHANGES_PER_CLIENT: Final = 25
+ATTEMPT_TIMEOUT_MS: Final = 3_000
+_RETRIABLE: Final = frozenset(
+    {ErrorCode.not_controller, ErrorCode.invalid_replication_factor, ErrorCode.request_timed_out}
+)
+"""A replication factor is invalid while no broker is registered and unfenced."""
+
+
+class TopicClient:
+    """Creates, alters and deletes topics of its own, and knows what must be there at the end.
+
+    An attempt whose answer is lost may be carried out at any time until the world's end. So nothing is done
+    to a topic that such an attempt could undo: a topic is altered once, and deleted only if it was created
+    by the first attempt.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        voters: VoterSet,
+        world: World,
+        history: History,
+        on_acknowledged: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._voters = list(voters)
+        self._on_acknowledged = on_acknowledged
+        self._chance = stream(world.seed, name)
+        self._history = history
+        self.present: dict[str, str | None] = {}
+        """Topics that were acknowledged, with the acknowledged value of ``retention.ms``."""
+        self._absent: set[str] = set()
+        self.deleted: set[str] = set()
+        """Topics whose deletion was asked for."""
+        self._deletable: list[str] = []
+        process = world.host(name).start(self._run)
+        assert process.main is not None
+        self.done: asyncio.Task[Any] = process.main
+
+    async def _run(self, machine: Machine) -> None:
+        client = RpcClient(machine.entropy, client_id=self._name)
+        for number in range(CHANGES_PER_CLIENT):
+            topic = f"{self._name}-{number}"
+            if self._deletable and self._chance.random() < 0.3:
+                await self._delete(client, self._deletable.pop())
+            else:
+                await self._create(client, topic)
+                if self._chance.random() < 0.5:
+                    await self._alter(client, topic, str(1_000_000 + number))
+            await asyncio.sleep(self._chance.choice((0.05, 0.3, 1.0)))
+
+    async def _create(self, client: RpcClient, topic: str) -> None:
+        request = create_topics.CreateTopicsRequest(
+            topics=[
+                create_topics.CreatableTopic(
+                    name=topic, num_partitions=self._chance.randint(1, 3), replication_factor=1
+                )
+            ],
+            timeout_ms=ATTEMPT_TIMEOUT_MS,
+        )
+        attempts = await self._ask(
+            client, request, lambda answer: answer.topics[0].error_code, ErrorCode.topic_already_exists
+        )
+        self.present[topic] = None
+        if attempts == 1:
+            self._deletable.append(topic)
+
+    async def _alter(self, client: RpcClient, topic: str, retention_ms: str) -> None:
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest(
+            resources=[
+                incremental_alter_configs.AlterConfigsResource(
+                    resource_type=ResourceType.TOPIC,
+                    resource_name=topic,
+                    configs=[
+                        incremental_alter_configs.AlterableConfig(
+                            name="retention.ms", config_operation=0, value=retention_ms
+                        )
+                    ],
+                )
+            ]
+        )
+        attempts = await self._ask(client, request, lambda answer: answer.responses[0].error_code)
+        self.present[topic] = retention_ms
+        if attempts > 1 and topic in self._deletable:
+            self._deletable.remove(topic)
+
+    async def _delete(self, client: RpcClient, topic: str) -> None:
+        request = delete_topics.DeleteTopicsRequest(
+            topics=[delete_topics.DeleteTopicState(name=topic)], timeout_ms=ATTEMPT_TIMEOUT_MS
+        )
+        self.deleted.add(topic)
+        await self._ask(
+            client,
+            request,
+            lambda answer: answer.responses[0].error_code,
+            ErrorCode.unknown_topic_or_partition,
+        )
+        del self.present[topic]
+        self._absent.add(topic)
+
+    async def _ask(
+        self,
+        client: RpcClient,
+        request: Message,
+        code_of: Callable[[Any], ErrorCode],
+        *done_before: ErrorCode,
+    ) -> int:
+        """Ask one controller after another until the request is carried out.
+
+        Returns 1 when no attempt before may have been carried out, else more. ``done_before`` are the errors
+        that only an attempt whose answer was lost can have caused.
+        """
+        lost = 0
+        voters = self._voters
+        position = self._chance.randrange(len(voters))
+        while True:
+            voter = voters[position % len(voters)]
+            try:
+                answer = await client.request(
+                    voter.host, voter.port, request.API_KEY, None, request, ATTEMPT_TIMEOUT_MS
+                )
+            except KafkaError:
+                lost += 1
+                client.disconnect(voter.host, voter.port)
+            else:
+                code = code_of(answer)
+                if code is ErrorCode.none or (lost and code in done_before):
+                    self._on_acknowledged()
+                    self._history.note(f"{self._name}: {type(request).__name__} is done at {voter.key.id}")
+                    return lost + 1
+                if code not in _RETRIABLE:
+                    self._history.violate(f"{self._name}: {request} was answered with {code.name}")
+                    return lost + 1
+                # A leader that lost its place says so of a change that may be committed all the same.
+                lost += code is ErrorCode.not_controller
+            position += 1
+            await asyncio.sleep(self._chance.uniform(0.05, 0.3))
+
+    def check(self, node_id: int, image: MetadataImage) -> None:
+        """Hold a node's image against what this client was told."""
+        for topic, retention_ms in self.present.items():
+            if image.topics.get(topic) is None:
+                self._history.violate(f"{topic} was acknowledged and is lost at node {node_id}")
+            elif image.config(ResourceType.TOPIC, topic).get("retention.ms") != retention_ms:
+                self._history.violate(f"retention.ms of {topic} is lost at node {node_id}")
+        for topic in self._absent:
+            if image.topics.get(topic) is not None:
+                self._history.violate(f"{topic} was deleted and is there at node {node_id}")

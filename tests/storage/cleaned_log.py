@@ -24,6 +24,8 @@ CONFIG = LogConfig(
     cleanup_compact=True,
     delete_retention_ms=1000,
     min_cleanable_dirty_ratio=0.0,
+    # A producer that only a marker has made known again may not go on with its old sequence numbers.
+    producer_id_expiration_ms=10**15,
 )
 NAME = TopicPartition("t", 0)
 

@@ -66,6 +66,7 @@ class ControllerScript:
             supported_features=SUPPORTED_FEATURES,
             diskless_enabled=True,
             partitions_per_request_max=50,
+            partitions_per_broker_max=12,
         )
         self.controller = Controller(settings, SmallConfigPolicy(), SeededEntropy(7))
         self.now_ms = 0
@@ -91,7 +92,10 @@ class ControllerScript:
         except KafkaError as error:
             return f"{error.code.name}: {error.message}\n"
         text = self._commit(result.records)
-        assert image_of(to_records(self.controller.image)) == self.controller.image
+        image = self.controller.image
+        again = image_of(to_records(image))
+        assert again == image
+        assert dict(again.topics.replica_load.items()) == dict(image.topics.replica_load.items())
         return text + self._response(result.response)
 
     def _commit(self, records: list[Message] | tuple[Message, ...]) -> str:

@@ -1,8 +1,11 @@
 """Topics by name and by id, and what is derived from them."""
 
 import uuid
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, compress
+from operator import is_not
 
 from moldau.cluster.partition import NO_COORDINATOR, Partition
 from moldau.cluster.persistent_map import PersistentMap
@@ -37,6 +40,8 @@ class TopicsImage:
     _names_by_collision_key: PersistentMap[str, str] = field(default_factory=PersistentMap, compare=False)
     diskless_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
     """Number of user partitions by partition of ``__diskless_metadata``."""
+    replica_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
+    """Number of partitions by the broker that has a replica."""
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -84,12 +89,11 @@ class TopicsImage:
             _names_by_collision_key=self._names_by_collision_key.updated(
                 keys, [key for key in (collision_key(topic.name) for topic in gone) if key not in keys]
             ),
-            diskless_load=self._changed_load(changed, removed),
+            diskless_load=_counted(self.diskless_load, self._coordinator_changes(changed, removed)),
+            replica_load=_counted(self.replica_load, self._replica_changes(changed, removed)),
         )
 
-    def _changed_load(
-        self, changed: Collection[Topic], removed: Collection[Topic]
-    ) -> PersistentMap[int, int]:
+    def _coordinator_changes(self, changed: Collection[Topic], removed: Collection[Topic]) -> dict[int, int]:
         differences: dict[int, int] = {}
         before = [topic for topic in removed if topic.is_diskless]
         gone = {topic.topic_id for topic in removed}
@@ -102,12 +106,35 @@ class TopicsImage:
                 for partition in topic.partitions:
                     owner = partition.diskless_coordinator
                     differences[owner] = differences.get(owner, 0) + sign
-        counts = {
-            owner: self.diskless_load.get(owner, 0) + difference
-            for owner, difference in differences.items()
-            if difference
-        }
-        return self.diskless_load.updated(
-            {owner: count for owner, count in counts.items() if count > 0},
-            [owner for owner, count in counts.items() if count <= 0],
-        )
+        return differences
+
+    def _replica_changes(self, changed: Collection[Topic], removed: Collection[Topic]) -> dict[int, int]:
+        less: Counter[int] = Counter()
+        more: Counter[int] = Counter()
+        gone = {topic.topic_id.int for topic in removed}
+        for topic in removed:
+            less.update(_replicas(topic.partitions))
+        for topic in changed:
+            old = None if topic.topic_id.int in gone else self.get_by_id(topic.topic_id)
+            before = () if old is None else old.partitions
+            # Most partitions of a topic that changes are the same objects as before.
+            for was, is_now in compress(
+                zip(before, topic.partitions, strict=False), map(is_not, before, topic.partitions)
+            ):
+                less.update(was.replicas)
+                more.update(is_now.replicas)
+            less.update(_replicas(before[len(topic.partitions) :]))
+            more.update(_replicas(topic.partitions[len(before) :]))
+        return {broker_id: more[broker_id] - less[broker_id] for broker_id in {**less, **more}}
+
+
+def _replicas(partitions: Sequence[Partition]) -> Iterable[int]:
+    return chain.from_iterable(partition.replicas for partition in partitions)
+
+
+def _counted(load: PersistentMap[int, int], differences: Mapping[int, int]) -> PersistentMap[int, int]:
+    counts = {key: load.get(key, 0) + difference for key, difference in differences.items() if difference}
+    return load.updated(
+        {key: count for key, count in counts.items() if count > 0},
+        [key for key, count in counts.items() if count <= 0],
+    )

@@ -255,6 +255,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         ),
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),
+        partitions_per_broker_max=config.integer("max.broker.partitions"),
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         delete_topic_enable=config.flag("delete.topic.enable"),
         diskless_enabled=config.flag("diskless.system.enable"),

@@ -8,7 +8,12 @@ from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.diskless import coordinators_for
 from moldau.cluster.decisions.elections import change_partition
 from moldau.cluster.decisions.placement import check_assignment, place
-from moldau.cluster.decisions.topics import check_any_active, check_partition_limit, new_partition
+from moldau.cluster.decisions.topics import (
+    check_any_active,
+    check_partition_limit,
+    check_room,
+    new_partition,
+)
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.delta import image_of
 from moldau.cluster.image import ResourceType
@@ -70,6 +75,7 @@ def _add_partitions(view: View, request: CreatePartitionsTopic, limit: int, left
         _check_assignments(view, current, added, assignments, replication_factor)
     else:
         assignments = place(view.image.brokers.values(), added, replication_factor, view.entropy)
+    check_room(view, assignments)
     configs = view.image.config(ResourceType.TOPIC, topic.name)
     owners = coordinators_for(view, configs, added)
     return [

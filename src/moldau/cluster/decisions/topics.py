@@ -1,8 +1,9 @@
 """Create and delete topics."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from uuid import UUID
 
 from moldau.cluster.decisions import diskless
@@ -75,6 +76,7 @@ def _create(view: View, topic: CreatableTopic, partitions_left: int) -> _NewTopi
     configs = diskless.new_topic_configs(view, topic.name, _requested_configs(topic))
     view.configs.validate(ResourceType.TOPIC, topic.name, configs)
     assignments = _assignments(view, topic, partitions_left)
+    check_room(view, assignments)
     replication_factor = len(assignments[0])
     if view.topic_policy is not None:
         view.topic_policy.check(topic.name, len(assignments), replication_factor, configs)
@@ -113,6 +115,9 @@ def _requested_configs(topic: CreatableTopic) -> dict[str, str]:
 
 def _assignments(view: View, topic: CreatableTopic, partitions_left: int) -> list[tuple[int, ...]]:
     if topic.assignments:
+        check_partition_limit(
+            view.settings.partitions_per_request_max, partitions_left, len(topic.assignments)
+        )
         return _manual_assignments(view, topic)
     if topic.num_partitions < USE_DEFAULT or topic.num_partitions == 0:
         raise KafkaError(
@@ -142,6 +147,20 @@ def check_partition_limit(partitions_max: int, partitions_left: int, count: int)
             ErrorCode.policy_violation,
             f"One request can create at most {partitions_max} partitions; ask again for the rest.",
         )
+
+
+def check_room(view: View, assignments: Sequence[tuple[int, ...]]) -> None:
+    """Raise ``KafkaError(policy_violation)`` when a broker would hold more partitions than it may."""
+    limit, held = view.settings.partitions_per_broker_max, view.image.topics.replica_load
+    added = Counter(chain.from_iterable(assignments))
+    for broker_id, count in sorted(added.items()):
+        existing = held.get(broker_id, 0)
+        if existing + count > limit:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"Broker {broker_id} holds {existing} partitions and may hold {limit} "
+                f"(max.broker.partitions); {count} more do not fit.",
+            )
 
 
 def _manual_assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ...]]:

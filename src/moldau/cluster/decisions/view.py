@@ -59,6 +59,8 @@ class ControllerSettings:
     default_partition_count: int = 1
     default_replication_factor: int = 1
     partitions_per_request_max: int = 10_000
+    partitions_per_broker_max: int = 100_000
+    """``max.broker.partitions``"""
     session_timeout_ms: int = 9_000
     delete_topic_enable: bool = True
     diskless_enabled: bool = False

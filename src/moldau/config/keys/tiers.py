@@ -369,5 +369,12 @@ MOLDAU = (
         check=at_least(-1),
         update=CLUSTER_WIDE,
     ),
+    int32(
+        "max.broker.partitions",
+        100_000,
+        "How many partitions the controller places on one broker, internal topics included; more are refused"
+        " with POLICY_VIOLATION. A partition takes about 10 KB of memory.",
+        check=at_least(1),
+    ),
     string("metrics.listener", None, "Where `/metrics` and `/health` are served, as `host:port`.", LOW),
 )

@@ -115,6 +115,7 @@ class Broker:
             self._api.direct(),
             self._api.turn,
             machine.workers,
+            machine.unexpected,
         )
         self._server = SocketServer(
             self._dispatcher,

@@ -46,7 +46,12 @@ class ControllerNode:
 
     async def _listen(self, endpoint: Endpoint) -> None:
         api = ControllerApi(self._metadata, self.service, self._config, endpoint)
-        dispatcher = Dispatcher(api.table(), Scope.CONTROLLER, workers=self._machine.workers)
+        dispatcher = Dispatcher(
+            api.table(),
+            Scope.CONTROLLER,
+            workers=self._machine.workers,
+            unexpected=self._machine.unexpected,
+        )
         protocol = self._config.security_protocols[endpoint.name]
         listener = Listener(endpoint.name, endpoint.host, endpoint.port, protocol)
         server = SocketServer(dispatcher, [listener], settings.network_limits(self._config))

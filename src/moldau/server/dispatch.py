@@ -25,6 +25,7 @@ from moldau.protocol.errors import ParsedSizeError, ProtocolError
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.schema import Message, Wire, parse_versions
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.server.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
 from moldau.server.slices import COSTLY_ROWS, is_large
@@ -92,11 +93,14 @@ class Dispatcher:
         direct: DirectTable = MappingProxyType({}),
         turn: Turn | None = None,
         workers: Workers | None = None,
+        unexpected: UnexpectedErrors | None = None,
     ) -> None:
         """``turn`` is what the handlers of ``direct`` share; :meth:`end_turn` must then be called.
 
-        ``workers`` decode large requests and encode the answers to them.
+        ``workers`` decode large requests and encode the answers to them. ``unexpected`` is told of errors of
+        handlers that are not Kafka's.
         """
+        self._unexpected = unexpected
         self._handlers = handlers
         self._direct = direct
         self._turn = turn
@@ -142,7 +146,7 @@ class Dispatcher:
         try:
             outcome = handler(context, request)
         except Exception as error:
-            outcome = failure(context, error)
+            outcome = self._failure(context, error)
         if isinstance(outcome, Message):
             self._observe(context)
             return encode(outcome)
@@ -200,7 +204,7 @@ class Dispatcher:
             except ProtocolError:
                 raise
             except Exception as error:
-                return route.encode(failure(context, error))
+                return route.encode(self._failure(context, error))
 
         control = context.connection.control
         if control is not None:
@@ -245,11 +249,19 @@ class Dispatcher:
             return
         error = done.exception()
         try:
-            message = done.result() if error is None else failure(context, error)
+            message = done.result() if error is None else self._failure(context, error)
             answer.set_result(None if message is None else encode(message))
         except Exception as refused:
             answer.set_exception(refused)
         self._observe(context)
+
+    def _failure(self, context: RequestContext, error: BaseException) -> Message:
+        if not isinstance(error, KafkaError):
+            if self._unexpected is None:
+                logger.error("request failed", exc_info=error, extra={"request": repr(context)})
+            else:
+                self._unexpected.report(f"a request with API key {context.api_key}", error)
+        return failure(context, error)
 
     def end_turn(self) -> None:
         """The requests that arrived together are dispatched: finish what they share.
@@ -303,7 +315,6 @@ def failure(context: RequestContext, error: BaseException) -> Message:
         code, sentence = error.code, error.message
     else:
         code, sentence = ErrorCode.unknown_server_error, None
-        logger.error("request failed", exc_info=error, extra={"request": repr(context)})
     fields = cls.__dataclass_fields__
     if "error_code" not in fields:
         raise error

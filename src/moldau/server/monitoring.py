@@ -9,6 +9,7 @@ from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.states import GroupState
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
+from moldau.runtime.machine import Machine
 from moldau.server.hosting import PartitionHosting
 from moldau.server.metadata_node import MetadataNode
 from moldau.server.meters import NodeMeters
@@ -63,7 +64,7 @@ class Monitoring:
 
 
 def controller_monitoring(
-    config: BrokerConfig, metadata: MetadataNode, logs: LogManager
+    machine: Machine, config: BrokerConfig, metadata: MetadataNode, logs: LogManager
 ) -> Monitoring | None:
     """The pages of a node that is only a controller; None without ``metrics.listener``."""
     listener = config.optional_text("metrics.listener")
@@ -71,7 +72,8 @@ def controller_monitoring(
         return None
     meters = NodeMeters()
     watch_cluster(meters, metadata)
-    return Monitoring(listener, meters, health_checks(metadata, logs), {})
+    checks = health_checks(metadata, logs) | {"errors": machine.unexpected.problem}
+    return Monitoring(listener, meters, checks, {})
 
 
 def watch_cluster(meters: NodeMeters, metadata: MetadataNode) -> None:

@@ -130,7 +130,7 @@ class Node:
         self, metadata: MetadataNode, controller: ControllerNode, logs: LogManager
     ) -> Address:
         """Finish the start of a node without a broker."""
-        monitoring = controller_monitoring(self._config, metadata, logs)
+        monitoring = controller_monitoring(self._machine, self._config, metadata, logs)
         if monitoring is not None:
             self._controller_monitoring_port = await monitoring.start()
             self._closing.push_async_callback(monitoring.stop)

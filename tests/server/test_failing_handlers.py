@@ -1,0 +1,49 @@
+"""A handler that raises what no code expects is answered with an error, and the node's health says so."""
+
+import asyncio
+from typing import Any
+
+from moldau.network.context import ConnectionContext, RequestContext
+from moldau.protocol.api import ApiKey, Scope
+from moldau.protocol.codec import decode_response, encode_request
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.server.dispatch import Dispatcher
+
+
+def answer_of(error: Exception, unexpected: UnexpectedErrors, *, later: bool) -> Any:
+    """The answer to a request whose handler raises, at once or in a task."""
+
+    def raise_now(context: RequestContext, request: Any) -> Any:
+        raise error
+
+    async def raise_later(context: RequestContext, request: Any) -> Any:
+        raise error
+
+    handler = raise_later if later else raise_now
+    dispatcher = Dispatcher({ApiKey.DESCRIBE_CLUSTER: handler}, Scope.BROKER, unexpected=unexpected)
+    body = b"".join(encode_request(ApiKey.DESCRIBE_CLUSTER, 0, DescribeClusterRequest()))
+    context = RequestContext(ApiKey.DESCRIBE_CLUSTER, 0, 1, "test", ConnectionContext("c", "PLAINTEXT"))
+
+    async def scenario() -> tuple[Any, str | None]:
+        outcome = dispatcher(context, memoryview(body))
+        parts = outcome if isinstance(outcome, list) else await outcome
+        answer = decode_response(ApiKey.DESCRIBE_CLUSTER, 0, memoryview(b"".join(parts)))
+        return answer.error_code, unexpected.problem()
+
+    return asyncio.run(scenario())
+
+
+def test_unexpected_error_is_answered_and_shown() -> None:
+    for later in (False, True):
+        code, problem = answer_of(ValueError("a defect"), UnexpectedErrors(), later=later)
+        assert code is ErrorCode.unknown_server_error
+        assert problem is not None
+        assert "a defect" in problem
+
+
+def test_kafkas_errors_are_no_fault_of_the_node() -> None:
+    for later in (False, True):
+        error = KafkaError(ErrorCode.invalid_request, "no")
+        assert answer_of(error, UnexpectedErrors(), later=later) == (ErrorCode.invalid_request, None)

@@ -1,7 +1,6 @@
 """No taken request stays without an answer and no budget leaks, whatever raises; mutants are caught."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,17 +13,10 @@ from moldau.runtime import UnexpectedErrors
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS = 6
 MUTANT_SEEDS = range(6)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills"])

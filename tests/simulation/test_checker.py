@@ -1,8 +1,6 @@
 """The checker finds what is wrong, and the simulation finds planted flaws through it."""
 
 import asyncio
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,15 +12,10 @@ from moldau.simulation.nodes import tiny
 from moldau.simulation.scenario import run_seed
 from moldau.simulation.tiny_node import Flaw
 
+pytestmark = pytest.mark.usefixtures("quiet_nodes")
+
 PARTITION = Partition("t", 0)
 LOG = [(0, b"a0"), (1, b"a1"), (2, b"b0")]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def history() -> History:

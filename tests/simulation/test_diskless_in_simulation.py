@@ -1,28 +1,19 @@
 """Diskless topics, unchanged, on a simulated machine and store: two minutes of seeds over four weathers."""
 
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 STORIES = ("diskless", "diskless-power", "diskless-disk", "diskless-store")
 SEEDS_PER_PART = 8
 PARTS = 3
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

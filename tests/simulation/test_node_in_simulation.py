@@ -1,21 +1,11 @@
 """The whole node, unchanged, on a simulated machine: about a minute of seeds over three kinds of weather."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
-pytestmark = pytest.mark.simulation
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
 SEEDS_PER_PART = 50

@@ -4,10 +4,8 @@ Every request is answered, that of a producer beside it promptly and with succes
 """
 
 import asyncio
-import logging
 import random
 import struct
-from collections.abc import Iterator
 
 import pytest
 from crc32c import crc32c
@@ -24,7 +22,7 @@ from moldau.simulation.rpc import RpcConnection
 from moldau.simulation.tiny_node import PORT
 from moldau.simulation.world import World
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 EXAMPLES = 300
 VERSION = 9
@@ -38,13 +36,6 @@ FIELDS = [
     (">q", 0), (">i", 8), (">i", 12), (">b", 16), (">h", 21), (">i", 23), (">q", 27), (">q", 35), (">q", 43),
     (">h", 51), (">i", 53), (">i", 57),
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def mutated(rng: random.Random) -> bytes:

@@ -1,7 +1,6 @@
 """Three controllers as whole nodes and brokers that observe them, in virtual time."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,17 +14,10 @@ from moldau.server.metadata_node import MetadataNode
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
-pytestmark = pytest.mark.simulation
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS_PER_PART = 4
 PARTS = 2
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

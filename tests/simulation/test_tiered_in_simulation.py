@@ -1,21 +1,11 @@
 """Tiered topics, unchanged, on a simulated machine and store: nothing is lost, nothing leaks."""
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
-pytestmark = pytest.mark.simulation
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 
 @pytest.mark.parametrize(("name", "count"), [("tiered", 2), ("tiered-power", 2), ("tiered-disk", 1)])

@@ -1,0 +1,14 @@
+"""Shared by the tests that play seeded histories."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture
+def quiet_nodes() -> Iterator[None]:
+    """Drop the log lines of simulated nodes, which tell of the faults that they are given."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)

@@ -24,8 +24,8 @@ from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
 
-PARTITIONS_A_TURN: Final = 100
-"""So many follow the metadata before other requests have their turn: some milliseconds."""
+PARTITIONS_A_TURN: Final = 25
+"""So many follow the metadata before other requests have their turn: about 5 ms where all are opened."""
 
 
 class PartitionKind(Protocol):

@@ -43,7 +43,8 @@ def create_partitions(view: View, request: CreatePartitionsRequest) -> Controlle
             if counts[topic.name] > 1:
                 raise KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
             new = _add_partitions(view, topic, limit, limit - len(records))
-            view = replace(view, image=image_of(new, view.image))
+            if topic is not request.topics[-1]:
+                view = replace(view, image=image_of(new, view.image))
             records += new
         except KafkaError as error:
             code, message = error.code, error.message

@@ -59,7 +59,8 @@ def create_topics(view: View, request: CreateTopicsRequest) -> ControllerResult:
         except KafkaError as error:
             results.append(_refused(topic.name, error.code, error.message))
             continue
-        view = replace(view, image=image_of(new.records, view.image))
+        if topic is not request.topics[-1]:
+            view = replace(view, image=image_of(new.records, view.image))
         partitions_left -= new.result.num_partitions
         records += new.records
         results.append(new.result)

@@ -4,6 +4,7 @@ from moldau.records import Compression, Record, build_batch
 from moldau.records.batch import BatchHeader, parse_header
 from moldau.records.compression import compress
 from moldau.records.rewriting import assemble_batch
+from moldau.records.varint import encode_varint
 
 TINY_RECORD = b"\x0c\0\0\0\x01\x01\0"
 """No key, no value, all with the offset of the first: a renumbering, too, then."""
@@ -14,6 +15,13 @@ def tiny_records(codec: Compression, count: int, now_ms: int, max_timestamp_ms: 
     payload = compress(codec, TINY_RECORD * count)
     latest_ms = now_ms if max_timestamp_ms is None else max_timestamp_ms
     return assemble_batch(_header(now_ms, count), int(codec), now_ms, latest_ms, count, payload)
+
+
+def many_headers(codec: Compression, records_count: int, headers_count: int, now_ms: int) -> bytes:
+    """A batch whose records have a key, no value, and many headers of two bytes each."""
+    body = b"\0\0\0\x02k\x01" + encode_varint(headers_count) + b"\0\x01" * headers_count
+    payload = compress(codec, (encode_varint(len(body)) + body) * records_count)
+    return assemble_batch(_header(now_ms, records_count), int(codec), now_ms, now_ms, records_count, payload)
 
 
 def large_record(codec: Compression, size_bytes: int, now_ms: int) -> bytes:

@@ -7,7 +7,7 @@ import uuid
 import pytest
 from wire_client import METADATA_V12, WireClient
 
-from bombs import large_record, tiny_records
+from bombs import large_record, many_headers, tiny_records
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -100,6 +100,17 @@ def test_records_that_are_too_large_when_decompressed_are_too_large(node, topic,
             max_message_bytes=str(128 * 1024 * 1024),
         )
         assert client.produce(topic, batch).error_code is ErrorCode.message_too_large
+
+
+@pytest.mark.parametrize("config", ["recompressed", "compacted"])
+@pytest.mark.parametrize(("records_count", "headers_count"), [(1, 1_000_001), (101, 10_000)])
+def test_more_headers_than_anybody_sends_are_too_large(node, topic, config, records_count, headers_count):
+    batch = many_headers(Compression.ZSTD, records_count, headers_count, now_ms())
+    with WireClient(node.bootstrap_servers) as client:
+        client.create_topic(topic, diskless_enable="false", **CONFIGS[config])
+        assert client.produce(topic, batch).error_code is ErrorCode.message_too_large
+        few = many_headers(Compression.ZSTD, 10, 10_000, now_ms())
+        assert client.produce(topic, few).error_code is ErrorCode.none
 
 
 def test_what_is_produced_behind_a_long_batch_comes_behind_it(node, topic, opened_by):

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from moldau.records.batch import HEADER_SIZE_BYTES, TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
 from moldau.records.compression import Compression, decompress
-from moldau.records.errors import InvalidRecordError
+from moldau.records.errors import InvalidRecordError, OpenedSizeError
 from moldau.records.varint import INT64_MAX, INT64_MIN, read_varlong, wrapped
 
 __all__ = [
+    "HEADERS_PER_BATCH_MAX",
     "QUICK_BYTES",
     "QUICK_RECORDS",
     "Headers",
@@ -27,6 +28,9 @@ __all__ = [
 QUICK_RECORDS = 500
 QUICK_BYTES = 128 * 1024
 """What may be walked through where nothing may take long: a millisecond's work."""
+
+HEADERS_PER_BATCH_MAX = 1_000_000
+"""Of all records together. A header can take two bytes, of which a codec leaves next to nothing."""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -87,7 +91,8 @@ def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
     """Walk through a batch, decompressing it as :func:`open_batch` does when it is compressed.
 
     With LogAppendTime every record has the batch's max timestamp. Raises :class:`InvalidRecordError`
-    for any length, varint or count that does not fit, and for bytes left over behind the last record.
+    for any length, varint or count that does not fit, and for bytes left over behind the last record, and
+    :class:`OpenedSizeError` for more than ``HEADERS_PER_BATCH_MAX`` headers.
     """
     return iter_opened(*open_batch(batch, limit))
 
@@ -99,12 +104,16 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
         raise InvalidRecordError(f"the batch says it holds {count} records")
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
-    position = 0
+    position = headers_count = 0
     for _ in range(count):
         try:
             record, position = _read_record(data, position, base_offset, base_timestamp)
         except IndexError:
             raise InvalidRecordError("the records end before the batch's count is reached") from None
+        if record.headers:
+            headers_count += len(record.headers)
+            if headers_count > HEADERS_PER_BATCH_MAX:
+                raise _too_many_headers()
         yield record if append_time is None else record._replace(timestamp=append_time)
     if position != len(data):
         raise InvalidRecordError(f"{len(data) - position} bytes are left behind the last record")
@@ -188,6 +197,8 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     # A header takes two bytes at least, so a larger count is a lie that must not cost memory.
     if count < 0 or count * 2 > end - position:
         raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
+    if count > HEADERS_PER_BATCH_MAX:
+        raise _too_many_headers()
     headers = []
     for _ in range(count):
         name, position = _read_bytes(data, position, end)
@@ -196,3 +207,7 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
         value, position = _read_bytes(data, position, end)
         headers.append((name.decode("utf-8", "surrogateescape"), value))
     return tuple(headers), position
+
+
+def _too_many_headers() -> OpenedSizeError:
+    return OpenedSizeError(f"the records have more than {HEADERS_PER_BATCH_MAX} headers")

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
+from moldau.storage.recovery_report import RepairKind
 from moldau.storage.topic_partition import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -131,6 +133,40 @@ def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> 
         found = again.get(A0)
         assert found is not None
         assert (found.log_start_offset, found.log_end_offset) == (0, 2)
+
+    box.run(scenario())
+
+
+@pytest.mark.parametrize("is_emptied", [False, True])
+@pytest.mark.parametrize(("is_cache", "lost"), [(False, 1), (True, 0)])
+def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
+    box: Any, is_cache: bool, lost: int, is_emptied: bool
+) -> None:
+    config = replace(CONFIG, is_cache=is_cache)
+
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        log = await manager.get_or_create(A0, config, TOPIC_ID)
+        append(box, log, 3)
+        log.high_watermark = 3
+        await manager.stop()
+        box.disk.remove_tree("/one/a-0")
+        if is_emptied:
+            box.disk.make_dirs("/one/a-0")
+        again = LogManager(box.machine, ["/one"])
+        await again.start(config_of)
+        assert again.report.count(RepairKind.LOST) == 0
+        await again.get_or_create(A0, config, TOPIC_ID)
+        assert again.report.count(RepairKind.LOST) == lost
+        assert not lost or "/one/a-0" in str(again.report.summary(RepairKind.LOST))
+        await again.stop()
+        # The checkpoints tell nothing of the lost folder any more.
+        third = LogManager(box.machine, ["/one"])
+        await third.start(config_of)
+        await third.get_or_create(A0, config, TOPIC_ID)
+        assert third.report.count(RepairKind.LOST) == 0
+        await third.stop()
 
     box.run(scenario())
 

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.runtime.disk import Disk
-from moldau.storage.file_names import HIGH_WATERMARKS, LEADER_EPOCHS, folder_of, was_set_aside
+from moldau.storage.file_names import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    folder_of,
+    is_deleted_folder,
+    is_stray_folder,
+    was_set_aside,
+)
 from moldau.storage.guarding import DamagedLogError, LogGuard
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_directory import LogDirectory
@@ -44,26 +51,35 @@ def guard_of(
 
 
 def check_no_folder_is_missing(
-    disk: Disk, directories: Sequence[LogDirectory], topics: Iterable[str]
-) -> None:
+    disk: Disk, directories: Sequence[LogDirectory], guarded: Iterable[str]
+) -> dict[TopicPartition, Repair]:
     """Raise :class:`DamagedLogError` when a guarded log has a checkpoint and no folder.
 
-    A deleted topic leaves the checkpoint within seconds, and its folder, renamed, stays longer.
+    Return the other logs of which that is so, to be reported when they are made anew. A deleted topic leaves
+    the checkpoint within seconds, and its folder, renamed, stays longer.
     """
     online = [directory for directory in directories if directory.is_online]
     names = {name for directory in online for name in disk.list(directory.path)}
+    set_aside = [name for name in names if is_deleted_folder(name) or is_stray_folder(name)]
+    missing: dict[TopicPartition, Repair] = {}
     for directory in online:
         for topic_partition, offset in directory.high_watermarks.items():
-            if topic_partition.topic not in topics or not offset or folder_of(topic_partition) in names:
+            if not offset or folder_of(topic_partition) in names:
                 continue
-            if any(was_set_aside(name, topic_partition) for name in names):
+            if any(was_set_aside(name, topic_partition) for name in set_aside):
                 continue
             folder = f"{directory.path}/{folder_of(topic_partition)}"
-            raise DamagedLogError(
-                f"{folder} is missing: {directory.path}/{HIGH_WATERMARKS}"
-                f" says that it held records up to offset {offset}. Nothing was changed. Restore the folder"
-                " from a backup, or see 'Damaged files' in docs/operations.md."
+            if topic_partition.topic in guarded:
+                raise DamagedLogError(
+                    f"{folder} is missing: {directory.path}/{HIGH_WATERMARKS} says that it held records up to"
+                    f" offset {offset}. Nothing was changed. Restore the folder from a backup, or see"
+                    " 'Damaged files' in docs/operations.md."
+                )
+            reason = (
+                f"the folder was missing, and {HIGH_WATERMARKS} says {offset}; the log begins at offset 0"
             )
+            missing[topic_partition] = Repair(RepairKind.LOST, folder, reason, 0)
+    return missing
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:

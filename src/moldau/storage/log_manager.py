@@ -33,7 +33,7 @@ from moldau.storage.log_directory import LogDirectory, LogDirectoryError, home_f
 from moldau.storage.log_folders import FolderWork, NewLog, RetiredLog
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.partition_metadata import MalformedMetadataError
-from moldau.storage.recovery_report import RecoveryReport
+from moldau.storage.recovery_report import RecoveryReport, Repair
 from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._missing: dict[TopicPartition, Repair] = {}  # folders that were gone at the start
         self._removals = LateRemovals(machine)
         self._checkpoints = LogCheckpoints(machine, self.logs_of)
         self._folders = FolderWork(machine, self._retired, self._log_failed)
@@ -91,7 +92,7 @@ class LogManager:
         try:
             for directory in self.directories:
                 await self._open_directory(directory, config_of)
-            log_guards.check_no_folder_is_missing(self._disk, self.directories, self._guarded)
+            self._missing = log_guards.check_no_folder_is_missing(self._disk, self.directories, self._guarded)
         except BaseException:
             self._unlock()
             raise
@@ -285,6 +286,10 @@ class LogManager:
                 if log is not None and log.topic_id == each.topic_id:
                     continue
                 if log is not None and log.topic_id is None:
+                    watermark = (
+                        0 if each.config.is_cache else self.checkpointed_high_watermark(log.topic_partition)
+                    )
+                    log_guards.check_watermark(log, watermark, self.report)
                     await self._machine.workers.run(log.take_topic_id, each.topic_id)
                     continue
                 if log is not None:
@@ -295,6 +300,8 @@ class LogManager:
             except KafkaError as error:
                 failed[each.topic_partition] = error
                 continue
+            if (missing := self._missing.pop(each.topic_partition, None)) and not each.config.is_cache:
+                self.report.add(missing)
             counts[directory] += 1
             new.setdefault(directory, []).append(each)
         await self._folders.settled()

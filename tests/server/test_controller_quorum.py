@@ -127,3 +127,19 @@ def test_vote_of_a_foreign_cluster_is_refused(controllers: dict[int, Controller]
     )
     answer = ask(controllers[1].port, ApiKey.VOTE, request)
     assert answer.error_code is ErrorCode.inconsistent_cluster_id
+
+
+def test_emptied_metadata_folder_stops_the_start(
+    tmp_path: pathlib.Path, free_port: Callable[[], int]
+) -> None:
+    controller = Controller(tmp_path, 1, {1: free_port()})
+    controller.end()
+    folder = tmp_path / "data-1" / "__cluster_metadata-0"
+    for path in folder.iterdir():
+        path.unlink()
+    command = [*MOLDAU, "node", "--config", str(controller.config)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert f"{folder} holds neither a snapshot nor a log" in ended.stderr
+    assert not list(folder.iterdir())

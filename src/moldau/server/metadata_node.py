@@ -25,6 +25,7 @@ from moldau.server import settings
 from moldau.server.identity import Identity
 from moldau.server.quorum_peers import QuorumPeers
 from moldau.server.topic_configs import EffectiveConfigs
+from moldau.storage.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.guarding import DamagedLogError, LogGuard
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshot_log import SnapshotLog
@@ -126,6 +127,12 @@ def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogMana
         raise FormatError(
             f"{folder} is missing, though {config.metadata_log_dir} is formatted. Nothing was changed."
             " Restore it from a backup, or see 'Damaged files' in docs/operations.md."
+        )
+    if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
+        # Formatting leaves a snapshot. A voter without its log and its vote could undo what is committed.
+        raise DamagedLogError(
+            f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
+            " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
         )
     same_boot = all(found.same_boot for found in logs.directories if found.path == config.metadata_log_dir)
     log = SnapshotLog.open(

@@ -67,3 +67,13 @@ def test_an_hour_by_mistake_that_is_taken_back_makes_nothing_old() -> None:
         assert abs(clock.now_ms() - wall.now_ms()) <= 1
 
     play(story)
+
+
+def test_small_steps_of_the_wall_clock_are_followed_at_once() -> None:
+    async def story(wall: SimulatedClock, clock: DeletionClock) -> None:
+        clock.now_ms()
+        for _ in range(10):
+            wall.jump(1)
+            assert clock.now_ms() == wall.now_ms()
+
+    play(story)

@@ -28,6 +28,7 @@ DAY_MS = 86_400_000
 
 OK = ErrorCode.none
 INVALID, CORRUPT = ErrorCode.invalid_record, ErrorCode.corrupt_message
+TOO_LARGE = ErrorCode.message_too_large
 STALE = ErrorCode.invalid_producer_epoch
 BAD_TIME = ErrorCode.invalid_timestamp
 UNSUPPORTED = ErrorCode.unsupported_version
@@ -67,7 +68,7 @@ TABLE: list[tuple[str, Change, ErrorCode]] = [
     *((f"count {n}", {RECORDS_COUNT: n}, INVALID) for n in (-(2**31), -1, 0, 2, 2**31 - 1)),
     ("count 0 without offsets", {RECORDS_COUNT: 0, LAST_OFFSET_DELTA: -1}, INVALID),
     ("10 records claimed", {RECORDS_COUNT: 10, LAST_OFFSET_DELTA: 9}, INVALID),
-    ("2^31-1 records claimed", {RECORDS_COUNT: 2**31 - 1, LAST_OFFSET_DELTA: 2**31 - 2}, INVALID),
+    ("2^31-1 records claimed", {RECORDS_COUNT: 2**31 - 1, LAST_OFFSET_DELTA: 2**31 - 2}, TOO_LARGE),
     *((f"base timestamp {n}", {BASE_TIMESTAMP: n}, OK) for n in (-(2**63), -2, -1, 0, 2**63 - 1)),
     *((f"max timestamp {n}", {MAX_TIMESTAMP: n}, OK) for n in (-(2**63), -2, -1, 0)),
     ("max timestamp 2^63-1", {MAX_TIMESTAMP: 2**63 - 1}, BAD_TIME),

@@ -21,6 +21,8 @@ class SystemClock:
 
 
 CATCH_UP_RATE: Final = 2.0
+JUMP_MS: Final = 100
+"""A clock that is ahead by less has not jumped: it counts milliseconds, and is adjusted in small steps."""
 
 
 class DeletionClock:
@@ -43,6 +45,7 @@ class DeletionClock:
             told_ms = float(wall_ms)
         else:
             passed_ms = (loop_s - self._told_at_s) * 1000
-            told_ms = min(wall_ms, self._told_ms + CATCH_UP_RATE * passed_ms)
+            caught_up_ms = self._told_ms + CATCH_UP_RATE * passed_ms
+            told_ms = float(wall_ms) if wall_ms - caught_up_ms < JUMP_MS else caught_up_ms
         self._told_ms, self._told_at_s = told_ms, loop_s
         return int(told_ms)

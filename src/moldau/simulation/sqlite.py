@@ -42,7 +42,8 @@ class _SimulatedVfsFile:
     def xWrite(self, data: bytes, offset: int) -> None:
         if not self._alive:
             return
-        if self._disk.process.host.defects.is_due(Place.SQLITE):
+        host = self._disk.process.host
+        if host is not None and host.defects.is_due(Place.SQLITE):
             raise apsw.IOError("defect")
         try:
             self._file.write_at(offset, [data])

@@ -114,7 +114,6 @@ LISTENERS = (
         "The addresses that clients are told, when they differ from `listeners`.",
         HIGH,
         check=list_of_any(may_be_empty=False),
-        update=PER_BROKER,
     ),
     string(
         "listener.security.protocol.map",

@@ -10,7 +10,7 @@ SEEDS ?= 200
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate docs lock clean
+.PHONY: help setup demo run test test-oldest-spark check format bench bench-peers simulate kills docs lock clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,7 @@ check: $(STAMP) ## Format, lint, types, floors and sizes
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/check_imports.py
 	$(BIN)/python tools/check_size.py
 
 format: $(STAMP) ## Rewrite the sources in the project's format
@@ -65,11 +66,19 @@ bench-peers: $(STAMP) ## Run the same load against Moldau and Apache Kafka (fetc
 	$(BIN)/python -m bench.peers $(ARGS)
 
 simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
-	@for node in node node-power node-disk quorum quorum-power \
+	@for node in node node-power node-disk \
+		quorum quorum-power quorum-votes quorum-votes-power quorum-links quorum-clock \
 		diskless diskless-power diskless-disk diskless-store \
-		tiered tiered-power tiered-disk consolidation consolidation-power; do \
+		diskless-stop diskless-defects diskless-defects-kills \
+		tiered tiered-power tiered-disk consolidation consolidation-power \
+		offsets offsets-power offsets-disk node-clock tiered-clock diskless-clock \
+		kill-damage stop-damage power-damage; do \
 		echo "$$node:"; $(BIN)/python -m moldau.simulation --node $$node --seeds $(SEEDS) $(ARGS) || exit 1; \
 	done
+
+kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
+	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/test_kills_under_load.py \
+		tests/integration/test_offsets_over_kills.py $(ARGS)
 
 docs: $(STAMP) ## Rewrite the generated parts of docs/
 	$(BIN)/python tools/generate_docs.py

@@ -24,11 +24,11 @@ from moldau.coordinators.diskless.calls import (
     PartitionsToCreate,
     PartitionToFind,
 )
-from moldau.coordinators.diskless.local_log import LocalMetadataLog
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.runtime import Machine
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.testing.lone_partition import lone_metadata_log
 
 PARTITIONS, PRODUCERS = 50, 10
 FILE_BATCHES = PARTITIONS * PRODUCERS
@@ -54,15 +54,15 @@ class Bench:
         self.snapshots = SnapshotLog.open(
             self.machine, str(self.folder / "__diskless_metadata-0"), TopicPartition("__diskless_metadata", 0)
         )
-        self.log = LocalMetadataLog(self.snapshots, self.epoch)
+        self.log = lone_metadata_log(self.machine, self.snapshots, self.epoch)
         self.service = DisklessCoordinator(self.machine)
-        self.service.load(0, self.epoch, self.log, self.log, str(self.folder / "state.sqlite"))
+        self.service.load(0, self.epoch, self.log)
         await self.service.until_loaded(0)
         return time.perf_counter() - began
 
     async def stop(self) -> None:
         await self.service.close()
-        await self.log.until_committed()
+        await self.log.settled()
         self.snapshots.close()
 
     def call(self) -> CommitFileCall:
@@ -115,7 +115,7 @@ class Bench:
         )
 
     def _database_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.folder.glob("state.sqlite*"))
+        return sum(path.stat().st_size for path in self.folder.rglob("state.sqlite*"))
 
     async def find(self) -> None:
         ends = (await self.service.describe_topics(0))[0].high_watermark
@@ -162,7 +162,7 @@ class Bench:
         await self.stop()
         print(f"clean stop: {time.perf_counter() - began:.2f} s, start: {await self.start():.2f} s")
         await self.stop()
-        for path in self.folder.glob("state.sqlite*"):
+        for path in self.folder.rglob("state.sqlite*"):
             path.unlink()
         print(f"start from snapshot and log: {await self.start():.2f} s")
         await self.stop()

@@ -23,6 +23,7 @@ from moldau.network.server import SocketServer
 from moldau.runtime.machine import Machine
 from moldau.server.node import Node
 from moldau.server.settings import development_config
+from moldau.server.subsystems.listeners import ListenersSubsystem
 
 TOPIC = "inside"
 
@@ -169,8 +170,9 @@ async def run(options: argparse.Namespace) -> None:
         try:
             await create_topic(address)
             collect_rarely()  # as the command line does
-            assert node._running is not None
-            await LOADS[options.load](node._running._server, options)
+            listeners = node.find(ListenersSubsystem)
+            assert listeners is not None
+            await LOADS[options.load](listeners.server, options)
         finally:
             await node.stop()
 

@@ -14,12 +14,13 @@ from typing import Any
 from moldau.cli.docs import cli_page
 from moldau.cluster.broker_lifecycle import MOVES as BROKER_MOVES
 from moldau.config.docs import configuration_page
-from moldau.coordinators.groups.states import TRANSITIONS as GROUP_TRANSITIONS
+from moldau.coordinators.groups.classic.states import TRANSITIONS as GROUP_TRANSITIONS
 from moldau.network.client import RpcClient
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
 from moldau.quorum.transitions import mermaid as quorum_diagram
+from moldau.replication.role_names import mermaid as replica_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
 from moldau.tiered.lifecycle import PARTITION_DELETE_TRANSITIONS, SEGMENT_TRANSITIONS
@@ -34,6 +35,11 @@ _STATES = """# State machines
 
 ```mermaid
 {quorum}```
+
+## A replica of a partition
+
+```mermaid
+{replica}```
 
 ## A consumer group
 
@@ -66,7 +72,8 @@ response has a field for it. Produce is advertised from version 0, because old c
 served from version 3.
 
 Internal calls of the cluster have numbers from {own} on, which no Kafka API uses; they are
-answered to principals with CLUSTER_ACTION only and never advertised. FindCoordinator finds diskless
+never advertised: API 11600 says which of them a listener serves. Calls of readers (11644, 11645, 11661) take
+READ on the topics that they name, all others but 11600 take CLUSTER_ACTION. FindCoordinator finds diskless
 coordinators by key type {key_type} and a coordinator's number.
 
 Topics in which brokers keep their own state (`__consumer_offsets`, `__diskless_metadata`,
@@ -115,6 +122,7 @@ def states_page() -> str:
     broker = {named(s): sorted(map(named, targets)) for s, targets in BROKER_MOVES.items()}
     return _STATES.format(
         quorum=quorum_diagram(),
+        replica=replica_diagram(),
         group=diagram(groups),
         broker=diagram(broker),
         segment=diagram(tabled(SEGMENT_TRANSITIONS)),

@@ -6,10 +6,10 @@ from uuid import UUID
 import pytest
 
 import moldau.testing
-from moldau.coordinators.diskless.checkpoint import encode_rows
-from moldau.coordinators.diskless.codec import DisklessCodec
-from moldau.coordinators.diskless.records import FileCommitted, PartitionCreated, Run
-from moldau.coordinators.diskless.schema import TABLE_NAMES
+from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.state.records import FileCommitted, PartitionCreated, Run
+from moldau.coordinators.diskless.store.checkpoint import encode_rows
+from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.diskless.wal import footer_size_bytes, write_tail
 from moldau.protocol.group_records import (
     GroupMetadataKey,

@@ -258,3 +258,53 @@ def test_a_log_that_contradicts_itself_stops_the_node() -> None:
     publisher.on_commit([CommittedBatch(1, 1, 1, [value])])
     assert len(faults) == 1
     assert "offset 0" in str(faults[0])
+
+
+def _many(name: str = "many", count: int = 10_000) -> CreateTopicsRequest:
+    topic = CreatableTopic(name=name, num_partitions=count, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+
+
+def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands_on_it() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        large = asyncio.ensure_future(node.channel.send(_many()))
+        second = asyncio.ensure_future(node.channel.send(_many(count=1)))
+        turns = 0
+        while not large.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 10
+        assert large.result().topics[0].error_code is ErrorCode.none
+        assert (await second).topics[0].error_code is ErrorCode.topic_already_exists
+        created = node.publisher.image.topics.get("many")
+        assert created is not None
+        assert len(created.partitions) == 10_000
+
+    run(test())
+
+
+@pytest.mark.parametrize("turns", [1, 3, 8])
+def test_a_large_request_that_is_cancelled_or_loses_its_term_leaves_nothing(turns: int) -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        before = len(node.log.committed)
+        cancelled = asyncio.ensure_future(node.channel.send(_many()))
+        late = asyncio.ensure_future(node.channel.send(_many("late")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        node.log.elect(2)
+        assert (await late).topics[0].error_code is ErrorCode.not_controller
+        assert len(node.log.committed) == before
+        await node.lead()
+        assert (await node.create("many")).topics[0].error_code is ErrorCode.none
+
+    run(test())

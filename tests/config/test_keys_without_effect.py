@@ -62,7 +62,14 @@ def test_a_node_names_what_it_was_given_in_vain(tmp_path: Path) -> None:
     config = development_config(
         str(tmp_path), 0, {"transaction.max.timeout.ms": "1000", "num.partitions": "3"}
     )
-    assert without_effect(config) == {"transaction.max.timeout.ms": "transactions"}
+    assert without_effect(config) == {
+        "transaction.max.timeout.ms": "has no effect yet, it waits for transactions"
+    }
+    reporters = {"metric.reporters": "org.example.Reporter"}
+    (reason,) = without_effect(development_config(str(tmp_path), 0, reporters)).values()
+    assert "a Java class cannot be loaded" in reason
+    own = {"metric.reporters": "org.apache.kafka.common.metrics.JmxReporter"}
+    assert without_effect(development_config(str(tmp_path), 0, own)) == {}
     assert without_effect(development_config(str(tmp_path), 0, {})) == {}
 
 
@@ -72,9 +79,50 @@ def test_a_node_does_not_run_openly_where_access_control_is_wanted(tmp_path: Pat
         check_supported(config)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "create.topic.policy.class.name",
+        "alter.config.policy.class.name",
+        "client.quota.callback.class",
+        "config.providers",
+    ],
+)
+def test_a_node_does_not_run_without_the_rules_of_a_java_class(tmp_path: Path, key: str) -> None:
+    config = development_config(str(tmp_path), 0, {key: "org.example.Rules"})
+    with pytest.raises(ConfigError, match=f"{re.escape(key)} must not be set"):
+        check_supported(config)
+
+
 def test_the_metadata_log_lingers_only_where_that_is_set(tmp_path: Path) -> None:
     def linger(**keys: str) -> int:
         return quorum_config(development_config(str(tmp_path), 0, keys), "cluster").append_linger_ms
 
     assert linger() == 0
     assert linger(**{"controller.quorum.append.linger.ms": "40"}) == 40
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("diskless.system.enable", "true", "must be false: it is supported only where one node is the whole"),
+        ("remote.log.storage.system.enable", "true", "must be false"),
+        ("offsets.topic.replication.factor", "3", "must be 1: partitions with more replicas"),
+    ],
+)
+@pytest.mark.parametrize("roles", ["broker", "broker,controller"])
+def test_a_broker_of_several_nodes_is_refused_what_needs_a_single_one(
+    tmp_path: Path, roles: str, key: str, value: str, words: str
+) -> None:
+    node_id = 1 if "controller" in roles else 4
+    common = {
+        "process.roles": roles,
+        "node.id": str(node_id),
+        "controller.quorum.voters": "1@one:9093,2@two:9093,3@three:9093",
+        "listeners": "PLAINTEXT://:0" + (",CONTROLLER://:0" if "controller" in roles else ""),
+        "remote.log.storage.system.enable": "false",
+        "log.diskless.enable": "false",
+    }
+    check_supported(development_config(str(tmp_path), 0, common))
+    with pytest.raises(ConfigError, match=words):
+        check_supported(development_config(str(tmp_path), 0, {**common, key: value}))

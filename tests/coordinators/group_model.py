@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moldau.coordinators.effects import PLAIN, CancelTimer, Effects, SetTimer, TimerKey, Token
+from moldau.coordinators.groups.classic.joining import Join
+from moldau.coordinators.groups.classic.member import ClientFacts
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
-from moldau.coordinators.groups.joining import Join
-from moldau.coordinators.groups.member import ClientFacts
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard

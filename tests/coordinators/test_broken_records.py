@@ -11,17 +11,19 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.coordinators.diskless.codec import DisklessCodec
-from moldau.coordinators.diskless.records import PartitionCreated
-from moldau.coordinators.diskless.shard import DisklessShard
+from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.state.records import PartitionCreated
+from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.records import CommittedOffset, GroupRecord, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.groups.tally import GroupTally
+from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.topics import CONSUMER_OFFSETS, DISKLESS_METADATA
 from moldau.records import Record, build_batch
 from moldau.records.batch import parse_header
 from moldau.records.control import LeaderChange, build_control_batch, build_end_transaction_marker
@@ -103,11 +105,13 @@ def load_groups(*batches: bytearray) -> Loaded:
     settings = GroupSettings()
     return load(
         CoordinatorRuntime(
-            "__consumer_offsets",
+            CoordinatorKind(
+                topic=CONSUMER_OFFSETS,
+                new_shard=lambda partition: GroupShard(settings, GroupTally()),
+                codec=OFFSETS,
+                policy=LogPolicy(skips_broken=True),
+            ),
             FixedClock(),
-            lambda partition: GroupShard(settings, GroupTally()),
-            OFFSETS,
-            skips_broken=True,
         ),
         log,
     )
@@ -118,7 +122,12 @@ def load_diskless(*batches: bytearray) -> Loaded:
     for batch in batches:
         log.append(batch)
     return load(
-        CoordinatorRuntime("__diskless_metadata", FixedClock(), lambda partition: DisklessShard(), DISKLESS),
+        CoordinatorRuntime(
+            CoordinatorKind(
+                topic=DISKLESS_METADATA, new_shard=lambda partition: DisklessShard(), codec=DISKLESS
+            ),
+            FixedClock(),
+        ),
         log,
     )
 
@@ -235,3 +244,25 @@ def test_a_diskless_coordinator_passes_over_control_batches() -> None:
     loaded = load_diskless(bytearray(build_control_batch([LeaderChange(1)], timestamp=0)), batch_of(CREATED))
     assert len(loaded.shards) == 1
     assert loaded.problem is None
+
+
+def test_a_batch_of_many_records_is_replayed_in_turns() -> None:
+    """The loop turns in the middle of a batch, however many records it has."""
+    log = MemoryLog()
+    log.append(batch_of(*(offset_of(f"group-{number}", number) for number in range(5_000))))
+    loader = ShardLoader(GroupShard(GroupSettings(), GroupTally()), OFFSETS, log, skips_broken=True)
+    replayed = []
+
+    async def watch() -> None:
+        while True:
+            replayed.append(loader.records_replayed)
+            await asyncio.sleep(0)
+
+    async def load() -> None:
+        watching = asyncio.ensure_future(watch())
+        await loader.run(0)
+        watching.cancel()
+
+    asyncio.run(load())
+    assert loader.records_replayed == 5_000
+    assert {1_000, 2_000, 3_000, 4_000} <= set(replayed)

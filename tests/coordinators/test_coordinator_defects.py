@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
+from moldau.coordinators.kind import CoordinatorKind
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
+from moldau.coordinators.topics import CoordinatorTopic
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.simulation.world import World
 
@@ -110,14 +112,14 @@ def wait(shard: WaitingShard, now_ms: int, token: Token) -> Effects[int]:
 def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
     async def story() -> None:
         trap, log, unexpected = Trap(), MemoryLog(), UnexpectedErrors()
-        runtime: CoordinatorRuntime[WaitingShard, int] = CoordinatorRuntime(
-            "t",
-            Clock(),
-            lambda partition: WaitingShard(trap),
-            Codec(trap),
-            unexpected=unexpected,
+        kind = CoordinatorKind(
+            topic=CoordinatorTopic("t"),
+            new_shard=lambda partition: WaitingShard(trap),
+            codec=Codec(trap),
+            new_store=lambda term: Store(trap),
         )
-        runtime.load(0, 1, log, lambda: Store(trap))
+        runtime: CoordinatorRuntime[WaitingShard, int] = CoordinatorRuntime(kind, Clock(), unexpected)
+        runtime.load(0, 1, log)
         await runtime.until_loaded(0)
         assert await runtime.write(0, add(1)) == "added"
         trap.place = place
@@ -147,9 +149,10 @@ def test_the_error_of_a_defect_is_retriable_where_nothing_was_decided() -> None:
 
     async def story() -> None:
         trap = Trap()
-        runtime: CoordinatorRuntime[WaitingShard, int] = CoordinatorRuntime(
-            "t", Clock(), lambda partition: WaitingShard(trap), Codec(trap)
+        kind = CoordinatorKind(
+            topic=CoordinatorTopic("t"), new_shard=lambda partition: WaitingShard(trap), codec=Codec(trap)
         )
+        runtime: CoordinatorRuntime[WaitingShard, int] = CoordinatorRuntime(kind, Clock())
         runtime.load(0, 1, MemoryLog())
         await runtime.until_loaded(0)
         trap.place = "timer"

@@ -16,9 +16,11 @@ from moldau.coordinators.effects import (
     Token,
     answer,
 )
+from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
+from moldau.coordinators.topics import CoordinatorTopic
 from moldau.records.batch import parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.runtime import ErrorCode, KafkaError
@@ -77,7 +79,14 @@ def total(shard: CounterShard, now_ms: int) -> int:
 
 
 def new_runtime(**options: Any) -> Runtime:
-    return CoordinatorRuntime("t", FixedClock(), lambda partition: CounterShard(), CounterCodec(), **options)
+    """``options``: of the declared kind."""
+    kind = CoordinatorKind(
+        topic=CoordinatorTopic("t"),
+        new_shard=lambda partition: CounterShard(),
+        codec=CounterCodec(),
+        **options,
+    )
+    return CoordinatorRuntime(kind, FixedClock())
 
 
 def in_virtual_time(story: Coroutine[Any, Any, None]) -> None:
@@ -189,7 +198,7 @@ def test_a_commit_that_does_not_come_times_out() -> None:
         log.commit()
         assert await runtime.read(0, total) == 1
 
-    run(test, commit_timeout_ms=1)
+    run(test, policy=LogPolicy(commit_timeout_ms=1))
 
 
 def test_unknown_and_unloaded_partitions_are_not_coordinated_here() -> None:
@@ -330,21 +339,24 @@ class ListStore:
 def test_a_store_gets_what_is_committed_and_is_where_the_next_load_begins() -> None:
     async def main() -> None:
         store, log = ListStore(), MemoryLog()
-        runtime = new_runtime()
-        runtime.load(0, 1, log, lambda: store)
+        runtime = new_runtime(new_store=lambda term: store)
+        runtime.load(0, 1, log)
         await runtime.until_loaded(0)
         await runtime.write(0, add(1, 2))
         log.held = True
         pending = runtime.write(0, add(4))
         await asyncio.sleep(0)
         assert store.numbers == [(0, 1), (1, 2)]
-        runtime.load(0, 2, log, lambda: store)
-        await runtime.until_loaded(0)
+        runtime.load(0, 2, log)
+        await asyncio.sleep(1)
         assert await code_of(pending) is ErrorCode.not_coordinator
         assert store.closed == 1
-        read = runtime.read(0, total)
+        # Readers of the store would not see what an earlier term has answered.
+        assert not runtime.is_active(0)
+        assert await code_of(runtime.read(0, total)) is ErrorCode.coordinator_load_in_progress
         log.commit()
-        assert await read == 7
+        await runtime.until_loaded(0)
+        assert await runtime.read(0, total) == 7
         assert store.numbers == [(0, 1), (1, 2), (2, 4)]
         await runtime.close()
         assert store.closed == 2

@@ -7,10 +7,10 @@ from group_model import GroupModel, subscription
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from moldau.coordinators.groups.group import Group
+from moldau.coordinators.groups.classic.group import Group
+from moldau.coordinators.groups.classic.states import TRANSITIONS, GroupState
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.groups.states import TRANSITIONS, GroupState
 from moldau.coordinators.groups.turn import HeartbeatTimer, JoinTimer, SyncTimer
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.protocol.messages.sync_group import SyncGroupResponse

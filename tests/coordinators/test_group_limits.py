@@ -2,8 +2,8 @@
 
 from group_model import GroupModel
 
+from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.groups.states import GroupState
 from moldau.protocol.messages.join_group import JoinGroupResponse
 from moldau.runtime import ErrorCode
 

@@ -1,7 +1,7 @@
 """Committed offsets, and those of transactions that are still open."""
 
 from moldau.coordinators.effects import BatchKind
-from moldau.coordinators.groups.offset_store import OffsetStore
+from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.groups.records import CommittedOffset, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard

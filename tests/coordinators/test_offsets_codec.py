@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.coordinators.groups.classic.subscription import subscribed_topics
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.records import (
     CommittedOffset,
@@ -15,7 +16,6 @@ from moldau.coordinators.groups.records import (
     StoredGroup,
     StoredMember,
 )
-from moldau.coordinators.groups.subscription import subscribed_topics
 from moldau.coordinators.partitioning import coordinator_partition, java_string_hash
 from moldau.coordinators.pending import KeyValue, batch_size_bytes
 from moldau.protocol.group_records import encode_subscription

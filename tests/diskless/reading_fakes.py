@@ -250,7 +250,7 @@ class ReadingBroker:
         budget = ByteBudget(self.cold_settings.budget_bytes)
         reads = ObjectReads(self.storage, self.recent, budget, self.cold_meters, unexpected)
         self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings, unexpected)
-        self.lookup = OffsetLookup(self.coordinator, reads, self.machine.workers)
+        self.lookup = OffsetLookup(self.coordinator, reads, self.machine)
         self.fetch_meters = FetchMeters(self.meters)
 
     def open(self, key: PartitionKey, config: LogConfig | None = None) -> DisklessPartition:
@@ -270,7 +270,7 @@ class ReadingBroker:
             self.cold_reads,
             self.lookup,
             self.machine.clock,
-            self.machine.workers,
+            self.machine.opening,
             config or LogConfig(),
             self.fetch_meters,
             TopicTraffic(BrokerTopicMeters(self.meters), name.topic),

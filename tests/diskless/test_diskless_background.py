@@ -11,7 +11,6 @@ import pytest
 
 from moldau.cluster.partition import Partition
 from moldau.cluster.topics_image import Topic
-from moldau.coordinators.diskless import reading
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -19,7 +18,7 @@ from moldau.coordinators.diskless.calls import (
     PartitionsToCreate,
     RetentionPolicy,
 )
-from moldau.coordinators.diskless.local_log import LocalMetadataLog
+from moldau.coordinators.diskless.reads import reading
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.image_sync import ImageSync
 from moldau.diskless.object_keys import new_object_key
@@ -33,6 +32,7 @@ from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Mach
 from moldau.simulation.world import World
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.testing.lone_partition import lone_metadata_log
 
 TOPIC = UUID(int=0xA)
 HOUR_MS = 3_600_000
@@ -74,8 +74,8 @@ class Cluster:
             await self.service.create_partitions(number, [PartitionsToCreate(TOPIC, "t", [number])])
 
     async def load(self, number: int, epoch: int = 0) -> None:
-        local = LocalMetadataLog(self.logs[number], epoch)
-        self.service.load(number, epoch, local, local, str(self.folder / f"{number}.sqlite"))
+        local = lone_metadata_log(self.machine, self.logs[number], epoch)
+        self.service.load(number, epoch, local)
         await self.service.until_loaded(number)
 
     async def stop(self) -> None:

@@ -209,7 +209,7 @@ def test_cold_reads_of_one_fetch_share_their_requests() -> None:
         partitions = [broker.open(one) for one in keys]
         await asyncio.sleep(1)
         for partition in partitions:
-            partition.cache.restart_at(3)
+            await partition.cache.restart_at(3)
         before, finds = broker.gets(), broker.coordinator.finds
         outcomes = await asyncio.gather(*(read(partition, 1) for partition in partitions))
         assert all(len(values_of(outcome, 1)) == 2 for outcome in outcomes)
@@ -232,7 +232,7 @@ def test_remembered_coordinates_die_before_their_objects() -> None:
             await broker.commit((K, [b"%d" % number]))
         partition = broker.open(K)
         await broker.until_cached(partition, 4)
-        partition.cache.restart_at(4)
+        await partition.cache.restart_at(4)
         await read(partition, 0, 1)
         before = broker.coordinator.finds
         await asyncio.sleep(11)
@@ -330,7 +330,7 @@ def test_a_log_start_inside_a_batch() -> None:
         assert outcome.error is ErrorCode.offset_out_of_range
         assert outcome.log_start_offset == 2
         assert values_of(await read(partition, 2), 2)[0] == (2, b"c")
-        partition.cache.restart_at(5)
+        await partition.cache.restart_at(5)
         assert values_of(await read(partition, 2), 2)[0] == (2, b"c")
         await broker.stop()
         broker.machine.disk.remove_tree(broker.folder)
@@ -409,7 +409,7 @@ def test_append_time_is_the_coordinators() -> None:
             header = check_batch(outcome.views[0])
             assert header.max_timestamp == stamped
             assert {record.timestamp for record in iter_records(memoryview(outcome.views[0]))} == {stamped}
-            partition.cache.restart_at(2)
+            await partition.cache.restart_at(2)
         found = await partition.find_offset(stamped, read_committed=False, current_leader_epoch=-1)
         assert found == FoundOffset(0, stamped, 0)
 
@@ -422,7 +422,7 @@ def test_an_object_that_is_gone_is_looked_up_again() -> None:
         await broker.commit((K, [b"b"]))
         partition = broker.open(K)
         await broker.until_cached(partition, 2)
-        partition.cache.restart_at(2)
+        await partition.cache.restart_at(2)
         await read(partition, 0, 1)
         # The same bytes move to another object while the old coordinates are remembered.
         known = broker.coordinator.partitions[K]
@@ -502,7 +502,7 @@ def test_a_coordinator_that_is_away_stops_nobody_at_the_cached_tail() -> None:
         broker.coordinator.committed()
         await asyncio.sleep(5)
         assert values_of(await read(partition, 0), 0) == [(0, b"a")]
-        partition.cache.restart_at(1)
+        await partition.cache.restart_at(1)
         assert (await read(partition, 0)).error is ErrorCode.kafka_storage_error
         broker.coordinator.is_away = False
         await broker.commit((K, [b"b"]))
@@ -544,7 +544,7 @@ def test_corrupt_bytes_are_never_served() -> None:
         assert values_of(await read(partition, 0), 0) == [(0, b"good")]
         assert partition.cache.local_end_offset == 1
         assert (await read(partition, 1)).error is ErrorCode.corrupt_message
-        partition.cache.restart_at(2)
+        await partition.cache.restart_at(2)
         assert (await read(partition, 1)).error is ErrorCode.corrupt_message
 
     run(story)

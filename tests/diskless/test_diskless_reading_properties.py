@@ -88,7 +88,7 @@ class Story:
     async def on_drop(self, index: int) -> None:
         """The cache loses all it has, while it is in use."""
         cache = self.broker.partitions[self.keys[index]].cache
-        cache.restart_at(max(0, cache.high_watermark))
+        await cache.restart_at(max(0, cache.high_watermark))
 
     async def on_weather(self, failed: float, latency_ms: float) -> None:
         weather = self.broker.storage.weather

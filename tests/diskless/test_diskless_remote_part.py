@@ -15,6 +15,7 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
+from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime import ErrorCode
 
 K = key()
@@ -41,14 +42,18 @@ class Remote:
         content = self.batches[request.offset]
         return known._replace(views=(content,), size_bytes=len(content))
 
-    async def find_timestamp(self, timestamp_ms: int, start: int, end: int) -> FoundOffset | None:
+    async def find_timestamp(
+        self, timestamp_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         for offset in range(start, end):
             found = first_offset_at_or_after(self.batches[offset], timestamp_ms, start)
             if found is not None:
                 return FoundOffset(*found, 0)
         return None
 
-    async def find_max_timestamp(self, above_ms: int, start: int, end: int) -> FoundOffset | None:
+    async def find_max_timestamp(
+        self, above_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         best = None
         for offset in range(start, end):
             found = first_offset_at_or_after(self.batches[offset], above_ms + 1, start)
@@ -97,7 +102,7 @@ def test_what_has_left_the_wal_a_moment_ago_is_read_where_it_is_now() -> None:
         partition = broker.open(K)
         partition.remote = remote
         await broker.until_cached(partition, 3)
-        partition.cache.restart_at(3)
+        await partition.cache.restart_at(3)
         await read(partition, 0, 1)  # the coordinates of the others are remembered
         for number in range(2):
             remote.add(number, b"%d" % number)

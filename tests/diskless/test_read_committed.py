@@ -36,7 +36,7 @@ def test_a_reader_of_committed_records_stops_at_an_open_transaction(is_cold: boo
         partition = broker.open(K)
         await broker.until_cached(partition, 6)
         if is_cold:
-            partition.cache.restart_at(6)
+            await partition.cache.restart_at(6)
         outcome = await committed(partition, 0)
         assert (outcome.high_watermark, outcome.last_stable_offset) == (6, 4)
         assert end_of(outcome) == 4
@@ -73,7 +73,7 @@ def test_aborted_transactions_are_told_with_the_batches_that_they_touch(is_cold:
         partition = broker.open(K)
         await broker.until_cached(partition, 6)
         if is_cold:
-            partition.cache.restart_at(6)
+            await partition.cache.restart_at(6)
         for offset, told in ((0, [7, 8, 9]), (2, [8, 9]), (5, [9])):
             outcome = await committed(partition, offset)
             assert outcome.aborted is not None

@@ -16,7 +16,6 @@ from moldau.coordinators.diskless.calls import (
     PartitionToFind,
     TimestampToList,
 )
-from moldau.coordinators.diskless.local_log import LocalMetadataLog
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writer import DisklessWriter, WriterSettings
@@ -34,6 +33,7 @@ from moldau.runtime import (
 )
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.testing.lone_partition import lone_metadata_log
 
 COORDINATORS = 2
 PARTITIONS = range(6)
@@ -54,8 +54,8 @@ async def coordinators(folder: Path, machine: Machine) -> AsyncIterator[RoutingB
             machine, str(folder / f"log-{number}"), TopicPartition("__diskless_metadata", number)
         )
         logs.append(log)
-        local = LocalMetadataLog(log, 0)
-        service.load(number, 0, local, local, str(folder / f"{number}.sqlite"))
+        local = lone_metadata_log(machine, log, 0)
+        service.load(number, 0, local)
         await service.until_loaded(number)
         for topic_number in (1, 2):
             mine = [index for index in PARTITIONS if index % COORDINATORS == number]

@@ -58,7 +58,7 @@ def wal_of(bootstrap: str, topic: str) -> dict[int, tuple[int, int, int]]:
         found = {}
         for coordinator in range(COORDINATORS):
             request = DisklessDescribeTopicsRequest(coordinator_id=coordinator)
-            answer = await client.ask(request, broker=Endpoint(host, int(port)), version=0)
+            answer = await client.ask(request, broker=Endpoint(host, int(port)), version_max=0)
             for row in answer.topics:
                 if row.name == topic:
                     for one in row.partitions:

@@ -21,10 +21,13 @@ PARTITION_COUNT = 3
 class Committer:
     """Commits ever larger offsets, one after another, and notes what was acknowledged."""
 
-    def __init__(self, bootstrap: str, group: str) -> None:
+    def __init__(
+        self, bootstrap: str, group: str, topic: str = "t", partitions: int = PARTITION_COUNT
+    ) -> None:
         self.group = group
-        self.acknowledged = [-1] * PARTITION_COUNT
-        self.sent = [-1] * PARTITION_COUNT
+        self._topic = topic
+        self.acknowledged = [-1] * partitions
+        self.sent = [-1] * partitions
         self.count = 0
         self._stop = threading.Event()
         self._consumer = Consumer(
@@ -43,10 +46,10 @@ class Committer:
         number = 0
         while not self._stop.is_set():
             number += 1
-            index = number % PARTITION_COUNT
+            index = number % len(self.sent)
             self.sent[index] = number
             with contextlib.suppress(KafkaException):
-                wanted = TopicPartition("t", index, number)
+                wanted = TopicPartition(self._topic, index, number)
                 done = self._consumer.commit(offsets=[wanted], asynchronous=False)
                 if done[0].error is None:
                     self.acknowledged[index] = number
@@ -58,10 +61,10 @@ class Committer:
         self._consumer.close()
 
 
-def committed(bootstrap: str, group: str) -> list[int]:
+def committed(bootstrap: str, group: str, topic: str = "t", partitions: int = PARTITION_COUNT) -> list[int]:
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
-        names = [TopicPartition("t", index) for index in range(PARTITION_COUNT)]
+        names = [TopicPartition(topic, index) for index in range(partitions)]
         return [found.offset for found in reader.committed(names, timeout=TIMEOUT_S)]
     finally:
         reader.close()

@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from deadlines import TIMEOUT_S, eventually
 
 from moldau.server.handlers import produce
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.testing import Node
 
 PROPERTIES = {
@@ -40,8 +41,7 @@ def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch:
     monkeypatch.setattr(produce, "CONGESTED_PAUSE_MAX_S", 100.0)
     with Node(diskless=True, properties=PROPERTIES) as node:
         assert node._node is not None
-        assert node._node._running is not None
-        diskless = node._node._running._diskless
+        diskless = node._node.find(DisklessSubsystem)
         assert diskless is not None
         assert diskless.congestion is None
         told_s: list[float] = []

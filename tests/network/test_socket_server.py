@@ -134,6 +134,41 @@ def test_a_full_server_has_room_on_its_protected_listener(run):
     run(scenario)
 
 
+def test_a_listener_s_own_limit_of_connections(run):
+    async def scenario():
+        listeners = [Listener("Clients", "127.0.0.1", 0), Listener("BROKERS", "127.0.0.1", 0)]
+        limits = NetworkLimits(max_connections_by_listener={"clients": 1, "brokers": 0})
+        server = SocketServer(echo, listeners, limits)
+        ports = await server.start()
+        writers = []
+
+        async def is_served(listener):
+            reader, writer = await asyncio.open_connection("127.0.0.1", ports[listener])
+            writers.append(writer)
+            writer.write(request_frame(1))
+            try:
+                return bool(await reader.read(100))
+            except ConnectionResetError:
+                return False
+
+        assert [await is_served("Clients") for _ in range(2)] == [True, False]
+        assert not await is_served("BROKERS")
+        writers[0].close()
+        await until(lambda: server.counters.connections_open == 0)
+        assert await is_served("Clients")
+        server.limits = NetworkLimits(
+            max_connections_by_listener={"brokers": 1}, protected_listener="BROKERS"
+        )
+        assert await is_served("Clients")
+        # The protected listener has one connection beyond its limit.
+        assert [await is_served("BROKERS") for _ in range(2)] == [True, True]
+        await server.stop(0)
+        for writer in writers:
+            writer.close()
+
+    run(scenario)
+
+
 def test_connection_limits(run):
     async def scenario():
         server = make_server(echo, max_connections=3, max_connections_per_ip=2)

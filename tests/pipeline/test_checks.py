@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import moldau.testing
 from moldau.cli import pipeline_checks
 from moldau.cli.main import main
+from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.pipeline.checks import verify as verifying
@@ -31,7 +32,6 @@ from moldau.pipeline.checks.orphans import FixedClock, OrphansJob, find_orphans
 from moldau.pipeline.checks.verify import VerifyJob, verify_once
 from moldau.pipeline.consolidation.job import ConsolidateJob, consolidate_once
 from moldau.pipeline.reading.tier_segments import SegmentObject, list_segments
-from moldau.pipeline.reading.wal_access import Coordinators
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime.clock import SystemClock
@@ -144,20 +144,20 @@ def test_offsets_that_no_batch_has_are_found(
 
     Each flush ends a batch, and has seven records for the first partition.
     """
-    find = Coordinators.find
+    find = DisklessCoordinators.find
     hidden: set[tuple[str, int, int]] = set()
 
-    async def find_less(self: Coordinators, *asked: Any) -> Any:
-        rows = await find(self, *asked)
+    async def find_less(self: DisklessCoordinators, *asked: Any) -> Any:
+        rows, thinned = await find(self, *asked), []
         for row in rows:
             kept = [one for one in row.batches if one.base_offset != 7]
             for one in row.batches:
                 if one.base_offset == 7:
                     hidden.add((str(asked[1]), row.partition_index, one.last_offset))
-            object.__setattr__(row, "batches", kept)
-        return rows
+            thinned.append(row._replace(batches=kept))
+        return thinned
 
-    monkeypatch.setattr(Coordinators, "find", find_less)
+    monkeypatch.setattr(DisklessCoordinators, "find", find_less)
     found = verify_once(VerifyJob(node.bootstrap_servers), run_here)
     gaps = [(one["partition"], one["first_offset"], one["last_offset"]) for one in found["examples"]]
     assert {one["kind"] for one in found["examples"]} == {"gap"}
@@ -337,7 +337,6 @@ def test_orphans_in_the_tier_are_those_of_attempts_that_nobody_published(
 def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
     node: moldau.testing.Node, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from moldau.pipeline.reading import coordinator_calls
     from moldau.runtime.errors import ErrorCode, KafkaError
 
     one = objects(node)[0]
@@ -346,7 +345,7 @@ def test_a_coordinator_that_cannot_be_asked_saves_what_there_is(
     async def refuse(*_: Any) -> Any:
         raise KafkaError(ErrorCode.cluster_authorization_failed, "this needs CLUSTER_ACTION")
 
-    monkeypatch.setattr(coordinator_calls.CoordinatorCalls, "describe_files", refuse)
+    monkeypatch.setattr(DisklessCoordinators, "describe_files", refuse)
     later = FixedClock(SystemClock().now_ms() + DAY_MS)
     found = find_orphans(OrphansJob(node.bootstrap_servers, delete=True), run_here, later)
     assert (found["orphans"], found["deleted"]) == (0, 0)

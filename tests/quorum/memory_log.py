@@ -120,12 +120,12 @@ class MemoryReplicatedLog:
     def update_high_watermark(self, offset: int) -> None:
         self.high_watermark = max(self.high_watermark, offset)
 
-    def truncate_to(self, offset: int) -> None:
+    async def truncate_to(self, offset: int) -> None:
         assert offset >= self.high_watermark
         self.batches = [batch for batch in self.batches if batch.last_offset < offset]
         self.flushed_offset = min(self.flushed_offset, offset)
 
-    def truncate_to_latest_snapshot(self) -> bool:
+    async def truncate_to_latest_snapshot(self) -> bool:
         latest = self.latest_snapshot_id()
         if latest is None or latest.offset <= self.end_offset:
             return False
@@ -156,7 +156,7 @@ class MemoryReplicatedLog:
     def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> MemorySnapshot | None:
         return self.snapshots.get(snapshot_id)
 
-    def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
         self.start_offset = snapshot_id.offset
         self.batches = [batch for batch in self.batches if batch.last_offset >= snapshot_id.offset]
         self.snapshots = {key: value for key, value in self.snapshots.items() if key >= snapshot_id}

@@ -128,7 +128,7 @@ class Replica:
         assert writer is not None
         writer.append([b",".join(self.recorder.values)])
         await writer.freeze()
-        self.driver.snapshot_created()
+        await self.driver.snapshot_created()
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

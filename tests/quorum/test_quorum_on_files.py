@@ -61,7 +61,7 @@ def test_records_survive_a_restart_with_a_snapshot_between(tmp_path: Path) -> No
             assert writer is not None
             writer.append([value or b"" for value in expected])
             await writer.freeze()
-            driver.snapshot_created()
+            await driver.snapshot_created()
             await driver.stop()
             log.close()
         machine.workers.close()

@@ -1,27 +1,22 @@
-"""Golden scripts of one core: a command, ``----``, what the core wants done and where it stands.
+"""Golden scripts of one core: a command, ``----``, what the core wants done and where it stands."""
 
-``MOLDAU_REWRITE_GOLDEN=1 pytest tests/quorum/test_raft_golden.py`` writes the outputs anew.
-"""
-
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_script import check_script, position, show
 from raft_model import Entry, ModelLog
 
 from moldau.quorum import effects as fx
 from moldau.quorum import events as ev
 from moldau.quorum import messages as msg
 from moldau.quorum.election import ElectionState
-from moldau.quorum.offsets import OffsetAndEpoch
 from moldau.quorum.raft import RaftCore, RaftInvariantError
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.voters import ReplicaKey, VoterSet
 from moldau.runtime import ErrorCode, SeededEntropy
 
 GOLDEN = Path(__file__).parent / "golden"
-REWRITE = os.environ.get("MOLDAU_REWRITE_GOLDEN") == "1"
 
 
 class NoChance(SeededEntropy):
@@ -29,11 +24,6 @@ class NoChance(SeededEntropy):
 
     def randrange(self, stop: int) -> int:
         return 0
-
-
-def position(text: str) -> OffsetAndEpoch:
-    offset, epoch = text.split("/")
-    return OffsetAndEpoch(int(offset), int(epoch))
 
 
 class Script:
@@ -220,48 +210,6 @@ class Script:
             self.step(event)
 
 
-def show(value: Any) -> str:
-    """A dataclass as ``Name field=value``, without what is empty."""
-    match value:
-        case ErrorCode():
-            return str(value.name)
-        case ReplicaKey():
-            return str(value.id)
-        case Entry():
-            return f"{value.epoch}"
-        case tuple():
-            return "[" + ",".join(show(item) for item in value) + "]"
-        case OffsetAndEpoch() | ElectionState():
-            return str(value)
-    if hasattr(value, "__dataclass_fields__"):
-        fields = [(name, getattr(value, name)) for name in value.__dataclass_fields__]
-        shown = [
-            f"{name}={show(item)}"
-            for name, item in fields
-            if item not in (None, (), b"", False, msg.ANY_HIGH_WATERMARK)
-            and name not in ("correlation_id", "max_bytes", "voter")
-        ]
-        text = " ".join([type(value).__name__, *shown])
-        return text if isinstance(value, fx.Effect) else f"({text})"
-    return str(value)
-
-
-def play(text: str) -> str:
-    script, blocks = Script(), []
-    for block in text.strip().split("\n\n"):
-        lines = block.split("\n")
-        end = lines.index("----") if "----" in lines else len(lines)
-        commands = lines[:end]
-        output = [script.run(command) for command in commands if not command.startswith("#")]
-        blocks.append("\n".join([*commands, "----", *output]))
-    return "\n\n".join(blocks) + "\n"
-
-
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.txt")))
 def test_golden_script(name: str) -> None:
-    path = GOLDEN / f"{name}.txt"
-    text = path.read_text()
-    actual = play(text)
-    if REWRITE:
-        path.write_text(actual)
-    assert actual == path.read_text()
+    check_script(GOLDEN / f"{name}.txt", Script().run)

@@ -24,9 +24,10 @@ from moldau.records import (
 from moldau.records.compression import compress, decompress
 from moldau.records.errors import RecordsRejectedError
 from moldau.records.timestamps import iter_positions_in_time
-from moldau.records.validation import check_keys, check_timestamps
 from moldau.records.varint import encode_varint, read_varlong
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.log_admission import admit
+from moldau.storage.log_config import LogConfig
 
 COMPRESSED = [codec for codec in Compression if codec is not Compression.NONE]
 
@@ -207,9 +208,13 @@ def test_with_log_append_time_the_first_record_is_the_answer() -> None:
 # Checks that open batches
 
 
+def check(batch: bytes, **config: int) -> None:
+    admit(LogConfig(**config), batch, [parse_header(batch)], 1_000)
+
+
 def rejected(batch: bytes, before: int = 2**63 - 1, after: int = 2**63 - 1) -> list[int]:
     with pytest.raises(RecordsRejectedError) as caught:
-        check_timestamps(batch, parse_header(batch), now_ms=1_000, before_max_ms=before, after_max_ms=after)
+        check(batch, message_timestamp_before_max_ms=before, message_timestamp_after_max_ms=after)
     assert caught.value.code is ErrorCode.invalid_timestamp
     return [error.batch_index for error in caught.value.record_errors]
 
@@ -217,7 +222,7 @@ def rejected(batch: bytes, before: int = 2**63 - 1, after: int = 2**63 - 1) -> l
 def test_records_too_old_or_too_new_are_named() -> None:
     batch = build_batch([Record(0, timestamp, None, b"") for timestamp in (1_000, 880, -1, 1_200, 900)])
     forever = 2**63 - 1
-    check_timestamps(batch, parse_header(batch), now_ms=1_000, before_max_ms=forever, after_max_ms=forever)
+    check(batch, message_timestamp_before_max_ms=forever, message_timestamp_after_max_ms=forever)
     assert rejected(batch, before=100) == [1]
     assert rejected(batch, after=100) == [3]
     assert rejected(batch, before=50, after=100) == [1, 3, 4]
@@ -230,8 +235,8 @@ def test_a_header_that_claims_the_future_is_refused() -> None:
 
 
 def test_a_compacted_topic_needs_keys() -> None:
-    check_keys(build_batch([Record(0, 0, b"", None)]))
+    check(build_batch([Record(0, 0, b"", None)]), cleanup_compact=True)
     with pytest.raises(RecordsRejectedError) as caught:
-        check_keys(build_batch([Record(0, 0, b"k", b""), Record(1, 0, None, b"")]))
+        check(build_batch([Record(0, 0, b"k", b""), Record(1, 0, None, b"")]), cleanup_compact=True)
     assert caught.value.code is ErrorCode.invalid_record
     assert [error.batch_index for error in caught.value.record_errors] == [1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moldau.records import Compression, Record, build_batch, parse_header, set_log_append_time
+from moldau.records import Compression, Record, build_batch, set_log_append_time
 from moldau.records.control import (
     KRaftVersion,
     LeaderChange,
@@ -21,7 +21,9 @@ from moldau.records.control import (
     build_control_batch,
     build_end_transaction_marker,
 )
-from moldau.records.recompression import TargetCompression, recompress
+from moldau.records.recompression import TargetCompression, recompressed
+from moldau.records.record import open_batch
+from moldau.runtime.fair_lane import exhaust
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 
@@ -56,7 +58,9 @@ def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
         log += batch
     for number, codec in enumerate(Compression, start=5):
         batch = build_batch(records, base_offset=number * 400, compression=Compression((codec + 1) % 5))
-        log += recompress(batch, parse_header(batch), TargetCompression(codec), len(batch) * 99)[0]
+        header, payload = open_batch(batch)
+        target = TargetCompression(codec)
+        log += exhaust(recompressed(header, payload, header.max_timestamp, target, len(batch) * 99))
     log += build_end_transaction_marker(
         9, 1, committed=False, coordinator_epoch=4, timestamp=5, base_offset=4_000
     )

@@ -18,8 +18,8 @@ from moldau.records import Compression, Record, build_batch
 from moldau.records import record as record_module
 from moldau.records.batch import RECORDS_PER_BATCH_MAX
 from moldau.records.compression import DECOMPRESSED_BYTES_FLOOR
-from moldau.replication.opening import LANE
 from moldau.runtime.errors import ErrorCode
+from moldau.runtime.machine import OPENING
 from moldau.testing import Node
 
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
@@ -59,8 +59,8 @@ def opened_by(monkeypatch):
             names.add(threading.current_thread().name.rsplit("_", 1)[0])
         return header, data
 
-    for module in ("record", "recompression", "timestamps"):
-        monkeypatch.setattr(f"moldau.records.{module}.open_batch", open_batch)
+    for module in ("records.record", "records.opening", "records.timestamps", "storage.log_admission"):
+        monkeypatch.setattr(f"moldau.{module}.open_batch", open_batch)
     return names
 
 
@@ -78,7 +78,7 @@ def test_long_batches_are_opened_by_a_worker(node, topic, opened_by, codec, conf
     refused = ErrorCode.invalid_record if config == "compacted" else ErrorCode.none
     assert many.error_code is refused
     assert large.error_code is ErrorCode.none
-    assert opened_by == {LANE}
+    assert opened_by == {OPENING}
 
 
 @pytest.mark.parametrize("diskless", ["false", "true"])
@@ -149,7 +149,7 @@ def test_a_planted_timestamp_is_looked_for_by_a_worker(node, topic, opened_by, d
     assert row.error_code is ErrorCode.none
     if timestamp == "beyond" or diskless == "false":
         assert (row.offset, row.timestamp) == (40_000, begin_ms + 5 * day_ms)
-    assert opened_by == {LANE}
+    assert opened_by == {OPENING}
 
 
 def test_bystanders_are_answered_while_batches_are_opened(node, topic):

@@ -17,6 +17,8 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
+from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
+from moldau.protocol.own.diskless_oldest_file import DisklessOldestFileRequest
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError, SystemEntropy
 from moldau.testing import Node
@@ -54,6 +56,12 @@ def test_a_controller_listener_serves_the_quorum_and_not_the_clients(free_port: 
         cluster = ask(port, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(endpoint_type=2))
         assert cluster.error_code is ErrorCode.none  # type: ignore[attr-defined]
         assert [broker.port for broker in cluster.brokers] == [port]  # type: ignore[attr-defined]
+        own = ask(port, DescribeOwnApisRequest.API_KEY, DescribeOwnApisRequest())
+        # The coordinators' calls belong to brokers.
+        assert [row.api_key for row in own.apis] == [11600]  # type: ignore[attr-defined]
+        with pytest.raises(KafkaError) as refused:
+            ask(port, DisklessOldestFileRequest.API_KEY, DisklessOldestFileRequest())
+        assert refused.value.code is ErrorCode.unsupported_version
 
 
 def test_a_client_listener_does_not_advertise_the_controllers_apis() -> None:

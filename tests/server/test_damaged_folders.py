@@ -32,12 +32,26 @@ def flip_middle(path: Path) -> None:
     path.write_bytes(content)
 
 
+def remove(folder: Path, *patterns: str) -> None:
+    for pattern in patterns:
+        for path in (folder / "__cluster_metadata-0").glob(pattern):
+            path.unlink()
+
+
 DAMAGES = {
     "another node's": (other_node, "belongs to node 77"),
     "no properties": (lambda folder: (folder / "meta.properties").write_bytes(b""), "meta.properties"),
     "torn quorum state": (
         lambda folder: (folder / "__cluster_metadata-0" / "quorum-state").write_text('{"lead'),
         "quorum-state",
+    ),
+    "no log": (
+        lambda folder: remove(folder, "*.log", "durable-offset", "leader-epoch-checkpoint"),
+        "quorum-state says",
+    ),
+    "no log and no vote": (
+        lambda folder: remove(folder, "*.log", "durable-offset", "quorum-state"),
+        "holds no segment",
     ),
     "empty snapshot": (lambda folder: latest_checkpoint(folder).write_bytes(b""), ".checkpoint"),
     "flipped snapshot": (lambda folder: flip_middle(latest_checkpoint(folder)), ".checkpoint"),

@@ -4,7 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from damage_house import check_everything, flip, make_folders, node, objects, on_node, refusal
+from damage_house import Story, check_everything, flip, make_folders, node, objects, on_node, refusal
+from plain_requests import Requests
+
+from moldau.runtime.local_disk import LocalDisk
+from moldau.storage.guarding import DurableOffset
 
 LOG = "00000000000000000000.log"
 GUARDED = ("__cluster_metadata-0", "__diskless_metadata-0", "__remote_log_metadata-0", "__consumer_offsets-0")
@@ -69,6 +73,85 @@ def test_an_empty_metadata_log_beside_topics_stops_the_start(
     reason = refusal(folder)
     assert reason is not None
     assert str(metadata) in reason
+
+
+def cut_to_half(path: Path) -> None:
+    """Keep the whole batches of the first half."""
+    content, position = path.read_bytes(), 0
+    while position < len(content) // 2:
+        position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+    path.write_bytes(content[:position])
+
+
+def test_a_cut_metadata_log_without_its_durable_offset_stops_the_start(folder: Path) -> None:
+    metadata = folder / "__cluster_metadata-0"
+    cut_to_half(metadata / LOG)
+    (metadata / "durable-offset").unlink()
+    reasons = {refusal(folder), refusal(folder)}
+    (reason,) = reasons
+    assert reason is not None
+    assert f"{folder}/replication-offset-checkpoint" in reason
+    assert str(metadata) in reason
+    assert list(folder.glob("*-stray")) == []
+
+
+@pytest.mark.parametrize("lost", ["durable-offset", None])
+def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
+    folder: Path, lost: str | None
+) -> None:
+    metadata = folder / "__cluster_metadata-0"
+    cut_to_half(metadata / LOG)
+    (folder / "replication-offset-checkpoint").unlink()
+    (metadata / "durable-offset").unlink()
+    if lost is None:
+        # As in an older backup of the metadata folder alone.
+        DurableOffset(LocalDisk(), str(metadata)).note(1, 0)
+    reasons = {refusal(folder), refusal(folder)}
+    (reason,) = reasons
+    assert reason is not None
+    assert "topic id" in reason
+    assert str(metadata) in reason
+    assert list(folder.glob("*-stray")) == []
+
+
+def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with node(folder) as running:
+        on_node(running, create("first"))
+    shutil.copytree(folder / "__cluster_metadata-0", tmp_path / "backup")
+    with node(folder) as running:
+        on_node(running, create("second"))
+    shutil.rmtree(folder / "__cluster_metadata-0")
+    shutil.copytree(tmp_path / "backup", folder / "__cluster_metadata-0")
+    reason = refusal(folder)
+    assert reason is not None
+    assert "replication-offset-checkpoint" in reason
+    # With that line gone the epochs and the topic of the second run still tell.
+    (folder / "replication-offset-checkpoint").unlink()
+    shutil.rmtree(folder / "second-0")
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(folder / "first-0" / "leader-epoch-checkpoint") in reason
+
+
+def create(topic: str) -> Story:
+    async def story(client: Requests) -> None:
+        await client.create(topic, diskless_enable="false")
+        await client.produce_values("first", b"one")
+
+    return story
+
+
+def test_a_deleted_topic_s_folder_does_not_stop_the_start(folder: Path) -> None:
+    with node(folder) as running:
+        shutil.copytree(folder / "classic-0", folder.parent / "kept")
+        on_node(running, lambda client: client.delete("classic"))
+    shutil.copytree(folder.parent / "kept", folder / "classic-0")
+    (folder / "replication-offset-checkpoint").unlink()
+    (folder / "__cluster_metadata-0" / "durable-offset").unlink()
+    with node(folder):
+        pass
+    assert list(folder.glob("classic-0.*-stray"))
 
 
 def test_a_folder_that_the_metadata_does_not_know_is_kept(folder: Path) -> None:

@@ -1,15 +1,18 @@
 """The diskless coordinators' APIs over the wire: found by a key type of our own, guarded, not advertised."""
 
 import asyncio
+import time
 from functools import partial
-from uuid import uuid4
+from types import SimpleNamespace
+from uuid import UUID, uuid4
 
 import pytest
 from wire_client import WireClient
 
 import moldau.testing
-from moldau.coordinators.diskless import calls, wire
-from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.coordinators.diskless.service import DisklessCoordinator, coordinator_of_key
 from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -23,12 +26,16 @@ from moldau.protocol.own import diskless_describe_files as describe_files
 from moldau.protocol.own import diskless_find_batches as find_batches
 from moldau.protocol.own import diskless_list_offsets as list_offsets
 from moldau.protocol.own import diskless_oldest_file as oldest_file
+from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.server.dispatch import failure
-from moldau.server.handlers.coordinators import CoordinatorHandlers, CoordinatorKind
-from moldau.server.handlers.diskless import DisklessHandlers, check_cluster_action, coordinator_of_key
+from moldau.server.coordinators.entry import KeyLookup
+from moldau.server.handlers.coordinators import CoordinatorHandlers
+from moldau.server.handlers.diskless import DisklessHandlers
+from moldau.server.handlers.own_calls import check_cluster_action
+from moldau.server.requests.dispatch import failure
 from moldau.server.topic_creation import InternalTopic
 
+TOPIC_ID = UUID(int=1)
 FIND_COORDINATOR, API_VERSIONS = (10, 4), (18, 3)
 
 
@@ -40,7 +47,18 @@ def node():
         "diskless.storage.url": "memory://",
     }
     with moldau.testing.Node(properties=properties) as running:
+        for number in (0, 1):
+            until_loaded(running, number)
         yield running
+
+
+def until_loaded(node, coordinator_id):
+    """A node serves clients while its coordinators are still loaded."""
+    request = describe_coordinator.DisklessDescribeCoordinatorRequest(coordinator_id=coordinator_id)
+    deadline = time.monotonic() + 60
+    with WireClient(node.bootstrap_servers) as client:
+        while client.call((11655, 0), request).error_code is not ErrorCode.none:
+            assert time.monotonic() < deadline
 
 
 @pytest.fixture
@@ -71,7 +89,7 @@ def test_none_of_our_apis_is_advertised(client):
 
 
 def test_every_api_of_ours_has_a_handler():
-    assert set(wire.API_KEYS) == {key for key, row in MODULES.items() if row[0].startswith("diskless_")}
+    assert set(CALLS) == {key for key, row in MODULES.items() if row[0].startswith("diskless_")}
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -93,7 +111,7 @@ def test_a_file_is_committed_found_and_deleted_by_wire(client, version):
     if version == 0:
         assert [row.assigned_base_offset for row in answer.batches] == [0]
     else:
-        assert [row.base_offset for row in wire.commit_result(answer).batches] == [0]
+        assert [row.base_offset for row in CALLS[11642].read(answer).batches] == [0]
 
     (found,) = list_end(client, topic_id)
     assert (found.error_code, found.offset) == (ErrorCode.none, 5)
@@ -115,7 +133,7 @@ def test_a_file_is_committed_found_and_deleted_by_wire(client, version):
 
 def commit_message(call, version):
     if version == 1:
-        return wire.commit_request(1, call)
+        return CALLS[11642].ask(1, call, 1, 1000)
     batch = call.batches[0]
     return commit_file.DisklessCommitFileRequest(
         coordinator_id=1,
@@ -184,24 +202,33 @@ class NodesOnly:
 
 def test_cluster_action_is_asked_for():
     async def check():
-        handlers = DisklessHandlers(DisklessCoordinator(Machine.real()), NodesOnly())
-        for api_key in wire.API_KEYS:
+        handlers = DisklessHandlers(DisklessCoordinator(Machine.real()), NodesOnly(), {TOPIC_ID: "t"}.get)
+        for api_key, call in CALLS.items():
             context = context_of(api_key, "somebody")
+            request, code = None, ErrorCode.cluster_authorization_failed
+            if call.right is Right.READ_TOPIC:
+                rows = [SimpleNamespace(topic_id=TOPIC_ID)]
+                request, code = SimpleNamespace(topics=rows), ErrorCode.topic_authorization_failed
             with pytest.raises(KafkaError) as refused:
-                handlers.table()[api_key](context, None)
-            assert failure(context, refused.value).error_code is ErrorCode.cluster_authorization_failed
+                handlers.table()[api_key](context, request)
+            assert failure(context, refused.value).error_code is code
         request = oldest_file.DisklessOldestFileRequest(coordinator_id=0)
-        answer = await handlers.handle(context_of(11650, "node"), request)
+        context = context_of(11650, "node")
+        context.received_at = asyncio.get_running_loop().time()
+        answer = await handlers.handle(context, request)
         assert answer.error_code is ErrorCode.not_coordinator
 
     asyncio.run(check())
 
 
 def test_where_a_coordinator_is_is_not_told_to_everybody():
-    kind = CoordinatorKind(
-        InternalTopic("t", 1, 1, ""), coordinator_of_key, partial(check_cluster_action, NodesOnly())
+    lookup = KeyLookup(
+        key_type=DISKLESS_COORDINATOR_KEY_TYPE,
+        partition_of=coordinator_of_key,
+        check=partial(check_cluster_action, NodesOnly()),
     )
-    handlers = CoordinatorHandlers(None, None, {DISKLESS_COORDINATOR_KEY_TYPE: kind})
+    topic = InternalTopic("t", 1, 1, "")
+    handlers = CoordinatorHandlers(None, None, {DISKLESS_COORDINATOR_KEY_TYPE: (topic, lookup)})
     context = context_of(FIND_COORDINATOR[0], "somebody", FIND_COORDINATOR[1])
     request = FindCoordinatorRequest(key_type=DISKLESS_COORDINATOR_KEY_TYPE, coordinator_keys=["0"])
     (row,) = asyncio.run(handlers.find_coordinator(context, request)).coordinators

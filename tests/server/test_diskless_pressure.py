@@ -18,6 +18,7 @@ from moldau.diskless.backlog import WalBacklog
 from moldau.metrics import Meters
 from moldau.runtime import KafkaError, Machine
 from moldau.server.handlers import produce
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.testing import Node
 
 DISKLESS = {
@@ -40,8 +41,9 @@ def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytes
     monkeypatch.setattr(produce.ProduceHandlers, "_slow_down", watched)
     with Node(properties=DISKLESS) as node:
         assert node._node is not None
-        assert node._node._running is not None
-        writer = node._node._running._diskless.runtime.writer  # type: ignore[union-attr]
+        diskless = node._node.find(DisklessSubsystem)
+        assert diskless is not None
+        writer = diskless.runtime.writer
         writer._settings = type(writer._settings)(max_buffered_bytes=2_000)
         producer = Producer(
             {
@@ -96,8 +98,9 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
         consumer.close()
         assert seen == list(range(20))
         assert node._node is not None
-        assert node._node._running is not None
-        runtime = node._node._running._diskless.runtime  # type: ignore[union-attr]
+        diskless = node._node.find(DisklessSubsystem)
+        assert diskless is not None
+        runtime = diskless.runtime
         assert isinstance(runtime._coordinator, MemoryBatchCoordinator)
         assert runtime._coordinator.colour == "green"
         stored = set((tmp_path / "objects" / "wal").rglob("*-*"))

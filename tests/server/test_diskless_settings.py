@@ -1,7 +1,7 @@
 """What the keys of a broker's configuration mean to diskless topics."""
 
-from moldau.server.diskless_settings import runtime_settings
 from moldau.server.settings import development_config
+from moldau.server.subsystems.diskless.settings import runtime_settings
 
 
 def test_retention_begins_when_that_of_other_topics_does() -> None:

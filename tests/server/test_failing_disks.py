@@ -18,7 +18,11 @@ from moldau.server.node import Node
 from moldau.server.settings import development_config
 
 LIMIT_S = 200
-SYNCED = {"log.flush.interval.messages": "1"}
+SYNCED = {
+    "log.flush.interval.messages": "1",
+    "replica.high.watermark.checkpoint.interval.ms": "100",
+    "log.flush.offset.checkpoint.interval.ms": "100",
+}
 
 
 class Faults:
@@ -78,6 +82,7 @@ class FaultyDisk(LocalDisk):
 
     def write_atomically(self, path: str, content: bytes) -> None:
         self.faults.check_write(path)
+        self.faults.check_sync(path)
         super().write_atomically(path, content)
 
     def rename(self, source: str, target: str) -> None:
@@ -155,6 +160,25 @@ def test_nothing_is_acknowledged_that_the_disk_refused(tmp_path: Path, diskless:
 
     play(tmp_path / "data", fail, diskless=diskless)
     play(tmp_path / "data", read, diskless=diskless)
+
+
+@pytest.mark.parametrize("name", ["replication-offset-checkpoint", "recovery-point-offset-checkpoint"])
+def test_a_failed_sync_of_a_checkpoint_ends_the_node(tmp_path: Path, name: str) -> None:
+    async def fail(client: Requests, node: Node, faults: Faults) -> None:
+        await client.create("t")
+        await client.produce_values("t", b"0")
+        faults.failing_sync = name
+        more, reason = await produce_until_the_end(client, node, 1)
+        assert name in reason
+        acknowledged.append(1 + more)
+
+    async def read(client: Requests, node: Node, faults: Faults) -> None:
+        found = values(await client.read("t", 0, acknowledged[0]))
+        assert found[: acknowledged[0]] == [b"%d" % number for number in range(acknowledged[0])]
+
+    acknowledged: list[int] = []
+    play(tmp_path / "data", fail)
+    play(tmp_path / "data", read)
 
 
 def test_a_failed_sync_of_the_metadata_log_ends_the_node(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from moldau.protocol.codec import decode_response, encode_request
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
-from moldau.server.dispatch import Dispatcher
+from moldau.server.requests.dispatch import Dispatcher
 
 
 def answer_of(error: Exception, unexpected: UnexpectedErrors, *, later: bool) -> Any:

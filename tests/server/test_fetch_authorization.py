@@ -20,9 +20,9 @@ from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, Re
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import Operation, ResourceType
-from moldau.server.fetch_sessions import FetchSessions
 from moldau.server.handlers.fetch import FetchHandlers
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.fetch_sessions import FetchSessions
 
 OPEN, SECRET, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {OPEN: "open", SECRET: "secret"}

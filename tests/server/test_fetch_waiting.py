@@ -13,9 +13,10 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.authorization import AllowEveryone
-from moldau.server.fetch_sessions import FetchSessions
 from moldau.server.handlers.fetch import FetchHandlers
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.fetch_sessions import FetchSessions
+from moldau.simulation.world import World
 
 
 class Growing:
@@ -71,3 +72,49 @@ def test_an_append_at_any_moment_wakes_a_fetch(remote: bool, turns: int) -> None
         assert len(arrivals) == 0
 
     asyncio.run(story())
+
+
+class Small(Growing):
+    """One of many partitions."""
+
+    def __init__(self, arrivals: WaitingRoom[PartitionKey], number: int) -> None:
+        super().__init__(arrivals, remote=False)
+        self.key = PartitionKey(UUID(int=1), number)
+
+
+@pytest.mark.parametrize("turn", [0, 9, 14, 40])
+@pytest.mark.parametrize("number", [0, 9_999])
+def test_a_large_fetch_is_answered_in_turns_and_misses_nothing(turn: int, number: int) -> None:
+    async def story() -> None:
+        arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
+        registry = PartitionRegistry(MetadataImage)
+        partitions = [Small(arrivals, index) for index in range(10_000)]
+        for partition in partitions:
+            registry.add(cast(Partition, partition))
+        sessions = FetchSessions(10, lambda: 7)
+        handlers = FetchHandlers(registry, arrivals, sessions, AllowEveryone(), 1 << 20)
+        rows = [FetchPartition(partition=index, partition_max_bytes=1000) for index in range(10_000)]
+        request = FetchRequest(
+            session_epoch=0, max_wait_ms=60_000, min_bytes=1, topics=[FetchTopic(topic="t", partitions=rows)]
+        )
+        context = RequestContext(1, 12, 0, None, ConnectionContext("c", "PLAINTEXT"))
+        answer = asyncio.ensure_future(cast(Awaitable[Any], handlers.fetch(context, request)))
+        turns = 0
+        while not answer.done():
+            if turns == turn:
+                partitions[number].grow()
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 20
+        (topic,) = answer.result().responses
+        assert len(topic.partitions) == 10_000
+        assert [row.partition_index for row in topic.partitions if row.records != (b"",)] == [number]
+        assert len(arrivals) == 0
+        # The next request of the session names nothing, and hears of what is new.
+        partitions[number].grow()
+        request = FetchRequest(session_id=7, session_epoch=1, max_wait_ms=60_000, min_bytes=1)
+        again = await cast(Awaitable[Any], handlers.fetch(context, request))
+        assert [row.partition_index for topic in again.responses for row in topic.partitions] == [number]
+
+    with World(0) as world:
+        world.run(story())

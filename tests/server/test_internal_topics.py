@@ -74,6 +74,18 @@ def test_a_formatted_folder_without_its_metadata_log_is_refused(tmp_path: Path) 
         Node(data=str(tmp_path)).start()
 
 
+def test_the_refusal_of_log_folders_in_another_order_names_the_one_with_the_metadata(tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    node = Node(data=first, properties={"log.dirs": f"{first},{second}"})
+    node.start()
+    node.stop()
+    with pytest.raises(MoldauError, match=f"Set metadata.log.dir={first}"):
+        Node(data=first, properties={"log.dirs": f"{second},{first}"}).start()
+    node = Node(data=first, properties={"log.dirs": f"{second},{first}", "metadata.log.dir": first})
+    node.start()
+    node.stop()
+
+
 def test_an_internal_topic_is_not_created_with_fewer_replicas_than_configured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -21,8 +21,8 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from moldau.runtime.errors import ErrorCode
-from moldau.server.dispatch import Dispatcher
-from moldau.server.slices import Cut, cut_of, joined, slices
+from moldau.server.requests.dispatch import Dispatcher
+from moldau.server.requests.slices import Cut, cut_of, joined, slices
 
 LIST_OFFSETS, OFFSET_FETCH, METADATA = 2, 9, 3
 

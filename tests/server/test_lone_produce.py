@@ -18,9 +18,9 @@ from moldau.records.errors import RecordError
 from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime.errors import ErrorCode
-from moldau.server.dispatch import Dispatcher
 from moldau.server.handlers.produce import ADMIN_CLIENT_ID, ProduceHandlers
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import Dispatcher
 
 ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {ORDERS: "orders", OFFSETS: "__consumer_offsets", ELSEWHERE: "elsewhere"}

@@ -13,9 +13,15 @@ from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.server.diskless_metadata_kind import DisklessMetadataKind
+from moldau.server.coordinators.diskless import open_metadata_log
+from moldau.server.coordinators.entry import CoordinatorEntry
+from moldau.server.coordinators.registry import CoordinatorRegistry
+from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
+from moldau.server.topic_creation import InternalTopic
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
@@ -34,33 +40,50 @@ def metadata_topic(in_sync: tuple[int, ...], partition_epoch: int) -> Topic:
     return Topic("__diskless_metadata", UUID(int=5), (partition,))
 
 
-def test_a_coordinator_does_not_write_below_min_in_sync(tmp_path: pathlib.Path) -> None:
+def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) -> None:
     async def story() -> None:
         machine = Machine.real()
         logs: Any = LogManager(machine, [str(tmp_path)])
         coordinators = DisklessCoordinator(machine, opener=machine.open_sqlite)
-        kind = DisklessMetadataKind(
+        kind = diskless_metadata_kind(
             machine,
             logs,
             1,
             WaitingRoom(),
-            coordinators,
             BrokerTopicMeters(Meters()),
             lambda: 2,
-            lambda _: None,
         )
+        entry = CoordinatorEntry(
+            topic=InternalTopic("__diskless_metadata", 1, 2, ""),
+            open_log=open_metadata_log,
+            load=coordinators.load,
+            unload=coordinators.unload,
+        )
+        registry = CoordinatorRegistry([entry])
+
+        def follow(topic: Topic) -> None:
+            kind.take_role(partition, topic)
+            registry.leads(partition, topic.partitions[0].leader_epoch)
+
         topic = metadata_topic((1, 2), 0)
         await logs.get_or_create(TopicPartition(topic.name, 0), kind.log_config(topic), topic.topic_id)
         partition = kind.open(topic, 0)
-        kind.take_role(partition, metadata_topic((1, 2), 0))
+        assert isinstance(partition, ClassicPartition)
+        follow(metadata_topic((1, 2), 0))
         await coordinators.until_loaded(0)
-        kind.take_role(partition, metadata_topic((1,), 1))
+        follow(metadata_topic((1,), 1))
         with pytest.raises(KafkaError) as refused:
             await coordinators.create_partitions(0, [TOPIC])
         assert refused.value.code is ErrorCode.coordinator_not_available
-        kind.take_role(partition, metadata_topic((1, 2), 2))
+        follow(metadata_topic((1, 2), 2))
         await coordinators.until_loaded(0)
-        (created,) = await coordinators.create_partitions(0, [TOPIC])
+        creating = asyncio.ensure_future(coordinators.create_partitions(0, [TOPIC]))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await partition.settled()
+        assert not creating.done(), "the other in-sync replica does not have the record yet"
+        partition.read(ReadRequest(partition.log.log_end_offset, 1, replica_id=2))
+        (created,) = await creating
         assert created.error is ErrorCode.none
         await coordinators.close()
 

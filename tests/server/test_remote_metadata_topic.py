@@ -19,7 +19,8 @@ from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.cluster_view import ClusterView
 from moldau.server.registry import PartitionRegistry
-from moldau.server.remote_metadata_topic import HostedMetadataTopic
+from moldau.server.subsystems.partitions.classic_kind import policy_of
+from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
 from moldau.server.topic_creation import InternalTopic
 from moldau.storage.log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
@@ -54,6 +55,7 @@ class House:
             min_in_sync=1,
             high_watermark=0,
             meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+            policy=policy_of(NAME),
         )
         registry.add(self.partition)
         self.topic = HostedMetadataTopic(

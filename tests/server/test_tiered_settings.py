@@ -10,7 +10,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
 from moldau.runtime import Machine
-from moldau.server import tiered_settings
+from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.tiered.metadata_topic import MetadataTopic
 from moldau.tiered.object_storage_manager import ObjectStorageManager
 from moldau.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager

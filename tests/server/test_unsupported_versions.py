@@ -8,7 +8,7 @@ from moldau.protocol.codec import decode_response, response_class
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.errors import ErrorCode
-from moldau.server.dispatch import Dispatcher
+from moldau.server.requests.dispatch import Dispatcher
 
 REFUSED = repr(ErrorCode.unsupported_version)
 

@@ -19,7 +19,7 @@ SEEDS = 6
 MUTANT_SEEDS = range(6)
 
 
-@pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills"])
+@pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills", "diskless-stop"])
 def test_defects_cost_what_they_meet_and_no_more(name: str) -> None:
     scenario = SCENARIOS[name]()
     failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
@@ -71,6 +71,26 @@ def keep_promises(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnCommits, "_keep", fail_and_wait)
 
 
+def keep_bytes_of_first_lives(patch: pytest.MonkeyPatch) -> None:
+    """Lives leak, but for the last one of a history."""
+    give_back = ByteBudget._give_back
+    count = iter(range(10**9))
+
+    def keep_early(budget: ByteBudget, size_bytes: int) -> None:
+        give_back(budget, size_bytes - (next(count) < 40))
+
+    patch.setattr(ByteBudget, "_give_back", keep_early)
+
+
+def stop_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A node that stops does not finish what producers have given it."""
+
+    async def leave(writer: DisklessWriter, grace_s: float = 0.0) -> None:
+        writer._is_closing = True
+
+    patch.setattr(DisklessWriter, "close", leave)
+
+
 def say_nothing(patch: pytest.MonkeyPatch) -> None:
     """Errors are contained and reported to nobody."""
     patch.setattr(UnexpectedErrors, "report", lambda *_: None)
@@ -95,6 +115,8 @@ def lose_waiters(patch: pytest.MonkeyPatch) -> None:
         (keep_bytes, "diskless-defects"),
         (keep_read_budget, "diskless-defects-kills"),
         (keep_promises, "diskless-defects"),
+        (keep_bytes_of_first_lives, "diskless-stop"),
+        (stop_at_once, "diskless-stop"),
         (say_nothing, "diskless-defects"),
         (lose_waiters, "diskless-defects"),
     ],

@@ -25,13 +25,6 @@ def test_nothing_acknowledged_is_lost_and_no_object_leaks(name: str, part: int) 
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
 
 
-def test_no_record_gets_old_because_a_clock_jumps() -> None:
-    """By an hour both ways, under load, with a retention of 45 minutes."""
-    scenario = SCENARIOS["diskless-clock"]()
-    failed = {seed: found for seed in range(4) if (found := run_seed(scenario, seed).violations)}
-    assert not failed, f"repeat with: python -m moldau.simulation --node diskless-clock --seed {min(failed)}"
-
-
 @pytest.mark.parametrize("name", ["consolidation", "consolidation-power"])
 def test_what_leaves_the_wal_is_never_out_of_reach(name: str) -> None:
     failed = {seed: found for seed in range(2) if (found := run_seed(SCENARIOS[name](), seed).violations)}

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from moldau.runtime import Machine
+from moldau.simulation.host import Host
 from moldau.simulation.loop import DeadlockError, LimitError, SimulationError
 from moldau.simulation.world import World
 
@@ -30,6 +31,23 @@ async def ask(question: bytes, timeout_s: float = 5.0) -> bytes:
         answer = await reader.readexactly(len(question))
         writer.close()
         return answer
+
+
+def record_what_servers_receive(server: Host) -> list[bytes]:
+    """Start an echo server; the list fills with what it is sent."""
+    received: list[bytes] = []
+
+    class Recording(Echo):
+        def data_received(self, data: bytes) -> None:
+            received.append(data)
+            super().data_received(data)
+
+    async def program(_machine: Machine) -> None:
+        listening = await asyncio.get_running_loop().create_server(Recording, "server", 9)
+        await listening.serve_forever()
+
+    server.start(program)
+    return received
 
 
 def on_client(world: World, story: Any) -> Any:
@@ -147,6 +165,59 @@ def test_a_cut_link_holds_or_resets() -> None:
 
             outcomes.add(on_client(world, story()))
     assert outcomes == {"reset", "went on"}
+
+
+def test_a_link_is_cut_and_delayed_in_one_direction() -> None:
+    with World(9) as world:
+        server = world.host("server")
+
+        async def story() -> list[float]:
+            await asyncio.sleep(0.1)
+            moments = []
+            loop = asyncio.get_running_loop()
+            for source, target in (("client", "server"), ("server", "client"), ("client", "other")):
+                started_s = loop.time()
+                world.network.delay(source, target, 1.0)
+                await ask(b"slow")
+                world.network.delay(source, target, 0.0)
+                moments.append(loop.time() - started_s)
+            reader, writer = await asyncio.open_connection("server", 9)
+            world.network.cut("server", "client")
+            writer.write(b"x")
+            await asyncio.sleep(1)
+            assert received[-1] == b"x"
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(reader.read(1), 1)
+            return moments
+
+        received = record_what_servers_receive(server)
+        there, back, elsewhere = on_client(world, story())
+        assert 2 <= there < 2.1  # to connect, and to ask
+        assert 2 <= back < 2.1
+        assert elsewhere < 0.1
+
+
+def test_a_torn_connection_delivers_behind_its_successor() -> None:
+    with World(10) as world:
+        server = world.host("server")
+
+        async def story() -> None:
+            await asyncio.sleep(0.1)
+            reader, writer = await asyncio.open_connection("server", 9)
+            world.network.delay("client", "server", 1.0)
+            writer.write(b"first")
+            world.network.delay("client", "server", 0.0)
+            (end,) = (end for end in world.network.connections())
+            world.network.tear(end if end.host.name == "client" else end.peer)
+            with pytest.raises(ConnectionResetError):
+                await reader.read()
+            assert await ask(b"second") == b"second"
+            await asyncio.sleep(2)
+            assert b"".join(received) == b"secondfirst"
+
+        received = record_what_servers_receive(server)
+        on_client(world, story())
+        assert not world.errors()
 
 
 def test_waiting_for_nothing_is_a_deadlock() -> None:

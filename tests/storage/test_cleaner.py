@@ -238,7 +238,8 @@ def test_a_log_that_changes_meanwhile_is_left_for_later(box: Any) -> None:
     async def truncating(function: Any, *args: Any) -> Any:
         result = await run(function, *args)
         if box.disk.exists("/data/t-0/00000000000000000000.log.cleaned") and not cut:
-            cut.append(cleaned.log.truncate_to(5))
+            cut.append(5)
+            await cleaned.log.truncate_to(5)
         return result
 
     box.machine.workers.run = truncating
@@ -432,7 +433,7 @@ def test_the_checkpoint_is_kafkas_and_is_kept(box: Any) -> None:
         assert again.cleaner_offset(NAME) == 60
         log = again.get(NAME)
         assert log is not None
-        log.truncate_to(50)
+        await log.truncate_to(50)
         end = log.log_end_offset
         assert end < 50
         assert box.disk.read("/data/cleaner-offset-checkpoint") == b"0\n1\nt 0 %d\n" % end
@@ -479,7 +480,7 @@ def test_a_log_that_is_also_shortened_goes_on(box: Any) -> None:
     sizes = [segment.size_bytes for segment in cleaned.log.segments.segments]
     assert sizes[0] < 300
     box.clock.time_ms += 20_000
-    paths = cleaned.log.delete_old_segments(box.clock.time_ms)
+    paths = asyncio.run(cleaned.log.delete_old_segments(box.clock.time_ms))
     assert len([path for path in paths if path.endswith(".log.deleted")]) == len(sizes) - 1
     assert cleaned.log.log_start_offset == cleaned.log.log_end_offset == 67
     cleaned.append([(b"a", b"1")])

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from moldau.records import Record, build_batch
+from moldau.storage.file_names import LEADER_EPOCHS
 from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
 from moldau.storage.log_config import LogConfig
 from moldau.storage.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshot import snapshot_file
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
@@ -24,9 +27,9 @@ def open_log(box: Any, guard: LogGuard, report: RecoveryReport | None = None) ->
     return SnapshotLog.open(box.machine, FOLDER, NAME, CONFIG, guard=guard, report=report)
 
 
-def append(log: SnapshotLog, number: int) -> None:
+def append(log: SnapshotLog, number: int, epoch: int = 1) -> None:
     records = [Record(n, 1_000, None, b"%d" % number * 30) for n in range(2)]
-    log.append_as_leader(build_batch(records, leader_epoch=1), 1)
+    log.append_as_leader(build_batch(records, leader_epoch=epoch), epoch)
 
 
 def filled(box: Any, *, synced: int = 6, unsynced: int = 0) -> None:
@@ -155,7 +158,7 @@ def test_a_truncation_takes_the_durable_offset_back(box: Any) -> None:
         for number in range(4):
             append(log, number)
         await log.flush()
-        log.truncate_to(4)
+        await log.truncate_to(4)
 
     box.run(scenario())
     assert open_log(box, KILLED).end_offset == 4
@@ -163,8 +166,6 @@ def test_a_truncation_takes_the_durable_offset_back(box: Any) -> None:
 
 def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
     async def scenario() -> None:
-        from moldau.storage.replicated_log import OffsetAndEpoch
-
         log = open_log(box, KILLED)
         log.initialize_epoch(1)
         for number in range(6):
@@ -173,7 +174,7 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
         writer = log.create_snapshot(OffsetAndEpoch(10, 1), 0)
         assert writer is not None
         await writer.freeze()
-        assert log.delete_before_snapshot(OffsetAndEpoch(10, 1))
+        assert await log.delete_before_snapshot(OffsetAndEpoch(10, 1))
         log.close()
 
     box.run(scenario())
@@ -181,3 +182,74 @@ def test_a_log_behind_a_snapshot_needs_the_snapshot(box: Any) -> None:
     snapshot = next(name for name in box.disk.list(FOLDER) if name.endswith(".checkpoint"))
     box.disk.remove(f"{FOLDER}/{snapshot}")
     refused(box, KILLED, "its first segment begins at offset 8")
+
+
+@pytest.mark.parametrize("lost", [(FIRST,), (SECOND,), (FIRST, SECOND)])
+def test_a_loss_of_power_amid_a_deletion_below_a_snapshot_keeps_all_behind_it(
+    box: Any, lost: tuple[str, ...]
+) -> None:
+    """The power may take any of the deletions: an older segment can be there without a newer one."""
+    filled(box)
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(8, 1))}", b"a snapshot")
+    for path in lost:
+        box.disk.remove(path)
+
+    report = RecoveryReport()
+    log = open_log(box, POWER_LOST, report)
+    assert (log.start_offset, log.end_offset) == (8, 12)
+    assert not box.disk.exists(FIRST)
+    assert report.count(RepairKind.LOST) == 0
+
+
+def test_a_gap_behind_the_latest_snapshot_stops_the_start(box: Any) -> None:
+    filled(box)
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(4, 1))}", b"a snapshot")
+    box.disk.remove(SECOND)
+    refused(box, POWER_LOST, "offsets 4 to 7 are missing")
+
+
+@pytest.mark.parametrize("guard", [KILLED, POWER_LOST])
+def test_a_log_without_segments_and_durable_offset_stops_the_start(box: Any, guard: LogGuard) -> None:
+    filled(box)
+    for path in (FIRST, SECOND, THIRD, f"{FOLDER}/{DURABLE_OFFSET}"):
+        box.disk.remove(path)
+    refused(box, guard, "holds no segment", LEADER_EPOCHS)
+
+
+def test_a_log_that_ends_before_its_last_epoch_stops_the_start(box: Any) -> None:
+    filled(box, synced=5)
+
+    async def next_epoch() -> None:
+        log = open_log(box, KILLED)
+        log.initialize_epoch(2)
+        append(log, 6, epoch=2)
+        await log.flush()
+
+    box.run(next_epoch())
+    box.disk.remove(f"{FOLDER}/{DURABLE_OFFSET}")
+    box.disk.write_atomically(THIRD, b"")
+    refused(box, replace(KILLED, is_only_replica=True), FOLDER, "epoch 2 began at offset 10", LEADER_EPOCHS)
+    # A follower may have been killed in the middle of a truncation.
+    assert open_log(box, KILLED).end_offset == 8
+
+
+def test_a_checkpoint_elsewhere_tells_how_long_the_log_was(box: Any) -> None:
+    filled(box)
+    box.disk.remove(f"{FOLDER}/{DURABLE_OFFSET}")
+    box.disk.write_atomically(THIRD, b"")
+    refused(box, replace(POWER_LOST, written_offset=12, written_by="/data/checkpoint"), "/data/checkpoint")
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_torn_end_of_a_closed_segment_is_cut_when_it_is_accepted(box: Any, is_clean: bool) -> None:
+    filled(box)
+    box.disk.remove(f"{FOLDER}/{DURABLE_OFFSET}")
+    whole = content(box, FIRST)
+    box.disk.write_atomically(FIRST, whole + b"garbage")
+    log = SnapshotLog.open(
+        box.machine, FOLDER, NAME, CONFIG, recovery_point=12, clean_shutdown=is_clean, guard=POWER_LOST
+    )
+    assert log.end_offset == 12
+    log.close()
+    assert content(box, FIRST) == whole
+    assert open_log(box, KILLED).end_offset == 12

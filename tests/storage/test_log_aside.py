@@ -87,8 +87,8 @@ def test_what_cannot_follow_is_not_begun(box: Any) -> None:
 @pytest.mark.parametrize(
     "meanwhile",
     [
-        pytest.param(lambda log: log.truncate_fully_and_start_at(50), id="restarted"),
-        pytest.param(lambda log: log.truncate_to(2), id="truncated"),
+        pytest.param(lambda log: asyncio.run(log.truncate_fully_and_start_at(50)), id="restarted"),
+        pytest.param(lambda log: asyncio.run(log.truncate_to(2)), id="truncated"),
         pytest.param(lambda log: log.roll(), id="rolled"),
     ],
 )
@@ -147,7 +147,7 @@ def test_a_file_is_not_closed_under_its_writer(box: Any, monkeypatch: pytest.Mon
 
 def test_a_cache_writes_down_no_epochs_and_finds_them_again(box: Any) -> None:
     log = open_log(box, is_cache=True)
-    log.truncate_fully_and_start_at(10)
+    asyncio.run(log.truncate_fully_and_start_at(10))
     write = begin(log, batches_at(box, 10))
     write.run()
     assert log.end_aside(write)

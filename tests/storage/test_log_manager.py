@@ -15,6 +15,7 @@ from moldau.runtime import KafkaError
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectoryError
+from moldau.storage.log_guards import GuardedTopic
 from moldau.storage.log_manager import LogManager
 from moldau.storage.recovery_report import RepairKind
 from moldau.storage.topic_partition import TopicPartition
@@ -137,6 +138,33 @@ def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> 
     box.run(scenario())
 
 
+def test_a_kill_after_the_removal_of_a_deleted_log_does_not_look_like_a_loss(box: Any) -> None:
+    async def scenario() -> None:
+        guarded = {"a": GuardedTopic()}
+        manager = LogManager(box.machine, ["/one"], guarded=guarded)
+        await manager.start(config_of)
+        for name in ("a", "b"):
+            log = await manager.get_or_create(TopicPartition(name, 0), CONFIG, TOPIC_ID)
+            append(box, log, 5)
+            await log.flush()
+            log.high_watermark = 5
+        await manager.checkpoint()
+        await manager.checkpoint_high_watermarks()
+        for name in ("a", "b"):
+            manager.delete(TopicPartition(name, 0))
+        await manager.settled()
+        await manager.clean_up()
+        assert not any(folder.endswith("-delete") for folder in box.disk.dirs)
+        box.disk.crash(random.Random(1))
+        again = LogManager(box.machine, ["/one"], guarded=guarded)
+        await again.start(config_of)
+        await again.get_or_create(TopicPartition("b", 0), CONFIG, uuid.UUID(int=8))
+        assert not again.report.repairs
+        await again.stop()
+
+    box.run(scenario())
+
+
 @pytest.mark.parametrize("is_emptied", [False, True])
 @pytest.mark.parametrize(("is_cache", "lost"), [(False, 1), (True, 0)])
 def test_a_missing_or_emptied_folder_is_reported_when_its_log_is_made_anew(
@@ -179,7 +207,7 @@ def test_a_truncation_takes_back_the_recovery_point(box: Any) -> None:
         append(box, log, 5)
         await log.flush()
         await manager.checkpoint()
-        log.truncate_to(2)
+        await log.truncate_to(2)
         assert box.disk.read("/one/recovery-point-offset-checkpoint") == b"0\n1\na 0 2\n"
         await manager.stop()
 

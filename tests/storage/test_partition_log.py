@@ -186,20 +186,21 @@ def test_retention_by_size_age_and_log_start(box: Any) -> None:
         box.clock.time_ms += 500
     log.high_watermark = 6
     assert len(log.segments.segments) == 6
-    assert log.delete_old_segments(box.clock.time_ms, high_watermark=2)[0].endswith(".log.deleted")
+    paths = asyncio.run(log.delete_old_segments(box.clock.time_ms, high_watermark=2))
+    assert paths[0].endswith(".log.deleted")
     assert log.log_start_offset == 2
     log.update_log_start_offset(5)
     log.config = LogConfig(segment_bytes=200, retention_ms=-1, retention_bytes=-1)
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     assert log.segments.segments[0].base_offset == 5
     append(log, build_batch(records(box, value=b"v" * 100)))
     log.config = LogConfig(retention_ms=-1, retention_bytes=170)
     log.high_watermark = 7
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     assert log.log_start_offset == 6
     log.config = LogConfig(retention_ms=1)
     box.clock.time_ms += 10_000
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (7, 7, 0)
 
 

@@ -98,7 +98,7 @@ class LogMachine(RuleBasedStateMachine):
         offset = self.batches[index][0]
         if offset < self.start:
             return
-        self.log.truncate_to(offset)
+        asyncio.run(self.log.truncate_to(offset))
         del self.batches[index:]
         self.end = self.log.log_end_offset
         assert self.end == max(self.start, self.batches[-1][1] + 1 if self.batches else 0)
@@ -111,7 +111,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.update_log_start_offset(offset)
         self.start = max(self.start, offset)
         self.log.high_watermark = self.log.log_end_offset
-        for path in self.log.delete_old_segments(self.box.clock.time_ms):
+        for path in asyncio.run(self.log.delete_old_segments(self.box.clock.time_ms)):
             self.box.disk.remove(path)
 
     @rule(clean=st.booleans())

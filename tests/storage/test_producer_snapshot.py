@@ -194,7 +194,7 @@ def test_producers_do_not_wait_for_a_snapshots_sync_when_a_segment_is_closed(box
 def test_segments_do_not_go_before_the_snapshots_that_know_their_producers(box: Any) -> None:
     log = open_log(box)
     fill_segments(box, log)
-    assert log.delete_old_segments(box.clock.time_ms)
+    assert asyncio.run(log.delete_old_segments(box.clock.time_ms))
     path = log.producers.snapshots.path(2)
     known = decode_producer_snapshot(box.disk.durable[path].on_disk())
     assert [entry.producer_id for entry in known] == [7, 8]

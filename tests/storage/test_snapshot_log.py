@@ -57,7 +57,7 @@ def test_a_snapshot_lets_the_prefix_go(box: Any) -> None:
     append(log, 2, 5)
     take_snapshot(log, 5, 1)
     take_snapshot(log, 8, 2)
-    assert log.delete_before_snapshot(OffsetAndEpoch(8, 2))
+    assert asyncio.run(log.delete_before_snapshot(OffsetAndEpoch(8, 2)))
     for current in (log, open_log(box)):
         assert (current.start_offset, current.end_offset, current.last_epoch) == (8, 10, 2)
         assert current.earliest_snapshot_id() == current.latest_snapshot_id() == OffsetAndEpoch(8, 2)
@@ -129,8 +129,8 @@ def test_a_fetched_snapshot_restarts_a_follower(box: Any, new_box: Any) -> None:
                 asyncio.run(writer.freeze())
         else:
             asyncio.run(writer.freeze())
-    assert follower.truncate_to_latest_snapshot()
-    assert not follower.truncate_to_latest_snapshot()
+    assert asyncio.run(follower.truncate_to_latest_snapshot())
+    assert not asyncio.run(follower.truncate_to_latest_snapshot())
     for current in (follower, open_log(other)):
         assert (current.start_offset, current.end_offset, current.last_epoch) == (6, 6, 4)
         assert current.validate_offset_and_epoch(6, 4).divergence is Divergence.VALID
@@ -159,4 +159,4 @@ def test_snapshots_must_fit_the_log(box: Any) -> None:
     take_snapshot(log, 3, 1)
     assert log.create_snapshot(OffsetAndEpoch(2, 1), 1) is None
     with pytest.raises(ValueError, match="below the high watermark"):
-        log.truncate_to(2)
+        asyncio.run(log.truncate_to(2))

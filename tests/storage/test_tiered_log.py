@@ -40,9 +40,9 @@ def open_log(box: Any, config: LogConfig = TIERED) -> PartitionLog:
 def test_only_what_was_copied_leaves_the_disk(box: Any) -> None:
     log = open_log(box)
     append_segments(box, log, 4)
-    assert log.delete_old_segments(box.clock.time_ms) == []
+    assert asyncio.run(log.delete_old_segments(box.clock.time_ms)) == []
     log.highest_copied_offset = 1
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 2, 4)
     with pytest.raises(KafkaError) as caught:
         log.read(1, 1000)
@@ -55,15 +55,31 @@ def test_without_copying_the_whole_retention_decides_and_moves_the_start(box: An
     log = open_log(box, replace(TIERED, remote_log_copy_disable=True, retention_bytes=200))
     append_segments(box, log, 4)
     log.highest_copied_offset = 0
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     assert log.log_start_offset == log.local_log_start_offset > 1
+
+
+def test_copied_segments_leave_the_disk_without_a_cleanup_policy(box: Any) -> None:
+    """Kafka takes an empty ``cleanup.policy`` for deletion without bounds, and so keeps local retention."""
+    log = open_log(box, replace(TIERED, cleanup_delete=False))
+    append_segments(box, log, 4)
+    log.highest_copied_offset = 1
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 2)
+
+
+def test_no_record_leaves_a_plain_log_without_a_cleanup_policy(box: Any) -> None:
+    config = LogConfig(retention_bytes=1, retention_ms=1, cleanup_delete=False)
+    log = open_log(box, config)
+    append_segments(box, log, 4)
+    assert asyncio.run(log.delete_old_segments(box.clock.time_ms + 10**9)) == []
 
 
 def test_what_records_were_deleted_up_to_goes_copied_or_not(box: Any) -> None:
     log = open_log(box, replace(TIERED, local_retention_bytes=-1))
     append_segments(box, log, 3)
     log.update_log_start_offset(2)
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     assert (log.log_start_offset, log.segments.segments[0].base_offset) == (2, 2)
 
 
@@ -72,7 +88,7 @@ def test_an_active_segment_past_its_local_time_is_rolled_so_that_it_can_be_copie
     batch = build_batch([Record(0, box.clock.time_ms, None, b"v", ())])
     log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), 0)
     log.high_watermark = 1
-    assert log.delete_old_segments(box.clock.time_ms + 5000) == []
+    assert asyncio.run(log.delete_old_segments(box.clock.time_ms + 5000)) == []
     assert [segment.base_offset for segment in log.segments.segments] == [0, 1]
     assert log.log_start_offset == 0
 
@@ -81,8 +97,8 @@ def test_truncation_into_the_remote_part_keeps_what_is_before(box: Any) -> None:
     log = open_log(box)
     append_segments(box, log, 4)
     log.highest_copied_offset = 3
-    log.delete_old_segments(box.clock.time_ms)
-    log.truncate_to(2)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
+    asyncio.run(log.truncate_to(2))
     assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (0, 2, 2)
     assert log.highest_copied_offset == 1
 
@@ -97,7 +113,7 @@ def restart(box: Any, config: LogConfig, damage: Any = None) -> tuple[int, int, 
         append_segments(box, log, 2, epoch=3)
         append_segments(box, log, 2, epoch=4)
         log.highest_copied_offset = 2
-        log.delete_old_segments(box.clock.time_ms)
+        await log.delete_old_segments(box.clock.time_ms)
         log.update_log_start_offset(1)
         await manager.stop()
         if damage is not None:
@@ -134,11 +150,13 @@ def test_a_start_that_no_checkpoint_knows_yet_does_not_move_back(box: Any) -> No
     log = open_log(box)
     append_segments(box, log, 4)
     log.highest_copied_offset = 1
-    log.delete_old_segments(box.clock.time_ms)
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     log.update_log_start_offset(3)
+    asyncio.run(log.persist_start())
     killed = open_log(box)
     assert (killed.log_start_offset, killed.local_log_start_offset) == (3, 3)
     killed.update_log_start_offset(4)
+    asyncio.run(killed.persist_start())
     killed = open_log(box)
     assert (killed.log_start_offset, killed.log_end_offset) == (4, 4)
 
@@ -150,8 +168,7 @@ def test_a_start_at_the_end_outlives_crashes_that_no_checkpoint_saw(new_box: Any
     append_segments(box, log, 3)
     asyncio.run(log.flush())
     log.update_log_start_offset(3)
-    log.delete_old_segments(box.clock.time_ms)
-    asyncio.run(log.sync_folder())
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
     for life in range(3):
         box.disk.crash(random.Random(10 * seed + life))
         log = open_log(box)
@@ -192,7 +209,7 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
         log = await manager.get_or_create(NAME, TIERED, TOPIC_ID)
         append_segments(box, log, 5)
         await log.flush()
-        await log.sync_folder()
+        await log.flush()
         log.highest_copied_offset = 4
         rename = box.disk.rename
         removed: list[str] = []

@@ -22,8 +22,8 @@ from moldau.coordinators.diskless.calls import (
     PruneCall,
     PrunedPartition,
 )
-from moldau.coordinators.diskless.partitions import PartitionState
-from moldau.coordinators.diskless.shard import DisklessShard
+from moldau.coordinators.diskless.state.partitions import PartitionState
+from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import ObjectNotFoundError

@@ -273,9 +273,9 @@ class House:
                 self.append(b"value %d" % self.log.log_end_offset, epoch=epoch)
             self.log.roll()
 
-    def free(self) -> None:
+    async def free(self) -> None:
         """What was copied leaves the disk."""
-        self.log.delete_old_segments(self.clock.time_ms)
+        await self.log.delete_old_segments(self.clock.time_ms)
 
     def wanted(self, offset: int, max_bytes: int = 1 << 20, **how: Any) -> RemoteRead:
         log = self.log

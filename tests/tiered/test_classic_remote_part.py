@@ -20,9 +20,10 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
+from moldau.replication.record_lookup import RecordLookup
 from moldau.replication.waiters import WaitingRoom
-from moldau.server.tiered_kind import TieredKind
-from moldau.server.tiered_reads import ClassicRemotePart
+from moldau.server.subsystems.tiered.kind import TieredKind
+from moldau.server.subsystems.tiered.reads import ClassicRemotePart
 from moldau.tiered.reader import RemoteReader
 from moldau.tiered.reading import RemoteRead
 
@@ -80,8 +81,8 @@ def led(house: House) -> ClassicPartition:
     return partition
 
 
-def free(house: House, segments: int) -> None:
-    house.log.delete_old_segments(house.clock.time_ms, max_segments=segments)
+async def free(house: House, segments: int) -> None:
+    await house.log.delete_old_segments(house.clock.time_ms, max_segments=segments)
 
 
 def test_abort_markers_that_leave_the_disk_during_a_read_are_still_told(
@@ -95,10 +96,10 @@ def test_abort_markers_that_leave_the_disk_during_a_read_are_still_told(
             house.end_transaction(producer_id, commit=False)
         house.fill(2)
         await house.copying.run()
-        free(house, 1)
+        await free(house, 1)
         assert house.log.local_log_start_offset == 2
         wanted = ask(house, ReadRequest(0, 1 << 20, read_committed=True))
-        house.free()
+        await house.free()
         assert house.log.local_log_start_offset > 4
         found = await house.reader.fetch(wanted)
         assert found.next_offset == 2
@@ -112,7 +113,7 @@ def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Call
     async def story(house: House) -> None:
         house.fill(3)
         await house.copying.run()
-        free(house, 1)
+        await free(house, 1)
         asked: list[int] = []
 
         def read_local(request: ReadRequest) -> ReadOutcome:
@@ -120,7 +121,7 @@ def test_the_local_part_is_read_from_where_it_began_when_the_read_did(play: Call
             return ReadOutcome()
 
         wanted = ask(house, ReadRequest(0, 1 << 20), read_local)
-        house.free()
+        await house.free()
         assert wanted.read_behind is not None
         wanted.read_behind()
         assert asked == [wanted.end_offset] == [3]
@@ -136,10 +137,12 @@ def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Stor
             self.house = house
             self.searched: list[int] = []
 
-        async def find_timestamp(self, timestamp_ms: int, before_offset: int) -> FoundOffset | None:
+        async def find_timestamp(
+            self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
+        ) -> FoundOffset | None:
             end_offset = min(before_offset, self.house.log.local_log_start_offset)
             self.searched.append(end_offset)
-            self.house.free()
+            await self.house.free()
             return None if end_offset == 3 else FoundOffset(4, timestamp_ms, 0)
 
     async def story(house: House) -> None:
@@ -147,7 +150,7 @@ def test_a_search_by_time_goes_on_in_what_has_become_remote(play: Callable[[Stor
         house.fill(3)
         partition = led(house)
         await house.copying.run()
-        free(house, 1)
+        await free(house, 1)
         remote = Remote(house)
         partition.remote = cast(Any, remote)
         found = await partition.find_offset(start_ms + 4_000, read_committed=False, current_leader_epoch=-1)
@@ -190,7 +193,7 @@ def test_a_leader_that_does_not_know_its_remote_part_does_not_guess_what_is_pend
         house.fill(3)
         partition = led(house)
         await house.copying.run()
-        house.free()
+        await house.free()
         partition.remote = cast(Any, SimpleNamespace(highest_offset=none_copied))
         found = await partition.find_offset(
             EARLIEST_PENDING_UPLOAD_TIMESTAMP, read_committed=False, current_leader_epoch=-1

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.protocol.own.consolidation_plan import ConsolidationPlanResponse
 from moldau.tiered.builder import LEADER_EPOCH
 from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
 from moldau.tiered.consolidation.plan import (
@@ -22,7 +23,7 @@ from moldau.tiered.consolidation.plan import (
 )
 from moldau.tiered.consolidation.retention import Retention, expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
-from moldau.tiered.consolidation.wire import as_plan, plan_message
+from moldau.tiered.consolidation.wire import as_plan, plan_fields
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
@@ -143,7 +144,7 @@ def test_units_and_ranges_cover_everything_once(segments: list[PlannedSegment], 
 @given(plans)
 def test_a_plan_survives_the_wire(segments: list[PlannedSegment]) -> None:
     plan = Plan(UUID(int=9), 77, [PlannedWork(one, 3) for one in segments], [HeldPlan("broker", 99, 2)])
-    assert as_plan(plan_message(plan)) == plan
+    assert as_plan(ConsolidationPlanResponse(**plan_fields(plan))) == plan
 
 
 # -- what is recorded ----------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def test_a_copy_of_records_that_were_deleted_is_given_up(play: Callable[[Story],
             await house.copying.run()
         assert house.metadata.cache.list()
         house.log.update_log_start_offset(3)
-        house.log.delete_old_segments(house.clock.time_ms)
+        await house.log.delete_old_segments(house.clock.time_ms)
         await house.copying.run()
         house.clock.time_ms += LATE_WRITE_GRACE_MS
         await house.expiring.run()
@@ -223,7 +223,7 @@ def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Stor
         house.faults.fail_at = house.faults.count + 1
         with pytest.raises(RemoteStorageError):
             await again.run()
-        house.free()
+        await house.free()
         assert house.log.local_log_start_offset == 0
         await again.run()
         assert ranges(house) == [(0, 2), (3, 5)]
@@ -349,7 +349,7 @@ def test_the_log_start_moves_before_its_segments_go(play: Callable[[Story], None
         house.log.config = replace(CONFIG, retention_bytes=0)
         house.fill(3)
         await house.copying.run()
-        house.free()
+        await house.free()
         house.faults.fail_at = house.faults.count + 2
         with pytest.raises(RemoteStorageError):
             await house.expiring.run()

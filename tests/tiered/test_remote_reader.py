@@ -11,6 +11,7 @@ from remote_house import PARTITION, House
 
 from moldau.records.batch import iter_headers
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
+from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.tiered.lineage import FixedEpoch, LogLineage
@@ -36,6 +37,10 @@ def play(tmp_path: Path) -> Callable[[Story], None]:
     return lambda story: asyncio.run(told(story))
 
 
+def lookup_of(house: House) -> RecordLookup:
+    return RecordLookup(house.machine, None, "t-0")
+
+
 def offsets(found: ReadOutcome) -> list[tuple[int, int]]:
     """First and last offset of each batch."""
     assert found.error is ErrorCode.none
@@ -59,7 +64,7 @@ def test_every_offset_in_every_limit_reads_what_the_log_had(play: Callable[[Stor
                     found = house.log.read(offset, limit, min_one_batch=whole)
                     expected[offset, limit, whole] = b"".join(found.views)
         await house.copying.run()
-        house.free()
+        await house.free()
         assert house.log.local_log_start_offset == house.log.log_end_offset == 20
         for (offset, limit, whole), content in expected.items():
             found = await house.read(offset, limit, min_one_batch=whole)
@@ -72,7 +77,7 @@ def test_reading_on_needs_no_index(play: Callable[[Story], None]) -> None:
     async def story(house: House) -> None:
         house.fill(1, batches=30)
         await house.copying.run()
-        house.free()
+        await house.free()
         first = offsets(await house.read(0, 700))
         before = house.faults.count
         second = offsets(await house.read(first[-1][1] + 1, 700))
@@ -125,7 +130,7 @@ def test_aborted_transactions_are_told_wherever_their_marker_is(play: Callable[[
         house.append(b"c", producer=(9, 0))
         house.end_transaction(9, commit=True)
         await house.copying.run()
-        house.free()
+        await house.free()
         assert house.log.local_log_start_offset == 5
         known = {7: AbortedTransaction(7, 0), 8: AbortedTransaction(8, 1)}
         found = await house.read(0, read_committed=True)
@@ -144,7 +149,7 @@ def test_a_failed_tier_is_an_error_of_the_server_and_a_deleted_offset_is_out_of_
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        house.free()
+        await house.free()
         house.faults.fail_at = house.faults.count + 1
         assert (await house.read(0)).error is ErrorCode.unknown_server_error
         assert offsets(await house.read(0)) == [(0, 0), (1, 1), (2, 2)]
@@ -160,7 +165,7 @@ def test_where_no_batch_is_left_before_the_local_part_that_is_read(play: Callabl
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        house.free()
+        await house.free()
         # As if compaction had taken the last batch of the first segment before the topic was tiered.
         first, second = sorted(await house.storage.keys())[1], sorted(await house.storage.keys())[3]
         assert first.endswith(".log")
@@ -201,7 +206,7 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
     async def story(house: House) -> None:
         house.fill(1)
         await house.copying.run()
-        house.free()
+        await house.free()
         reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
         gate = Gate(house)
         known = ReadOutcome(high_watermark=3, log_start_offset=0)
@@ -227,7 +232,7 @@ def test_late_answers_are_kept_within_a_bound(
     async def story(house: House) -> None:
         house.fill(1, batches=6)
         await house.copying.run()
-        house.free()
+        await house.free()
         reader = house.new_reader(ReaderSettings(fetch_max_wait_ms=10))
         # With the index there nobody waits for it: the reads come to the gate in order.
         await house.indexes.lookup_offset(house.metadata.cache.list()[0], 0)
@@ -255,7 +260,7 @@ def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> No
     async def story(house: House) -> None:
         house.fill(1, batches=6)
         await house.copying.run()
-        house.free()
+        await house.free()
         reader = house.new_reader(ReaderSettings(threads=1, max_pending_tasks=1, fetch_max_wait_ms=60_000))
         gate = Gate(house)
         first, second = (reader.read(house.wanted(offset), ReadOutcome()) for offset in (0, 1))
@@ -265,7 +270,7 @@ def test_the_pool_and_its_queue_are_bounded(play: Callable[[Story], None]) -> No
         assert refused.done()
         assert not refused.result().size_bytes
         with pytest.raises(KafkaError, match="too many remote reads"):
-            await RemoteOffsetSearch(reader).find_timestamp(house.wanted(0), 0, 1)
+            await RemoteOffsetSearch(reader).find_timestamp(house.wanted(0), 0, 1, lookup_of(house))
         gate.open.set()
         assert offsets(await first)[0] == (0, 0)
         assert offsets(await second)[0] == (1, 1)
@@ -278,7 +283,7 @@ def test_where_a_request_has_no_room_left_nothing_is_fetched(play: Callable[[Sto
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        house.free()
+        await house.free()
         before, known = house.faults.count, ReadOutcome(high_watermark=6, log_start_offset=0)
         assert await house.read(0, max_bytes=0, min_one_batch=False) == ReadOutcome()
         assert await house.reader.read(house.wanted(1, 0, min_one_batch=False), known) == known
@@ -292,7 +297,7 @@ def test_reads_beyond_the_quota_are_put_off(play: Callable[[Story], None]) -> No
     async def story(house: House) -> None:
         house.fill(1, batches=6)
         await house.copying.run()
-        house.free()
+        await house.free()
         quota = QuotaSettings(bytes_per_second=1)
         reader = house.new_reader(ReaderSettings(fetch_quota=quota))
         assert offsets(await reader.read(house.wanted(0), ReadOutcome()))
@@ -308,8 +313,8 @@ def test_times_are_searched_in_the_remote_part_alone(play: Callable[[Story], Non
         start_ms = house.clock.time_ms
         house.fill(3)
         await house.copying.run()
-        house.free()
-        search = RemoteOffsetSearch(house.reader)
+        await house.free()
+        search, lookup = RemoteOffsetSearch(house.reader), lookup_of(house)
         wanted = RemoteRange(
             partition=PARTITION,
             lineage=LogLineage(house.log.leader_epochs),
@@ -317,18 +322,18 @@ def test_times_are_searched_in_the_remote_part_alone(play: Callable[[Story], Non
             log_start=lambda: 0,
         )
         for offset in range(8):
-            found = await search.find_timestamp(wanted, 0, start_ms + 1_000 * offset - 1)
+            found = await search.find_timestamp(wanted, 0, start_ms + 1_000 * offset - 1, lookup)
             assert found is not None
             assert (found.offset, found.timestamp_ms) == (offset, start_ms + 1_000 * offset)
-        assert await search.find_timestamp(wanted, 0, start_ms + 8_000) is None, "it lies behind"
-        found = await search.find_timestamp(wanted, 5, 0)
+        assert await search.find_timestamp(wanted, 0, start_ms + 8_000, lookup) is None, "it lies behind"
+        found = await search.find_timestamp(wanted, 5, 0, lookup)
         assert found is not None
         assert found.offset == 5, "the log begins there"
-        latest = await search.find_max_timestamp(wanted, 0, -1)
+        latest = await search.find_max_timestamp(wanted, 0, -1, lookup)
         assert latest is None or latest.offset <= 7
         house.faults.fail_at = house.faults.count + 1
         with pytest.raises(KafkaError) as caught:
-            await search.find_timestamp(wanted, 0, start_ms + 1)
+            await search.find_timestamp(wanted, 0, start_ms + 1, lookup)
         assert caught.value.code is ErrorCode.unknown_server_error
 
     play(story)

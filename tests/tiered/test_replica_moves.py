@@ -15,11 +15,11 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.partition import StopReason
 from moldau.replication.waiters import WaitingRoom
-from moldau.server.classic_kind import ClassicKind
-from moldau.server.hosting import PartitionHosting
-from moldau.server.internal_topics import CoordinatorLeadership
+from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.registry import PartitionRegistry
-from moldau.server.tiered_kind import TieredKind
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.partitions.hosting import PartitionHosting
+from moldau.server.subsystems.tiered.kind import TieredKind
 from moldau.storage.log_manager import LogManager
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.remover import RemotePartitionRemover
@@ -54,7 +54,7 @@ class TieredBroker:
         )
         self.kind = TieredKind(classic, self.manager, self.remover, house.reader, self.registry)
         self.hosting = PartitionHosting(
-            LOCAL, self.registry, lambda _: self.kind, CoordinatorLeadership({}), self.logs
+            LOCAL, self.registry, lambda _: self.kind, CoordinatorRegistry([]), self.logs
         )
 
     def show(self, *replicas: int, epoch: int) -> None:

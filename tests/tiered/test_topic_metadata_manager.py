@@ -241,7 +241,7 @@ def test_a_cache_that_cannot_be_used_is_rebuilt(
         topic.logs[HOME].clear()
         topic.epochs[HOME].clear()
     asyncio.run(look())
-    assert f"rebuilding {path} from the topic" in caplog.text
+    assert f"{path} is rebuilt from the topic" in caplog.text
 
 
 @pytest.mark.parametrize("change", ["shorter", "another history"])

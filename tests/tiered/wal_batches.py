@@ -77,7 +77,7 @@ def write_log(parts: Sequence[tuple[BatchRun, bytes]], folder: Path, index_inter
         Machine.real(), str(folder), TopicPartition("t", 0), config, log_start_offset=parts[0][0].base_offset
     )
     if parts[0][0].base_offset:
-        log.truncate_fully_and_start_at(parts[0][0].base_offset)
+        log.truncate_fully_now(parts[0][0].base_offset)
     for run, content in parts:
         copy = bytearray(content)
         if run.append_time_ms >= 0:

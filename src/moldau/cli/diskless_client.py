@@ -1,28 +1,17 @@
-"""Asking the diskless coordinators of a cluster, which speak APIs that brokers do not advertise."""
+"""The diskless topics, objects and coordinators of a cluster, for the commands that show them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.cli.errors import CommandError
-from moldau.client.cluster import RETRIABLE, Client, FoundCoordinator
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
-from moldau.protocol.own.diskless_describe_coordinator import (
-    DisklessDescribeCoordinatorRequest,
-    DisklessDescribeCoordinatorResponse,
-)
-from moldau.protocol.own.diskless_describe_files import (
-    DisklessDescribeFileResult,
-    DisklessDescribeFilesRequest,
-)
-from moldau.protocol.own.diskless_describe_topics import (
-    DisklessDescribedPartition,
-    DisklessDescribeTopicsRequest,
-)
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.client.cluster import RETRIABLE, Client
+from moldau.client.diskless import DisklessCoordinators
+from moldau.coordinators.diskless.calls import DescribedCoordinator, DescribedFile, DescribedPartition
+from moldau.coordinators.diskless.calls.grouping import by_topic
+from moldau.runtime.errors import KafkaError
 
-METADATA_TOPIC: Final = "__diskless_metadata"
 FILES_A_PAGE: Final = 1000
 
 
@@ -35,7 +24,7 @@ class DisklessTopic:
     objects: int = 0
     objects_bytes: int = 0
     deleted_bytes: int = 0
-    partitions: dict[int, tuple[int, DisklessDescribedPartition]] = field(default_factory=dict)
+    partitions: dict[int, tuple[int, DescribedPartition]] = field(default_factory=dict)
     """By index: coordinator and description."""
 
 
@@ -60,53 +49,24 @@ class DisklessFile:
         return "handing-over" if self.owner_id is None or self.has_next_owners else "free"
 
 
-async def coordinator_ids(client: Client) -> range:
-    """All coordinators of the cluster. Raises :class:`CommandError` where there are none."""
-    (row,) = (await client.metadata([METADATA_TOPIC])).topics
-    if row.error_code is ErrorCode.unknown_topic_or_partition:
-        raise CommandError("this cluster has no diskless topics (diskless.system.enable)")
-    if row.error_code is not ErrorCode.none:
-        raise KafkaError(row.error_code, f"{METADATA_TOPIC}: {row.error_code.name}")
-    return range(len(row.partitions))
-
-
-async def find(client: Client, coordinator_id: int) -> FoundCoordinator:
-    """The broker that leads a coordinator."""
-    about = f"diskless coordinator {coordinator_id}"
-    return await client.find_coordinator(DISKLESS_COORDINATOR_KEY_TYPE, str(coordinator_id), about)
-
-
-async def _ask(client: Client, coordinator_id: int, request: Any) -> Any:
-    async def ask() -> Any:
-        found = await find(client, coordinator_id)
-        response = await client.ask(request, broker=found.endpoint, version=0)
-        code: ErrorCode = response.error_code
-        if code is not ErrorCode.none:
-            reason = response.error_message or code.name
-            raise KafkaError(code, f"diskless coordinator {coordinator_id}: {reason}")
-        return response
-
-    return await client.retrying(ask)
-
-
 async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopic]:
     """The named topics or, without names, all; a name that is no diskless topic is an error."""
     topics: dict[UUID, DisklessTopic] = {}
     object_keys: dict[UUID, set[str]] = {}
-    coordinators = await coordinator_ids(client)
+    asking = DisklessCoordinators(client)
+    coordinators = await asking.ids()
     for coordinator_id in coordinators:
-        request = DisklessDescribeTopicsRequest(
-            coordinator_id=coordinator_id, topic_ids=None, with_object_keys=len(coordinators) > 1
-        )
-        for found in (await _ask(client, coordinator_id, request)).topics:
-            if names and found.name not in names:
+        described = await asking.describe_topics(coordinator_id, with_object_keys=len(coordinators) > 1)
+        for topic_id, rows in by_topic(described.partitions):
+            name, held = rows[0].topic_name, described.objects[topic_id]
+            if names and name not in names:
                 continue
-            topic = topics.setdefault(found.topic_id, DisklessTopic(found.name, found.topic_id))
-            object_keys.setdefault(found.topic_id, set()).update(found.object_keys)
-            topic.objects += found.objects
-            topic.objects_bytes += found.objects_bytes
-            topic.deleted_bytes += found.deleted_bytes
-            for partition in found.partitions:
+            topic = topics.setdefault(topic_id, DisklessTopic(name, topic_id))
+            object_keys.setdefault(topic_id, set()).update(held.object_keys)
+            topic.objects += held.objects
+            topic.objects_bytes += held.size_bytes
+            topic.deleted_bytes += held.deleted_bytes
+            for partition in rows:
                 topic.partitions[partition.partition_index] = (coordinator_id, partition)
     if len(coordinators) > 1:
         # What one of them calls unused may be another's.
@@ -125,9 +85,10 @@ async def describe_topics(client: Client, names: list[str]) -> list[DisklessTopi
 async def describe_files(client: Client) -> list[DisklessFile]:
     """All objects that some coordinator knows, in the order of their keys."""
     files: dict[str, DisklessFile] = {}
-    for coordinator_id in await coordinator_ids(client):
-        async for found in _files_of(client, coordinator_id):
-            fresh = DisklessFile(found.object_key, found.file_size, found.created_ms)
+    asking = DisklessCoordinators(client)
+    for coordinator_id in await asking.ids():
+        async for found in _files_of(asking, coordinator_id):
+            fresh = DisklessFile(found.object_key, found.size_bytes, found.created_ms)
             file = files.setdefault(found.object_key, fresh)
             file.coordinator_ids.append(coordinator_id)
             file.used_bytes += found.used_bytes
@@ -138,18 +99,21 @@ async def describe_files(client: Client) -> list[DisklessFile]:
     return [files[key] for key in sorted(files)]
 
 
-async def _files_of(client: Client, coordinator_id: int) -> AsyncIterator[DisklessDescribeFileResult]:
+async def _files_of(asking: DisklessCoordinators, coordinator_id: int) -> AsyncIterator[DescribedFile]:
     after_key = ""
     while True:
-        request = DisklessDescribeFilesRequest(
-            coordinator_id=coordinator_id, files=None, after_key=after_key, limit=FILES_A_PAGE
-        )
-        page = (await _ask(client, coordinator_id, request)).files
+        page = await _page(asking, coordinator_id, after_key)
         for file in page:
             yield file
         if len(page) < FILES_A_PAGE:
             return
         after_key = page[-1].object_key
+
+
+async def _page(asking: DisklessCoordinators, coordinator_id: int, after_key: str) -> Sequence[DescribedFile]:
+    return await asking.asked(
+        coordinator_id, lambda calls: calls.list_files(coordinator_id, after_key, FILES_A_PAGE)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +122,19 @@ class CoordinatorState:
 
     coordinator_id: int
     leader_id: int
-    state: DisklessDescribeCoordinatorResponse | None
+    state: DescribedCoordinator | None
     problem: str | None = None
 
 
 async def describe_coordinators(client: Client) -> list[CoordinatorState]:
     """All coordinators; one that is away or being loaded does not hide the others."""
     found = []
-    for coordinator_id in await coordinator_ids(client):
+    asking = DisklessCoordinators(client)
+    for coordinator_id in await asking.ids():
         leader_id = -1
-        request = DisklessDescribeCoordinatorRequest(coordinator_id=coordinator_id)
         try:
-            leader_id = (await find(client, coordinator_id)).node_id
-            state = await _ask(client, coordinator_id, request)
+            leader_id = await asking.leader_of(coordinator_id)
+            state = await _state_of(asking, coordinator_id)
         except KafkaError as error:
             if error.code not in RETRIABLE:
                 raise
@@ -178,3 +142,7 @@ async def describe_coordinators(client: Client) -> list[CoordinatorState]:
             continue
         found.append(CoordinatorState(coordinator_id, leader_id, state))
     return found
+
+
+async def _state_of(asking: DisklessCoordinators, coordinator_id: int) -> DescribedCoordinator:
+    return await asking.asked(coordinator_id, lambda calls: calls.describe_coordinator(coordinator_id))

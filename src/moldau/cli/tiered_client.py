@@ -2,17 +2,14 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from moldau.cli.errors import CommandError
 from moldau.client.cluster import Client, Endpoint
-from moldau.protocol.own.tiered_describe_topics import (
-    TieredDescribedPartition,
-    TieredDescribeTopicsRequest,
-)
-from moldau.protocol.own.tiered_list_segments import TieredListSegmentsRequest, TieredSegment
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.protocol.own.tiered_describe_topics import TieredDescribedPartition
+from moldau.protocol.own.tiered_list_segments import TieredSegment
+from moldau.tiered.calls import ListSegmentsCall, RemoteTier
 
 SEGMENTS_A_PAGE: Final = 1000
 
@@ -26,22 +23,14 @@ class TieredTopic:
     partitions: dict[int, TieredDescribedPartition] = field(default_factory=dict)
 
 
-async def _ask(client: Client, broker: Endpoint, request: Any) -> Any:
-    response = await client.ask(request, broker=broker, version=0)
-    code: ErrorCode = response.error_code
-    if code is not ErrorCode.none:
-        raise KafkaError(code, response.error_message or code.name)
-    return response
-
-
 async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]:
     """The named topics or, without names, all that are tiered; a name that is none is an error."""
 
     async def ask_all() -> list[TieredTopic]:
         topics: dict[UUID, TieredTopic] = {}
         for broker in (await client.metadata([])).brokers:
-            request = TieredDescribeTopicsRequest(topics=names or None)
-            for found in (await _ask(client, Endpoint(broker.host, broker.port), request)).topics:
+            tier = RemoteTier(client.channel(Endpoint(broker.host, broker.port)))
+            for found in await tier.describe_topics(names or None):
                 topic = topics.setdefault(found.topic_id, TieredTopic(found.name, found.topic_id))
                 topic.partitions.update({row.partition_index: row for row in found.partitions})
         return sorted(topics.values(), key=lambda topic: topic.name)
@@ -67,10 +56,8 @@ async def list_segments(
             continue
         skip = 0
         while True:
-            request = TieredListSegmentsRequest(
-                topic=name, partition_index=index, skip=skip, limit=SEGMENTS_A_PAGE
-            )
-            page = await _page(client, brokers[leader], request)
+            call = ListSegmentsCall(name, index, skip, SEGMENTS_A_PAGE)
+            page = await _page(client, brokers[leader], call)
             for segment in page:
                 yield index, segment
             if len(page) < SEGMENTS_A_PAGE:
@@ -78,8 +65,8 @@ async def list_segments(
             skip += len(page)
 
 
-async def _page(client: Client, broker: Endpoint, request: TieredListSegmentsRequest) -> list[TieredSegment]:
+async def _page(client: Client, broker: Endpoint, call: ListSegmentsCall) -> list[TieredSegment]:
     async def ask() -> list[TieredSegment]:
-        return list((await _ask(client, broker, request)).segments)
+        return (await RemoteTier(client.channel(broker)).list_segments(call)).segments
 
     return await client.retrying(ask)

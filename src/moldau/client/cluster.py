@@ -12,6 +12,7 @@ from uuid import UUID
 import moldau
 from moldau.client.errors import ToolError
 from moldau.network.client import ClientLimits, RpcClient
+from moldau.network.own_calls import BrokerChannel
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -129,17 +130,13 @@ class Client:
         message: Any,
         *,
         broker: int | Endpoint | None = None,
-        version: int | None = None,
         version_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
         """Send a request to a broker (any that answers by default); the decoded response.
 
-        ``version`` is for APIs that brokers do not advertise.
+        Its version is the highest that both sides have, of Kafka's APIs and of our own.
         """
-        if version is not None:
-            assert isinstance(broker, Endpoint)
-            return await self._rpc.request(*broker, message.API_KEY, version, message, timeout_ms)
         if broker is not None:
             endpoint = broker if isinstance(broker, Endpoint) else await self._broker(broker)
             return await self._send(endpoint, message, version_max, timeout_ms)
@@ -153,6 +150,15 @@ class Client:
                 failure = error
         assert failure is not None
         raise failure
+
+    @property
+    def rpc(self) -> RpcClient:
+        """The connections to the brokers."""
+        return self._rpc
+
+    def channel(self, broker: Endpoint) -> BrokerChannel:
+        """A way to make our own calls to one broker, each within the time-out."""
+        return BrokerChannel(self._rpc, *broker, self.timeout_ms)
 
     async def _send(
         self, endpoint: Endpoint, message: Any, version_max: int | None, timeout_ms: int | None

@@ -10,15 +10,11 @@ late or twice does harm.
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 from moldau.client.cluster import Client, Endpoint
-from moldau.protocol.own.consolidation_lease import ConsolidationLeaseRequest
-from moldau.protocol.own.consolidation_plan import ConsolidationPlanRequest
-from moldau.protocol.own.consolidation_publish import ConsolidationPublishRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.tiered.consolidation import wire
+from moldau.tiered.consolidation.calls import LeaseCall, PlanCall, PublishCall, RemoteConsolidation
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment
 from moldau.tiered.segments import TopicIdPartition
 from moldau.tiered.storage_manager import RemotePlace
@@ -64,14 +60,9 @@ async def plan_everywhere(
     UNSUPPORTED_VERSION where diskless topics have no remote storage.
     """
     brokers = await _brokers(client)
-    request = ConsolidationPlanRequest(
-        engine=engine,
-        max_bytes=max(1, max_bytes // len(brokers)),
-        lease_ms=lease_ms,
-        topics=None if topics is None else sorted(topics),
-    )
+    call = PlanCall(engine, max(1, max_bytes // len(brokers)), lease_ms, topics)
     answers = await asyncio.gather(
-        *(_ask(client, endpoint, request) for endpoint in brokers.values()), return_exceptions=True
+        *(_leader(client, endpoint).plan(call) for endpoint in brokers.values()), return_exceptions=True
     )
     plans: dict[int, Plan] = {}
     places: dict[int, RemotePlace] = {}
@@ -82,10 +73,7 @@ async def plan_everywhere(
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            plans[broker_id] = wire.as_plan(answer)
-            places[broker_id] = RemotePlace(
-                answer.storage_class_name, answer.storage_url, answer.storage_prefix
-            )
+            plans[broker_id], places[broker_id] = answer
     if not plans and failure is not None:
         raise failure
     return ClusterPlan(plans, places)
@@ -107,27 +95,24 @@ async def publish_everywhere(
         by_leader.setdefault(leaders[copy.segment_id], []).append(copy)
     outcomes: dict[UUID, PublishedSegment] = {}
     for broker_id, some in by_leader.items():
-        request = ConsolidationPublishRequest(
-            lease_id=plan.plans[broker_id].lease_id, copies=[wire.copy_message(copy) for copy in some]
-        )
+        call = PublishCall(plan.plans[broker_id].lease_id, some)
         try:
             if broker_id not in brokers:
                 raise KafkaError(ErrorCode.network_exception, f"broker {broker_id} is away")
-            answer = await _ask(client, brokers[broker_id], request)
+            published = await _leader(client, brokers[broker_id]).publish(call)
         except (KafkaError, OSError) as error:
             code = error.code if isinstance(error, KafkaError) else ErrorCode.network_exception
             for copy in some:
                 outcomes[copy.segment_id] = PublishedSegment(copy.segment_id, code, str(error))
         else:
-            for one in answer.segments:
-                outcomes[one.segment_id] = wire.as_published(one)
+            outcomes.update({one.segment_id: one for one in published})
     return [outcomes[copy.segment_id] for copy in copies]
 
 
 async def renew(client: Client, plan: ClusterPlan, lease_ms: int = 600_000) -> bool:
     """Go on; False when a leader has given the plan to others, or does not answer."""
     answers = await _tell(client, plan, lease_ms, None)
-    return all(not isinstance(one, BaseException) and one.lease_until_ms >= 0 for one in answers)
+    return all(isinstance(one, int) for one in answers)
 
 
 async def give_up(
@@ -142,16 +127,11 @@ async def give_up(
 
 async def _tell(
     client: Client, plan: ClusterPlan, lease_ms: int, partitions: Collection[TopicIdPartition] | None
-) -> list[Any]:
+) -> list[int | BaseException | None]:
     brokers = await _brokers(client)
-    named = None if partitions is None else [wire.partition_message(one) for one in partitions]
     return await asyncio.gather(
         *(
-            _ask(
-                client,
-                brokers[broker_id],
-                ConsolidationLeaseRequest(lease_id=one.lease_id, lease_ms=lease_ms, partitions=named),
-            )
+            _leader(client, brokers[broker_id]).lease(LeaseCall(one.lease_id, lease_ms, partitions))
             for broker_id, one in plan.plans.items()
             if one.work and broker_id in brokers
         ),
@@ -164,8 +144,5 @@ async def _brokers(client: Client) -> dict[int, Endpoint]:
     return {one.node_id: Endpoint(one.host, one.port) for one in metadata.brokers}
 
 
-async def _ask(client: Client, endpoint: Endpoint, request: Any) -> Any:
-    response = await client.ask(request, broker=endpoint, version=0)
-    if response.error_code is not ErrorCode.none:
-        raise KafkaError(response.error_code, response.error_message)
-    return response
+def _leader(client: Client, endpoint: Endpoint) -> RemoteConsolidation:
+    return RemoteConsolidation(client.channel(endpoint))

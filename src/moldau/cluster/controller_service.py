@@ -4,19 +4,24 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from moldau.cluster.controller import Controller
 from moldau.cluster.controller_answers import error_response
 from moldau.cluster.delta import FENCE
+from moldau.cluster.image import MetadataImage
 from moldau.cluster.image_records import encode_record
 from moldau.cluster.metadata_log import CommittedBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
+
+RECORDS_A_TURN: Final = 1_000
+"""Records encoded without a break: some 3 ms."""
 
 
 class ControllerService:
@@ -36,6 +41,7 @@ class ControllerService:
         self._publisher = publisher
         self._bootstrap_records = bootstrap_records
         self._epoch = -1
+        self._deciding = asyncio.Lock()
         self._last_append: asyncio.Future[int] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -43,6 +49,11 @@ class ControllerService:
     def is_active(self) -> bool:
         """Whether this node is the active controller."""
         return self._epoch >= 0
+
+    @property
+    def image(self) -> MetadataImage:
+        """The state that an active controller decides on: records that are not committed yet are in it."""
+        return self._controller.image
 
     async def handle(self, request: Message) -> Message:
         """Answer a request once everything that the answer rests on is committed.
@@ -54,7 +65,8 @@ class ControllerService:
             return error_response(
                 request, ErrorCode.not_controller, "This node is not the active controller."
             )
-        response = self._decide(request)
+        async with self._deciding:
+            response = await self._decide(request)
         self._watch_sessions()
         last_append = self._last_append
         if last_append is None:
@@ -70,18 +82,44 @@ class ControllerService:
             return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
         return response
 
-    def _decide(self, request: Message) -> Message:
+    async def _decide(self, request: Message) -> Message:
+        epoch = self._epoch
+        if epoch < 0:
+            return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
         try:
             result = self._controller.handle(request, self._now_ms(), self._log.next_offset())
-            if result.records:
-                self._append(result.records)
+            if len(result.records) <= RECORDS_A_TURN:
+                if result.records:
+                    self._append(result.records)
+            elif not await self._append_in_turns(epoch, result.records):
+                return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
         except KafkaError as error:
+            is_refusal = isinstance(request, BrokerRegistrationRequest)
+            # The answer has no text. Brokers repeat this one until the session of a dead process ends.
+            if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
+                logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
             return error_response(request, error.code, error.message)
         except Exception:
             # Decisions change nothing, so a fault in one leaves the controller as it was.
             logger.exception("the controller failed on %s", type(request).__name__)
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
+
+    async def _append_in_turns(self, epoch: int, records: Sequence[Message]) -> bool:
+        """As :meth:`_append`, of many records, with turns of the loop in between; they are one batch.
+
+        False when the term ends meanwhile: then nothing is appended. Nobody else decides before this returns.
+        """
+        level = self._controller.image.metadata_version
+        await asyncio.sleep(0)
+        values: list[bytes] = []
+        for start in range(0, len(records), RECORDS_A_TURN):
+            values += [encode_record(record, level) for record in records[start : start + RECORDS_A_TURN]]
+            await asyncio.sleep(0)
+        if self._epoch != epoch:
+            return False
+        self._append(records, values)
+        return True
 
     def close(self) -> None:
         """Give up leading and stop all timers."""
@@ -121,14 +159,19 @@ class ControllerService:
             self._expiry.cancel()
             self._expiry = None
 
-    def _append(self, records: Sequence[Message]) -> None:
-        """Replay and append: the next decision stands on these records already."""
+    def _append(self, records: Sequence[Message], values: Sequence[bytes] | None = None) -> None:
+        """Replay and append: the next decision stands on these records already.
+
+        ``values``: the records encoded at the metadata version that they do not change.
+        """
         epoch = self._epoch
         before = self._controller.image
         try:
             self._controller.replay(records)
-            level = self._controller.image.metadata_version
-            future = self._log.append(epoch, [encode_record(record, level) for record in records])
+            if values is None:
+                level = self._controller.image.metadata_version
+                values = [encode_record(record, level) for record in records]
+            future = self._log.append(epoch, values)
         except Exception:
             # Nothing was appended: it is as if it had never been decided.
             self._controller.restore(before)
@@ -156,6 +199,8 @@ class ControllerService:
 
     def _expire_sessions(self) -> None:
         self._expiry = None
+        if self._deciding.locked():
+            return  # whoever decides looks for sessions next
         while self.is_active:
             records = self._controller.expire_sessions(self._now_ms(), self._log.next_offset())
             if not records:

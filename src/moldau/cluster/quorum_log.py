@@ -88,14 +88,14 @@ class _Decoding:
         self.end_offset = 0
 
     def on_commit(self, committed: Committed) -> None:
-        batches = list(_data_batches(committed.batches))
+        batches = list(data_batches(committed.batches))
         if batches:
             self._listener.on_commit(batches)
         self.end_offset = committed.end_offset
         self._log.applied()
 
     def on_snapshot(self, reader: SnapshotReader) -> None:
-        batches = list(_data_batches(reader.batches()))
+        batches = list(data_batches(reader.batches()))
         timestamp_ms = max((batch.timestamp_ms for batch in batches), default=-1)
         end_offset, epoch = reader.snapshot_id
         self._listener.on_snapshot(
@@ -121,13 +121,14 @@ class _Snapshot:
 
     async def freeze(self) -> None:
         await self._writer.freeze()
-        self._driver.snapshot_created()
+        await self._driver.snapshot_created()
 
     def abandon(self) -> None:
         self._writer.abandon()
 
 
-def _data_batches(views: Iterable[memoryview]) -> Iterator[CommittedBatch]:
+def data_batches(views: Iterable[memoryview]) -> Iterator[CommittedBatch]:
+    """The batches of records, without those of control records."""
     for view in views:
         for position, header in iter_headers(view):
             if header.is_control:

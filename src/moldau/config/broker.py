@@ -5,8 +5,12 @@ dynamic values.
 :class:`BrokerConfig` are for what several keys decide together, and for what is read often.
 """
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
+from typing import Final
 
 from moldau.config import dynamic
 from moldau.config.combinations import validate
@@ -47,6 +51,7 @@ BROKER = ConfigDef(
     ),
 )
 
+_MAX_CONNECTIONS_OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.max\.connections")
 _PREFIX_KEYS = ("remote.log.storage.manager.impl.prefix", "remote.log.metadata.manager.impl.prefix")
 
 _DEFAULTS: Mapping[str, Value] = MappingProxyType({key.name: key.default for key in BROKER})
@@ -105,6 +110,7 @@ class BrokerConfig(NodeSettings):
         """
         config = cls({**properties, **overrides})
         validate(config)
+        _ = config.max_connections_by_listener
         return config
 
     def with_dynamic(
@@ -126,6 +132,30 @@ class BrokerConfig(NodeSettings):
 
     def is_set(self, name: str) -> bool:
         return self.explicit(name) is not None
+
+    @cached_property
+    def max_connections_by_listener(self) -> dict[str, int]:
+        """``listener.name.NAME.max.connections``, by the listener's name in lower case.
+
+        Raises :class:`ConfigError` for a value of the file; dynamic ones that cannot be used are left out.
+        """
+        found: dict[str, int] = {}
+        for layer in (self.static, self.cluster_defaults, self.dynamic):
+            for name, text in layer.items():
+                of_listener = _MAX_CONNECTIONS_OF_LISTENER.fullmatch(name)
+                if of_listener is None:
+                    continue
+                key = replace(BROKER["max.connections"], name=name)
+                try:
+                    value = key.parse(text) if layer is self.static else dynamic.parse(key, text)
+                except ConfigError as error:
+                    if layer is self.static:
+                        raise
+                    self.unusable[name] = error.message
+                    continue
+                assert isinstance(value, int)
+                found[of_listener[1].lower()] = value
+        return found
 
     def passed_on(self, prefix: str) -> dict[str, str]:
         """Keys of a plug-in without their prefix."""

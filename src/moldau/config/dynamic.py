@@ -58,7 +58,9 @@ _OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]*\.(.*)")
 def parse(key: ConfigKey, text: str) -> Value:
     """The value of a dynamic config; raises :class:`ConfigError`."""
     value = key.parse(text)
-    if key.name in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
+    of_listener = _OF_LISTENER.fullmatch(key.name)
+    name = key.name if of_listener is None else of_listener[1]
+    if name in _AT_LEAST_ONE and isinstance(value, int) and value < 1:
         raise key.error(text, "Value must be at least 1 on a running node")
     return value
 

@@ -25,12 +25,11 @@ from typing import Any, Generic, TypeVar
 from moldau.coordinators.commits import CommitQueue
 from moldau.coordinators.effects import BatchKind, Effects, Reply, TimerKey, Token
 from moldau.coordinators.errors import coordinator_error
+from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.loader import BrokenRecordError, BrokenRecords, ShardLoader
-from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.pending import KeyValue, PendingBatch, batch_size_bytes
-from moldau.coordinators.shard import CommittedRecord, RecordCodec, Shard, ShardStore
+from moldau.coordinators.shard import CommittedRecord, Shard
 from moldau.coordinators.timers import ShardTimers
-from moldau.records.compression import Compression
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
@@ -55,55 +54,54 @@ class ShardHost(Generic[S, R]):
 
     def __init__(
         self,
-        name: str,
-        epoch: int,
-        log: CoordinatorLog,
-        new_shard: Callable[[], S],
-        codec: RecordCodec[R],
+        kind: CoordinatorKind[S, R],
+        term: Term,
         clock: Clock,
+        unexpected: UnexpectedErrors,
         *,
-        store: ShardStore | None,
-        commit_timeout_ms: int,
-        compression: Compression = Compression.NONE,
-        skips_broken: bool = False,
         after: "asyncio.Task[None] | None" = None,
-        unexpected: UnexpectedErrors | None = None,
     ) -> None:
+        """``after``: the end of an earlier term here, which may still hold the store's files."""
         loop = asyncio.get_running_loop()
-        self.name = name
-        self.epoch = epoch
+        self.term = term
+        self.name = f"{kind.topic.name}-{term.partition}"
         self.state = HostState.LOADING
         self.load_problem: str | None = None
         """Why the last load failed, until one succeeds."""
         self.broken = BrokenRecords()
         """Records that the last load skipped."""
         self.loads = 0
-        self._skips_broken = skips_broken
+        self.store = None if kind.new_store is None else kind.new_store(term)
+        self.kind = kind
         self._after = after
-        self._unexpected = unexpected or UnexpectedErrors()
-        self._log = log
-        self._new_shard = new_shard
-        self._codec = codec
+        self._unexpected = unexpected
+        self._log = term.log
+        self._codec = kind.codec
         self._clock = clock
-        self._store = store
-        self._compression = compression
         self._loop = loop
-        self._shard = new_shard()
+        self._shard = kind.new_shard(term.partition)
         self._timers = ShardTimers(loop, self._on_timer)
-        self._commits = CommitQueue(loop, commit_timeout_ms)
+        self._commits = CommitQueue(loop, kind.policy.commit_timeout_ms)
         self._waiting: dict[Token, asyncio.Future[Any]] = {}
         self._next_token = 0
-        self._pending = PendingBatch(self._compression)
+        self._pending = PendingBatch(kind.policy.compression)
         self._flush_planned = False
         self._appending = False
         self._end_offset = 0
         self._uncommitted: deque[CommittedRecord] = deque()
-        self._loading = loop.create_task(self._load(), name=f"load {name}")
-        log.on_high_watermark(self._on_high_watermark)
+        self._committed_to: tuple[int, asyncio.Future[None]] | None = None
+        """The offset whose commit a load waits for, and whom that wakes."""
+        self._loading = loop.create_task(self._load(), name=f"load {self.name}")
+        self._log.on_high_watermark(self._on_high_watermark)
 
     @property
     def shard(self) -> S:
         return self._shard
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last record that the loaded shard has replayed."""
+        return self._end_offset
 
     async def until_loaded(self) -> None:
         """Wait for the load that is under way; returns too when the host is closed."""
@@ -155,8 +153,8 @@ class ShardHost(Generic[S, R]):
     async def close(self) -> None:
         """After :meth:`stop`: wait until nothing of this host runs any more."""
         await asyncio.wait([self._loading])
-        if self._store is not None:
-            await self._store.close()
+        if self.store is not None:
+            await self.store.close()
 
     def _check_active(self) -> None:
         match self.state:
@@ -212,7 +210,7 @@ class ShardHost(Generic[S, R]):
                 return False
             self._pending.add(pair, offset, now_ms, effects.kind)
             self._end_offset = offset + 1
-            if self._store is not None:
+            if self.store is not None:
                 self._uncommitted.append(CommittedRecord(offset, record))
         if not self._flush_planned:
             self._flush_planned = True
@@ -268,6 +266,10 @@ class ShardHost(Generic[S, R]):
             self._commits.add(self._end_offset, future, response)
 
     def _on_high_watermark(self, high_watermark: int) -> None:
+        if self._committed_to is not None and high_watermark >= self._committed_to[0]:
+            awaited = self._committed_to[1]
+            if not awaited.done():
+                awaited.set_result(None)
         if self.state is HostState.ACTIVE and not self._appending:
             covered = min(high_watermark, self._end_offset - len(self._pending))
             # What the store cannot take, it takes from the log when the shard is loaded again.
@@ -276,13 +278,13 @@ class ShardHost(Generic[S, R]):
                 self._commits.advance(covered)
 
     def _hand_over(self, high_watermark: int) -> None:
-        if self._store is None:
+        if self.store is None:
             return
         uncommitted = self._uncommitted
         records = []
         while uncommitted and uncommitted[0].offset < high_watermark:
             records.append(uncommitted.popleft())
-        self._store.committed(records, high_watermark)
+        self.store.committed(records, high_watermark)
 
     # timers
 
@@ -320,8 +322,8 @@ class ShardHost(Generic[S, R]):
                 delay_s = min(2 * delay_s, RELOAD_DELAY_MAX_S)
 
     async def _load_once(self) -> None:
-        log, store = self._log, self._store
-        self._shard = self._new_shard()
+        log, store = self._log, self.store
+        self._shard = self.kind.new_shard(self.term.partition)
         self._uncommitted.clear()
         offset = await store.restore(self._shard) if store is not None else None
         start = log.log_start_offset if offset is None else offset
@@ -338,9 +340,13 @@ class ShardHost(Generic[S, R]):
             log,
             remember if store is not None else None,
             name=self.name,
-            skips_broken=self._skips_broken,
+            skips_broken=self.kind.policy.skips_broken,
         )
         self._end_offset = await loader.run(start, hand_over)
+        if store is not None:
+            # Readers of the store do not wait for commits: it must hold all that was ever answered.
+            await self._until_committed(self._end_offset)
+            hand_over()
         self.load_problem, self.broken = None, loader.broken
         self.loads += 1
         if loader.records_unknown:
@@ -356,6 +362,16 @@ class ShardHost(Generic[S, R]):
         )
         self._accept(effects)
 
+    async def _until_committed(self, offset: int) -> None:
+        """Wait until everything below ``offset`` is committed in this term."""
+        if self._log.high_watermark < offset:
+            awaited: asyncio.Future[None] = self._loop.create_future()
+            self._committed_to = (offset, awaited)
+            try:
+                await awaited
+            finally:
+                self._committed_to = None
+
     def _lose(self, error: BaseException) -> None:
         """The shard and its log disagree: start over from the log."""
         if self.state is not HostState.ACTIVE:
@@ -366,7 +382,7 @@ class ShardHost(Generic[S, R]):
 
     def _drop(self, error: KafkaError) -> None:
         self._timers.clear()
-        self._pending = PendingBatch(self._compression)
+        self._pending = PendingBatch(self.kind.policy.compression)
         self._commits.fail(error)
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():

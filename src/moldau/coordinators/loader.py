@@ -59,7 +59,7 @@ class ShardLoader(Generic[R]):
     """Replays the log from ``offset`` up to its end, including what is not committed yet.
 
     A leader's whole log will be committed (or this node stops leading), and decisions must build on
-    all of it; readers wait for the high watermark instead.
+    all of it; readers wait for the high watermark instead, and a shard with a store until it has all of it.
     """
 
     def __init__(
@@ -91,11 +91,8 @@ class ShardLoader(Generic[R]):
             reached = offset
             for position, header in iter_headers(chunk):
                 batch = chunk[position : position + header.size_bytes]
-                self._replay(header, batch, offset)
+                await self._replay(header, batch, offset)
                 reached = max(reached, header.last_offset + 1)
-                if self._since_turn >= RECORDS_PER_TURN:
-                    self._since_turn = 0
-                    await asyncio.sleep(0)
             if reached == offset:
                 raise KafkaError(ErrorCode.kafka_storage_error, f"No batch could be read at offset {offset}.")
             offset = reached
@@ -103,7 +100,7 @@ class ShardLoader(Generic[R]):
                 after_chunk()
         return offset
 
-    def _replay(self, header: BatchHeader, batch: memoryview, from_offset: int) -> None:
+    async def _replay(self, header: BatchHeader, batch: memoryview, from_offset: int) -> None:
         offset = header.base_offset
         try:
             check_batch(batch)
@@ -115,6 +112,9 @@ class ShardLoader(Generic[R]):
                 offset = entry.offset
                 if offset >= from_offset:
                     self._replay_record(header, entry)
+                if self._since_turn >= RECORDS_PER_TURN:
+                    self._since_turn = 0
+                    await asyncio.sleep(0)
         except BrokenRecordError:
             raise
         except Exception as error:

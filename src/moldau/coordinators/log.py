@@ -1,10 +1,13 @@
-"""The partition log as the runtime needs it, and one in memory for tests and tools."""
+"""The partition log as the runtime needs it: over a replicated partition, or in memory for tests."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
 from moldau.records.batch import iter_headers, parse_header, set_base_offset_and_epoch
+from moldau.replication.classic import ClassicPartition
+from moldau.storage.append_info import AppendOrigin
+from moldau.storage.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
 
 
 class CoordinatorLog(Protocol):
@@ -50,6 +53,89 @@ class CoordinatorLog(Protocol):
     def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
         """Call ``listener`` with the high watermark each time it has moved; ``None`` to stop."""
         ...
+
+
+class PartitionCoordinatorLog:
+    """The log of every kind of coordinator: a partition that this broker leads, under whatever policy."""
+
+    def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
+        self._partition = partition
+        self._max_batch_bytes = max_batch_bytes
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._partition.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.high_watermark
+
+    @property
+    def max_batch_bytes(self) -> int:
+        return self._max_batch_bytes or self._partition.log.config.max_message_bytes
+
+    def append(self, batch: bytearray) -> int:
+        info = self._partition.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR)
+        return info.first_offset
+
+    async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
+        views = self._partition.log.read(offset, max_bytes).views
+        return views[0] if len(views) == 1 else b"".join(views)
+
+    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
+        self._partition.on_high_watermark = listener
+
+    async def settled(self) -> None:
+        """Return when all that was appended is durable, or can never be."""
+        await self._partition.settled()
+
+
+class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
+    """The same for a partition whose log is shortened by snapshots of the coordinator's state."""
+
+    def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
+        super().__init__(partition, max_batch_bytes=max_batch_bytes)
+        assert partition.snapshots is not None
+        self._snapshots = partition.snapshots
+
+    @property
+    def identity(self) -> str:
+        """Differs from that of any other log, of this cluster or another."""
+        log = self._snapshots.log
+        return f"{log.topic_partition} {log.topic_id}"
+
+    @property
+    def directory(self) -> str:
+        return self._snapshots.log.directory
+
+    @property
+    def start_offset(self) -> int:
+        return self._snapshots.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._snapshots.end_offset
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        return self._snapshots.log.epoch_for_offset(offset)
+
+    def latest_snapshot_id(self) -> OffsetAndEpoch | None:
+        return self._snapshots.latest_snapshot_id()
+
+    def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader | None:
+        return self._snapshots.open_snapshot(snapshot_id)
+
+    def create_snapshot(
+        self, snapshot_id: OffsetAndEpoch, last_log_timestamp_ms: int
+    ) -> SnapshotWriter | None:
+        return self._snapshots.create_snapshot(snapshot_id, last_log_timestamp_ms)
+
+    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+        return await self._snapshots.delete_before_snapshot(snapshot_id)
 
 
 class MemoryLog:

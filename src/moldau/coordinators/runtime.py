@@ -1,8 +1,7 @@
-"""The coordinator runtime: shards of one kind, one for each partition of a topic that this node leads.
+"""The coordinator runtime: the coordinators of one kind that this node leads, one for each partition.
 
-It serves groups (``__consumer_offsets``), transactions (``__transaction_state``) and the diskless
-coordinator (``__diskless_metadata``). The order of deciding, replaying, appending and answering is
-written down in ``host.py``.
+The kind is declared in ``kind.py``; the order of deciding, replaying, appending and answering is written
+down in ``host.py``.
 """
 
 import asyncio
@@ -11,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from moldau.coordinators.effects import Effects, Token
 from moldau.coordinators.host import HostState, ShardHost
+from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import CoordinatorLog
-from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
-from moldau.records.compression import Compression
+from moldau.coordinators.shard import Shard
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
 R = TypeVar("R")
@@ -26,30 +25,21 @@ class CoordinatorRuntime(Generic[S, R]):
 
     Errors that :meth:`write` and :meth:`read` raise, as :class:`KafkaError`: NOT_COORDINATOR (the
     partition is not, or no longer, led here), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
-    (the log refused, or did not replicate in ``commit_timeout_ms``), and what the operation raised.
+    (the log refused, or did not commit within the policy's time), and what the operation raised.
     """
 
     def __init__(
         self,
-        topic: str,
+        kind: CoordinatorKind[S, R],
         clock: Clock,
-        new_shard: Callable[[int], S],
-        codec: RecordCodec[R],
-        *,
-        commit_timeout_ms: int = 5000,
-        compression: Compression = Compression.NONE,
         unexpected: UnexpectedErrors | None = None,
-        skips_broken: bool = False,
+        on_change: Callable[[int], None] = lambda partition: None,
     ) -> None:
-        """``skips_broken``: a record that cannot be read is skipped instead of ending a load."""
-        self._topic = topic
+        """``on_change`` is called with a partition after it was loaded, loaded again or unloaded."""
+        self.kind = kind
         self._clock = clock
-        self._new_shard = new_shard
-        self._codec = codec
-        self._commit_timeout_ms = commit_timeout_ms
-        self._compression = compression
         self._unexpected = unexpected or UnexpectedErrors()
-        self._skips_broken = skips_broken
+        self._on_change = on_change
         self._hosts: dict[int, ShardHost[S, R]] = {}
         self._closing: dict[int, asyncio.Task[None]] = {}
         self._closed = False
@@ -59,45 +49,37 @@ class CoordinatorRuntime(Generic[S, R]):
         """The partitions that are led here, loaded or not."""
         return sorted(self._hosts)
 
-    def load(
-        self,
-        partition: int,
-        epoch: int,
-        log: CoordinatorLog,
-        new_store: Callable[[], ShardStore] | None = None,
-    ) -> None:
+    def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
         """This node leads ``partition`` from ``epoch`` on. An older or the same epoch is ignored.
 
         Returns at once; the shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed.
-        ``new_store`` makes what materialises the shard's records; it is not called when the load is ignored.
         """
         host = self._hosts.get(partition)
-        if self._closed or (host is not None and host.epoch >= epoch):
+        if self._closed or (host is not None and host.term.epoch >= epoch):
             return
         if host is not None:
-            self._close(partition, host)
-        self._hosts[partition] = ShardHost(
-            f"{self._topic}-{partition}",
-            epoch,
-            log,
-            lambda: self._new_shard(partition),
-            self._codec,
-            self._clock,
-            store=None if new_store is None else new_store(),
-            commit_timeout_ms=self._commit_timeout_ms,
-            compression=self._compression,
-            skips_broken=self._skips_broken,
-            after=self._closing.get(partition),
-            unexpected=self._unexpected,
-        )
+            self._close(host)
+        self._lead(Term(partition, epoch, log))
+
+    def reload(self, partition: int, epoch: int) -> None:
+        """Load ``partition`` anew from its log, within the term of ``epoch``; ignored in any other term."""
+        host = self._hosts.get(partition)
+        if host is not None and host.term.epoch == epoch:
+            self._close(host)
+            self._lead(host.term)
 
     def unload(self, partition: int, epoch: int | None = None) -> None:
         """This node leads ``partition`` no more; an ``epoch`` older than the loaded one is ignored."""
         host = self._hosts.get(partition)
-        if host is None or (epoch is not None and epoch < host.epoch):
+        if host is None or (epoch is not None and epoch < host.term.epoch):
             return
         del self._hosts[partition]
-        self._close(partition, host)
+        self._close(host)
+        self._on_change(partition)
+
+    def led(self, partition: int) -> ShardHost[S, R] | None:
+        """The coordinator of a partition that is led here, loaded or not."""
+        return self._hosts.get(partition)
 
     def write(
         self, partition: int, operation: Callable[[S, int, Token], Effects[R]]
@@ -150,11 +132,18 @@ class CoordinatorRuntime(Generic[S, R]):
     def _absent(self, partition: int) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_exception(
-            KafkaError(ErrorCode.not_coordinator, f"{self._topic}-{partition} is not on this node.")
+            KafkaError(ErrorCode.not_coordinator, f"{self.kind.topic.name}-{partition} is not on this node.")
         )
         return future
 
-    def _close(self, partition: int, host: ShardHost[S, R]) -> None:
+    def _lead(self, term: Term) -> None:
+        self._hosts[term.partition] = ShardHost(
+            self.kind, term, self._clock, self._unexpected, after=self._closing.get(term.partition)
+        )
+        self._on_change(term.partition)
+
+    def _close(self, host: ShardHost[S, R]) -> None:
+        partition = host.term.partition
         host.stop()
         before = self._closing.get(partition)
 

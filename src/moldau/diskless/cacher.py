@@ -186,7 +186,7 @@ class Cacher:
             logger.info(
                 "the cache of %s-%d begins anew at offset %d", cache.topic, cache.key.partition, restart
             )
-            cache.restart_at(restart)
+            await cache.restart_at(restart)
         self._learn(cache, found)
         return restart is None or bool(found.batches and found.batches[0].base_offset == restart)
 
@@ -233,7 +233,7 @@ class Cacher:
                 "the cache of %s-%d ends at offset %d, the partition at %d: it begins anew at %d",
                 *(cache.topic, cache.key.partition, cache.local_end_offset, listed.offset, restart),
             )
-            cache.restart_at(restart)
+            await cache.restart_at(restart)
             if cache.high_watermark > listed.offset:
                 cache.correct(listed.offset)
         self._learn(cache, listed, listed.offset)

@@ -20,9 +20,6 @@ from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.remote_part import RemotePart
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.records.errors import CorruptRecordError
-from moldau.records.record import opens_quickly
-from moldau.records.timestamps import iter_positions_in_time
-from moldau.replication.opening import LANE
 from moldau.replication.partition import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -32,7 +29,9 @@ from moldau.replication.partition import (
     MAX_TIMESTAMP,
     FoundOffset,
 )
-from moldau.runtime import ErrorCode, KafkaError, Workers
+from moldau.replication.record_lookup import RecordLookup
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.fair_lane import Client
 
 _KNOWN_TIMEOUT_S: Final = 5.0
 _ATTEMPTS: Final = 3
@@ -50,10 +49,10 @@ class OffsetLister(Protocol):
 class OffsetLookup:
     """Answers lookups; the latest and earliest offsets are the coordinator's, strictly."""
 
-    def __init__(self, lister: OffsetLister, reads: ObjectReads, workers: Workers) -> None:
+    def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:
         self._lister = lister
         self._reads = reads
-        self._workers = workers
+        self._machine = machine
 
     async def find(
         self,
@@ -62,6 +61,7 @@ class OffsetLookup:
         remote: RemotePart | None = None,
         *,
         read_committed: bool = False,
+        client: Client | None = None,
     ) -> FoundOffset:
         """The first record at or after a time, or a special offset. Raises ``KafkaError``.
 
@@ -76,15 +76,16 @@ class OffsetLookup:
             raise KafkaError(
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
+        lookup = RecordLookup(self._machine, client, f"{cache.topic}-{cache.key.partition}")
         for _ in range(_ATTEMPTS):
             listed = await self._list(cache, timestamp_ms)
             start, end = listed.log_start_offset, listed.wal_start_offset
             if remote is not None and timestamp_ms >= 0 and start < end:
-                older = await remote.find_timestamp(timestamp_ms, start, end)
+                older = await remote.find_timestamp(timestamp_ms, start, end, lookup)
                 if older is not None:
                     return older
             try:
-                found = await self._in_wal(cache, listed, timestamp_ms)
+                found = await self._in_wal(cache, listed, timestamp_ms, lookup)
                 if read_committed:
                     found = _bounded(found, timestamp_ms, listed.last_stable_offset)
             except ObjectNotFoundError:
@@ -95,23 +96,25 @@ class OffsetLookup:
                 raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
             if remote is not None and timestamp_ms == MAX_TIMESTAMP and start < end:
                 # Of several records with the largest timestamp the first counts.
-                older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end)
+                older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end, lookup)
                 return older or found
             return found
         raise KafkaError(ErrorCode.kafka_storage_error, "the batch's object is gone")
 
-    async def _in_wal(self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int) -> FoundOffset:
+    async def _in_wal(
+        self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset:
         """What the coordinator's answer stands for."""
         if listed.batch is None:
             # A special offset, or a batch whose records all have its append time, or nothing.
             epoch = LEADER_EPOCH if listed.offset >= 0 else -1
             return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
         batch = listed.batch
-        found = await self._in_batch(listed.log_start_offset, batch, timestamp_ms)
+        found = await self._in_batch(listed.log_start_offset, batch, timestamp_ms, lookup)
         if timestamp_ms == MAX_TIMESTAMP and batch.base_offset < listed.log_start_offset:
-            return await self._latest_behind(cache, batch, found)
+            return await self._latest_behind(cache, batch, found, lookup)
         if found.offset < 0:
-            return await self._behind(cache, batch.last_offset + 1, timestamp_ms)
+            return await self._behind(cache, batch.last_offset + 1, timestamp_ms, lookup)
         return found
 
     async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
@@ -133,13 +136,15 @@ class OffsetLookup:
         listed = await self._list(cache, EARLIEST_TIMESTAMP)
         return FoundOffset(max(listed.log_start_offset, listed.wal_start_offset), -1, LEADER_EPOCH)
 
-    async def _behind(self, cache: PartitionCache, offset: int, timestamp_ms: int) -> FoundOffset:
+    async def _behind(
+        self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset:
         """What the batch promised lies below the log start inside it: go on behind it."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
                 if coordinate.max_timestamp_ms >= timestamp_ms:
-                    record = await self._in_batch(found.log_start_offset, coordinate, timestamp_ms)
+                    record = await self._in_batch(found.log_start_offset, coordinate, timestamp_ms, lookup)
                     if record.offset >= 0:
                         return record
             if not found.batches:
@@ -148,7 +153,7 @@ class OffsetLookup:
         return FoundOffset()
 
     async def _latest_behind(
-        self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset
+        self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
     ) -> FoundOffset:
         """``found`` is the latest record that is left of a batch; one behind the batch may be later."""
         log_start, offset = 0, batch.last_offset + 1
@@ -163,7 +168,7 @@ class OffsetLookup:
             if not some.batches:
                 break
             offset = some.batches[-1].last_offset + 1
-        return found if latest is None else await self._in_batch(log_start, latest, MAX_TIMESTAMP)
+        return found if latest is None else await self._in_batch(log_start, latest, MAX_TIMESTAMP, lookup)
 
     async def _batches(self, cache: PartitionCache, offset: int) -> FoundPartition:
         call = FindBatchesCall(
@@ -176,7 +181,9 @@ class OffsetLookup:
             raise client_error(found.error, found.message, ErrorCode.leader_not_available)
         return found
 
-    async def _in_batch(self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int) -> FoundOffset:
+    async def _in_batch(
+        self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset:
         if coordinate.timestamp_type == LOG_APPEND_TIME:
             # All its records have one timestamp: it need not be read.
             offset = max(coordinate.base_offset, log_start)
@@ -186,9 +193,11 @@ class OffsetLookup:
         if view is None:
             view = await self._reads.fetch(read)
         batch = finish_batches([(coordinate, view)])
-        if not opens_quickly(batch):
-            return await self._workers.lane(LANE).run(_first_record, batch, timestamp_ms, log_start)
-        return _first_record(batch, timestamp_ms, log_start)
+        if timestamp_ms == MAX_TIMESTAMP:
+            position = await lookup.latest(batch, log_start)
+        else:
+            position = await lookup.at_or_after(batch, timestamp_ms, log_start)
+        return FoundOffset() if position is None else FoundOffset(*position, LEADER_EPOCH)
 
 
 def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
@@ -198,16 +207,3 @@ def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> 
     if timestamp_ms == LATEST_TIMESTAMP:
         return replace(found, offset=last_stable_offset)
     return found if timestamp_ms in (EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP) else FoundOffset()
-
-
-def _first_record(batch: memoryview, timestamp_ms: int, log_start: int) -> FoundOffset:
-    """The first live record at or after the time (for MAX_TIMESTAMP: with the latest of all); -1: none."""
-    best = FoundOffset()
-    for offset, timestamp in iter_positions_in_time(batch):
-        if offset < log_start:
-            continue
-        if timestamp_ms != MAX_TIMESTAMP and timestamp >= timestamp_ms:
-            return FoundOffset(offset, timestamp, LEADER_EPOCH)
-        if timestamp_ms == MAX_TIMESTAMP and (best.offset < 0 or timestamp > best.timestamp_ms):
-            best = FoundOffset(offset, timestamp, LEADER_EPOCH)
-    return best

@@ -1,6 +1,7 @@
 """A diskless partition on this broker: produced through the writer, read from the cache or from objects."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,9 +23,7 @@ from moldau.diskless.remote_part import RemotePart
 from moldau.diskless.traffic import TopicTraffic
 from moldau.records.batch import BatchHeader, TimestampType, refuse_transaction, validate_produce
 from moldau.records.errors import CorruptRecordError, OpenedSizeError, RecordsRejectedError
-from moldau.records.recompression import recompress
 from moldau.records.record import QUICK_BYTES
-from moldau.records.validation import check_timestamps
 from moldau.replication.opening import OpeningQueue
 from moldau.replication.partition import (
     AbortedTransaction,
@@ -38,9 +37,12 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors, Workers
-from moldau.storage.log_admission import takes_long
+from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
+from moldau.runtime.fair_lane import Client, FairLane, Steps, exhaust
+from moldau.storage.log_admission import checked, must_open, takes_long
 from moldau.storage.log_config import LogConfig
+
+logger = logging.getLogger(__name__)
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
 """What may wait for a new partition to be known at its coordinator."""
@@ -103,7 +105,7 @@ class DisklessPartition:
         cold_reads: ColdReads,
         lookup: OffsetLookup,
         clock: Clock,
-        workers: Workers,
+        opening: FairLane,
         config: LogConfig,
         meters: FetchMeters,
         traffic: TopicTraffic,
@@ -122,7 +124,7 @@ class DisklessPartition:
         self._cold_reads = cold_reads
         self._lookup = lookup
         self._clock = clock
-        self._opening = OpeningQueue(workers, unexpected)
+        self._opening = OpeningQueue(opening, unexpected)
         self._meters = meters
         self._traffic = traffic
         self._unexpected = unexpected
@@ -158,24 +160,33 @@ class DisklessPartition:
 
     # -- produce ------------------------------------------------------------------------------
 
-    def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
+    def append(
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: Client | None = None
+    ) -> AppendAnswer:
         with self._unexpected.contained("taking a batch"):
-            return self._append(records, required_acks, timeout_ms)
+            return self._append(records, required_acks, timeout_ms, client)
         return _DEFECT
 
-    def _append(self, records: memoryview, required_acks: int, timeout_ms: int) -> AppendAnswer:
+    def _append(
+        self, records: memoryview, required_acks: int, timeout_ms: int, client: Client | None
+    ) -> AppendAnswer:
         size_bytes = len(records)
         try:
             config, now_ms = self.config, self._clock.now_ms()
             header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
             refuse_transaction(header)
-            if self._opening.is_busy or takes_long(config, header, now_ms):
-                answer: AppendAnswer = self._append_opened(records, header, timeout_ms)
+            is_lasting = required_acks == 0
+            if self._opening.is_busy(client) or takes_long(config, header, now_ms):
+                answer: AppendAnswer = self._append_opened(
+                    records, header, timeout_ms, client, is_lasting=is_lasting
+                )
+            elif not must_open(config, header, now_ms):
+                answer = self._append_stored(records, header, size_bytes, timeout_ms)
             else:
                 try:
-                    stored, header = _as_stored(config, records, header, now_ms, QUICK_BYTES)
+                    stored, header = exhaust(_as_stored(config, records, header, now_ms, QUICK_BYTES))
                 except OpenedSizeError:
-                    answer = self._append_opened(records, header, timeout_ms)
+                    answer = self._append_opened(records, header, timeout_ms, client, is_lasting=is_lasting)
                 else:
                     answer = self._append_stored(stored, header, size_bytes, timeout_ms)
         except KafkaError as error:
@@ -192,14 +203,22 @@ class DisklessPartition:
         return AppendOutcome(error.code, message=error.message, record_errors=bad)
 
     def _append_opened(
-        self, records: memoryview, header: BatchHeader, timeout_ms: int
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        timeout_ms: int,
+        client: Client | None,
+        *,
+        is_lasting: bool,
     ) -> "asyncio.Future[AppendOutcome]":
-        """A worker looks into the batch; what is appended meanwhile waits behind it."""
+        """A worker looks into the batch; what this client appends meanwhile waits behind it."""
         batch = memoryview(bytes(records))
         return self._opening.put(
-            partial(_as_stored, self.config, batch, header, self._clock.now_ms()),
+            client,
+            _as_stored(self.config, batch, header, self._clock.now_ms()),
             lambda opened: self._append_stored(opened[0], opened[1], len(batch), timeout_ms),
             partial(self._refuse, len(batch)),
+            is_lasting=is_lasting,
         )
 
     def _append_stored(
@@ -312,7 +331,7 @@ class DisklessPartition:
             aborted=aborted if read_committed and error is ErrorCode.none else None,
         )
 
-    def _read_local(self, request: ReadRequest, local_end: int) -> ReadOutcome:
+    def _read_local(self, request: ReadRequest, local_end: int) -> ReadAnswer:
         cache = self.cache
         committed = request.read_committed
         try:
@@ -322,6 +341,14 @@ class DisklessPartition:
                 upper_bound_offset=min(local_end, cache.last_stable_offset) if committed else local_end,
                 min_one_batch=request.min_one_batch,
             )
+            cache.verify(request.offset, result)
+        except CorruptRecordError as damage:
+            self._meters.errors.value += 1
+            logger.error(
+                "the cache of %s-%d is damaged at offset %d and begins anew: %s",
+                *(cache.topic, cache.key.partition, request.offset, damage),
+            )
+            return asyncio.ensure_future(self._read_without_cache(request))
         except KafkaError as failure:
             self._meters.errors.value += 1
             return self._known(error=failure.code)
@@ -335,6 +362,14 @@ class DisklessPartition:
             aborted=cache.aborted_within(request.offset, result.next_offset) if committed else (),
             readable_end=local_end,
         )
+
+    async def _read_without_cache(self, request: ReadRequest) -> ReadOutcome:
+        try:
+            await self.cache.drop_inherited()
+        except KafkaError as failure:
+            return self._known(error=failure.code)
+        answer = self.read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
 
     async def _read_when_known(self, request: ReadRequest) -> ReadOutcome:
         if not await self.cache.until_known(_KNOWN_TIMEOUT_S):
@@ -398,9 +433,16 @@ class DisklessPartition:
     # -- offsets ------------------------------------------------------------------------------
 
     async def find_offset(
-        self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
+        self,
+        timestamp_ms: int,
+        *,
+        read_committed: bool,
+        current_leader_epoch: int,
+        client: Client | None = None,
     ) -> FoundOffset:
-        return await self._lookup.find(self.cache, timestamp_ms, self.remote, read_committed=read_committed)
+        return await self._lookup.find(
+            self.cache, timestamp_ms, self.remote, read_committed=read_committed, client=client
+        )
 
     async def delete_records(self, before_offset: int) -> int:
         (deleted,) = await self._deleter.delete_records(
@@ -432,24 +474,10 @@ class DisklessPartition:
 
 def _as_stored(
     config: LogConfig, records: memoryview, header: BatchHeader, now_ms: int, limit: int | None = None
-) -> tuple[memoryview, BatchHeader]:
-    """What is to be stored: the batch that was sent, or the same in the topic's codec; its records checked.
-
-    ``limit`` is that of ``records.record.open_batch``.
-    """
-    if config.compression is not None:
-        batch, header = recompress(records, header, config.compression, config.max_message_bytes, limit)
-        records = memoryview(batch)
-    if config.message_timestamp_type is TimestampType.CREATE_TIME:
-        check_timestamps(
-            records,
-            header,
-            now_ms=now_ms,
-            before_max_ms=config.message_timestamp_before_max_ms,
-            after_max_ms=config.message_timestamp_after_max_ms,
-            limit=limit,
-        )
-    return records, header
+) -> Steps[tuple[memoryview, BatchHeader]]:
+    """``log_admission.checked``; the writer stamps the batch."""
+    batch, header = yield from checked(config, records, header, now_ms, limit)
+    return memoryview(batch), header
 
 
 def _passing_on(

@@ -11,9 +11,10 @@ from typing import Final
 
 from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, PartitionId
 from moldau.diskless.finishing import LEADER_EPOCH, finish_batch
-from moldau.records.batch import set_base_offset_and_epoch
+from moldau.records.batch import check_batch, set_base_offset_and_epoch
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import AbortedTransaction, PartitionKey
+from moldau.storage.append_info import ReadResult
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_aside import AsideWrite
 
@@ -48,7 +49,11 @@ class PartitionCache:
         self._open_since = UNKNOWN
         """First offset of the oldest open transaction."""
         self._aborted: dict[tuple[int, int], AbortedRange] = {}
+        self._is_restarting = False
         self.is_closed = False
+        if log.holes and not log.is_offline:
+            # Readers rely on a dense run; the records are in the object store. Blocking: after damage only.
+            log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
         """Batches are cached as they are committed; else this cache is catching up."""
         self.is_stuck = False
@@ -57,6 +62,10 @@ class PartitionCache:
         self.promised_offset = UNKNOWN
         """Up to here this broker's own batches are on their way from the local end on, so that nobody else
         appends; unknown when none are. See :mod:`moldau.diskless.own_commits`."""
+        self._inherited_end = UNKNOWN if log.is_offline else log.log_end_offset
+        """Where the bytes of a former life end; whatever befell the disk meanwhile, the objects are whole."""
+        self._verified = (UNKNOWN, UNKNOWN)
+        """The range of them that was found to be whole."""
         self._on_known: list[Callable[[], None]] = []
         self._on_kept: list[asyncio.Future[None]] = []
 
@@ -72,7 +81,7 @@ class PartitionCache:
     @property
     def is_usable(self) -> bool:
         """Whether local segments can be read and written; without them every read is a cold one."""
-        return not self.log.is_offline
+        return not (self.log.is_offline or self._is_restarting)
 
     @property
     def local_start_offset(self) -> int:
@@ -236,12 +245,48 @@ class PartitionCache:
         if error is not None:
             raise error
 
-    def restart_at(self, offset: int) -> None:
-        """Drop what is cached; the next batch to cache begins at ``offset``."""
+    def verify(self, offset: int, result: ReadResult) -> None:
+        """Check what was read from ``offset`` on, once, if a former life has written it.
+
+        Raises :class:`CorruptRecordError` for bytes that changed since, and for a hole.
+        """
+        next_offset = result.next_offset
+        start, end = self._verified
+        if offset >= self._inherited_end or start <= offset <= next_offset <= end or not result.views:
+            return
+        expected = offset
+        for view in result.views:
+            position = 0
+            while position < len(view):
+                header = check_batch(view, position)
+                if header.base_offset != expected and not (
+                    expected == offset and header.base_offset < offset
+                ):
+                    raise CorruptRecordError(f"offset {header.base_offset} stands where {expected} was next")
+                expected = header.next_offset
+                position += header.size_bytes
+        if expected != next_offset:
+            raise CorruptRecordError(f"the batches end at offset {expected}, not at {next_offset}")
+        self._verified = (start if start <= offset <= end else offset, next_offset)
+
+    async def drop_inherited(self) -> None:
+        """Give up what is cached, for it is damaged; it is read from objects again."""
+        await self.restart_at(self.local_end_offset)
+
+    async def restart_at(self, offset: int) -> None:
+        """Drop what is cached; the next batch to cache begins at ``offset``.
+
+        Meanwhile there is no cache: readers go to the objects, and nothing is appended.
+        """
         self.is_stuck = False
+        self._inherited_end = UNKNOWN
         if self.is_usable:
-            self.log.truncate_fully_and_start_at(offset)
-            self.log.high_watermark = offset
+            self._is_restarting = True
+            try:
+                await self.log.truncate_fully_and_start_at(offset)
+                self.log.high_watermark = offset
+            finally:
+                self._is_restarting = False
 
     def evict_first_segment(self) -> list[str]:
         """Give up the oldest cached batches; returns the paths of the files to be removed."""
@@ -252,7 +297,7 @@ class PartitionCache:
                 return []  # its only segment is being written to
             log.roll()
         log.update_log_start_offset(log.segments.segments[1].base_offset)
-        return log.delete_segments_before_start()
+        return log.evict_segments_before_start()
 
     def close(self) -> None:
         """The partition has left this broker: nobody waits for it any more."""

@@ -4,6 +4,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.record_lookup import RecordLookup
 
 __all__ = ["RemotePart"]
 
@@ -19,10 +20,14 @@ class RemotePart(Protocol):
         """
         ...
 
-    async def find_timestamp(self, timestamp_ms: int, start: int, end: int) -> FoundOffset | None:
+    async def find_timestamp(
+        self, timestamp_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         """The first record of ``[start, end)`` at or after a time. Raises ``KafkaError``."""
         ...
 
-    async def find_max_timestamp(self, above_ms: int, start: int, end: int) -> FoundOffset | None:
+    async def find_max_timestamp(
+        self, above_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         """The first record with the largest timestamp of ``[start, end)``, if that is above ``above_ms``."""
         ...

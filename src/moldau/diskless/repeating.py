@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from moldau.runtime import UnexpectedErrors
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,8 @@ class Repeating:
                 if self._unexpected is not None and _is_bug(error):
                     self._unexpected.report(self._name, error)
                 else:
-                    log = logger.warning if self.failures in (1, 10, 100) else logger.debug
+                    told = (10, 100) if _is_passing(error) else (1, 10, 100)
+                    log = logger.warning if self.failures in told else logger.debug
                     log("%s failed and will be tried again: %s", self._name, error, exc_info=_is_bug(error))
             backoff_s = _FIRST_BACKOFF_S * 2 ** min(self.failures, 6)
             await self._wait(min(self._interval_s, backoff_s) if self.failures else self._interval_s)
@@ -69,6 +70,11 @@ class Repeating:
                 await self._nudged.wait()
         except TimeoutError:
             pass
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether the error belongs to every start: it is told only when it lasts."""
+    return isinstance(error, KafkaError) and error.code is ErrorCode.coordinator_load_in_progress
 
 
 def _is_bug(error: Exception) -> bool:

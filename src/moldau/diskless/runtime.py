@@ -11,7 +11,7 @@ from typing import Protocol
 
 from moldau.cluster.topics_image import Topic
 from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
-from moldau.coordinators.diskless.files import DisklessSettings as CoordinatorSettings
+from moldau.coordinators.diskless.state.files import DisklessSettings as CoordinatorSettings
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.bill import watch_bill
 from moldau.diskless.byte_budget import ByteBudget
@@ -155,7 +155,7 @@ class DisklessRuntime:
         budget = ByteBudget(settings.cold_reads.budget_bytes)
         reads = ObjectReads(self.storage, recent, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
-        self._lookup = OffsetLookup(coordinator, reads, self._machine.workers)
+        self._lookup = OffsetLookup(coordinator, reads, self._machine)
 
     def _background(self) -> list[Repeating]:
         settings = self.settings
@@ -221,7 +221,7 @@ class DisklessRuntime:
             self.cold_reads,
             self._lookup,
             self._machine.clock,
-            self._machine.workers,
+            self._machine.opening,
             config,
             self._fetch_meters,
             TopicTraffic(self._topic_meters, cache.topic),

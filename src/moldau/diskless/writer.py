@@ -476,6 +476,7 @@ class DisklessWriter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for queue in self._queues.values():
             await queue.stop()
+        self._queues.clear()
         if self.own_commits is not None:
             await self.own_commits.stop()
         for file in list(self._files):

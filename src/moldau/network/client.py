@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from moldau.network.client_connection import MAX_RESPONSE_BYTES, ClientConnection
-from moldau.protocol.api import SUPPORTED, ApiKey, VersionRange
+from moldau.protocol.api import OWN_API_KEY_MIN, SUPPORTED, ApiKey, VersionRange
 from moldau.protocol.codec import encode_request
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from moldau.protocol.own import MODULES as OWN_MODULES
+from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, DescribeOwnApisResponse
 from moldau.protocol.schema import parse_versions
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -45,6 +46,8 @@ class _Peer:
         self.connecting = asyncio.Lock()
         self.places = asyncio.Semaphore(client.limits.max_in_flight_requests)
         self._client = client
+        self._own_asked: ClientConnection | None = None
+        """The connection on which the peer said which of our own calls it serves."""
 
     @property
     def name(self) -> str:
@@ -99,8 +102,20 @@ class _Peer:
         self.failures += 1
         self.retry_at = loop.time() + longest / 1000 * self._client.entropy.uniform(0.8, 1.2)
 
-    def version_of(self, api_key: int) -> int:
-        """The highest version that both have."""
+    async def chosen(self, connection: ClientConnection, api_key: int) -> int:
+        """The highest version that both have; of our own calls the peer is asked once a connection."""
+        if api_key >= OWN_API_KEY_MIN and self._own_asked is not connection:
+            key = DescribeOwnApisRequest.API_KEY
+            response: DescribeOwnApisResponse = await connection.send(
+                key, 0, encode_request(key, 0, DescribeOwnApisRequest())
+            )
+            if response.error_code is not ErrorCode.none:
+                raise KafkaError(response.error_code, response.error_message)
+            self._own_asked = connection
+            self.versions.update({row.api_key: (row.min_version, row.max_version) for row in response.apis})
+        return self._common_version(api_key)
+
+    def _common_version(self, api_key: int) -> int:
         theirs = self.versions.get(api_key)
         ours = _versions_known(api_key)
         if theirs is None or ours is None:
@@ -155,7 +170,7 @@ class RpcClient:
         try:
             async with asyncio.timeout(timeout_ms / 1000), peer.places:
                 connection = await peer.connected()
-                chosen = peer.version_of(api_key) if version is None else version
+                chosen = await peer.chosen(connection, api_key) if version is None else version
                 return await connection.send(api_key, chosen, encode_request(api_key, chosen, message))
         except TimeoutError:
             reason = f"no answer from {peer.name} within {timeout_ms} ms (API key {api_key})"
@@ -164,8 +179,7 @@ class RpcClient:
     async def version_of(self, host: str, port: int, api_key: int) -> int:
         """The highest version of an API that both sides have; raises :class:`KafkaError`."""
         peer = self._peer(host, port)
-        await peer.connected()
-        return peer.version_of(api_key)
+        return await peer.chosen(await peer.connected(), api_key)
 
     def disconnect(self, host: str, port: int) -> None:
         """Close the connection to a node; requests in flight fail."""

@@ -31,6 +31,8 @@ class NetworkLimits:
     max_in_flight_requests_per_connection: int = 512
     max_in_flight_bytes_per_connection: int = 64 * 1024 * 1024
     max_connections: int = _UNLIMITED  # max.connections
+    max_connections_by_listener: Mapping[str, int] = field(default_factory=dict)
+    """``listener.name.NAME.max.connections``, by the listener's name in lower case."""
     protected_listener: str | None = None
     """The listener for which a connection of another one is closed when ``max_connections`` is reached."""
     max_connections_per_ip: int = _UNLIMITED  # max.connections.per.ip

@@ -63,6 +63,7 @@ class SocketServer:
         self._servers: list[asyncio.AbstractServer] = []
         self._connections: dict[ServerConnection, None] = {}
         self._connections_by_ip: Counter[str] = Counter()
+        self._connections_by_listener: Counter[str] = Counter()
         self._extra: ServerConnection | None = None
         self._next_connection = 0
         self._last_descriptor: int | None = None
@@ -165,6 +166,7 @@ class SocketServer:
         self.counters.connections_created += 1
         self._connections[connection] = None
         self._connections_by_ip[peer_host] += 1
+        self._connections_by_listener[connection.listener_name] += 1
         return context
 
     def _reason_to_refuse(self, peer_host: str, connection: ServerConnection) -> str | None:
@@ -179,7 +181,12 @@ class SocketServer:
             if is_override or not self._take_extra(connection):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")
                 return f"{key}={per_ip} is reached for {peer_host}"
-        if len(self._connections) >= limits.max_connections and not self._make_room(connection):
+        of_listener = limits.max_connections_by_listener.get(connection.listener_name.lower())
+        if of_listener is not None and self._connections_by_listener[connection.listener_name] >= of_listener:
+            if not self._take_extra(connection):
+                name = connection.listener_name.lower()
+                return f"listener.name.{name}.max.connections={of_listener} is reached"
+        elif len(self._connections) >= limits.max_connections and not self._make_room(connection):
             return f"max.connections={limits.max_connections} is reached"
         return None
 
@@ -240,6 +247,7 @@ class SocketServer:
         self.counters.connections_closed += 1
         del self._connections[connection]
         peer_host = connection.context.peer_host
+        self._connections_by_listener[connection.listener_name] -= 1
         self._connections_by_ip[peer_host] -= 1
         if not self._connections_by_ip[peer_host]:
             del self._connections_by_ip[peer_host]

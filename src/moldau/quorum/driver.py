@@ -16,6 +16,8 @@ from moldau.quorum import events as ev
 from moldau.quorum.append_queue import AppendQueue
 from moldau.quorum.description import QuorumDescription, describe
 from moldau.quorum.effect_runner import EffectRunner
+from moldau.quorum.election import ElectionState
+from moldau.quorum.messages import Response
 from moldau.quorum.raft import RaftCore
 from moldau.quorum.roles import Leader, Resigned
 from moldau.quorum.settings import RaftSettings
@@ -23,8 +25,9 @@ from moldau.quorum.snapshot_schedule import SnapshotSchedule
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
+from moldau.quorum.voice import QuorumVoice
 from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.wire import Wire, WireRequest, WireResponse
+from moldau.quorum.wire import Wire, WireRequest, WireResponse, sender_of
 from moldau.quorum.wire_responses import error_response, from_response, to_response
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.replicated_log import OffsetAndEpoch, ReplicatedLog, SnapshotWriter
@@ -93,6 +96,7 @@ class QuorumDriver:
         self._schedule = SnapshotSchedule(
             self._config.snapshot_max_new_bytes, self._config.snapshot_max_interval_ms
         )
+        self.voice = QuorumVoice(local, voters, self._config.raft, self._config.wire.cluster_id or "")
         self._effects = EffectRunner(self)
         self._core: RaftCore | None = None
         self._events: deque[ev.Event] = deque()
@@ -101,7 +105,9 @@ class QuorumDriver:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pump: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._replies: dict[int, asyncio.Future[WireResponse]] = {}
+        self._replies: dict[int, asyncio.Future[Response]] = {}
+        self._resigned_epoch = -1
+        """In which this node was asked to resign."""
         self._next_request_id = 0
         self._append_scheduled = False
         self._failure: Exception | None = None
@@ -128,6 +134,7 @@ class QuorumDriver:
         self._log.update_high_watermark(self._core.commit_offset)
         self._schedule.start(self._machine.clock.now_ms(), self._log)
         self._subscriptions.committed(self._core.commit_offset)
+        self.voice.started(self.now_ms)
         await self._effects.run(self._core.start(self.now_ms))
         await self._drain()
         self._pump = asyncio.create_task(self._run(), name="quorum")
@@ -186,6 +193,11 @@ class QuorumDriver:
         return self._core.epoch if self._core else 0
 
     @property
+    def election(self) -> ElectionState:
+        """Epoch, leader and vote as the core has them; a peer is told only what is stored."""
+        return self._core.election if self._core else ElectionState()
+
+    @property
     def is_leader(self) -> bool:
         return self._core is not None and isinstance(self._core.role, Leader)
 
@@ -205,10 +217,10 @@ class QuorumDriver:
         ``epoch``; after its ``freeze`` call :meth:`snapshot_created`. None: there is one already."""
         return self._log.create_snapshot(OffsetAndEpoch(end_offset, epoch), last_log_timestamp_ms)
 
-    def snapshot_created(self) -> None:
+    async def snapshot_created(self) -> None:
         """Note a frozen snapshot and clean the log: what the one before it covers goes, so that
         replicas that lag by less than a snapshot still find their records."""
-        self._schedule.created(self._machine.clock.now_ms(), self._log)
+        await self._schedule.created(self._machine.clock.now_ms(), self._log)
 
     def describe(self) -> QuorumDescription:
         """What DescribeQuorum tells. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""
@@ -225,19 +237,23 @@ class QuorumDriver:
         try:
             request = self._config.wire.from_request(message)
         except KafkaError as error:
+            self.voice.refused(sender_of(message), error.code, self.now_ms, cluster_id=message.cluster_id)
             return error_response(message, error.code)
+        self.voice.asked(request, self.now_ms)
         self._next_request_id += 1
         request_id = self._next_request_id
-        reply = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._replies[request_id] = reply
         self.submit(ev.RequestReceived(request_id, request))
         try:
-            response: WireResponse = await reply
-            return response
+            response = await reply
         except KafkaError as error:
             return error_response(message, error.code)
         finally:
             self._replies.pop(request_id, None)
+        if response.error is not ErrorCode.none:
+            self.voice.refused(sender_of(message), response.error, self.now_ms)
+        return to_response(self._config.wire, response)
 
     # For the effect runner
 
@@ -269,10 +285,23 @@ class QuorumDriver:
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
-    def reply(self, request_id: int, effect_response: Any) -> None:
+    def reply(self, request_id: int, response: Response) -> None:
         reply = self._replies.get(request_id)
         if reply is not None and not reply.done():
-            reply.set_result(to_response(self._config.wire, effect_response))
+            reply.set_result(response)
+
+    def leader_changed(self, leader_id: int | None, epoch: int) -> None:
+        """Tell of an election's outcome, or of the end of a leader."""
+        if leader_id is None:
+            self.voice.leader_lost(epoch, self.now_ms)
+        else:
+            self.voice.led(leader_id, epoch, self.now_ms)
+
+    def resigned(self, epoch: int) -> None:
+        """This node leads ``epoch`` no more, because it was asked to or has lost its majority."""
+        if epoch != self._resigned_epoch:
+            self.voice.majority_lost(epoch)
+        self.voice.leader_lost(epoch, self.now_ms)
 
     def wrote(self, size_bytes: int) -> None:
         """Note that the log has grown."""
@@ -280,17 +309,25 @@ class QuorumDriver:
 
     async def send(self, effect: fx.Send) -> None:
         """Ask a peer and queue its answer."""
-        settings = self._config.raft
+        settings, node_id, asked_ms = self._config.raft, effect.node_id, self.now_ms
         timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
-        event: ev.Event
+        event: ev.Event = ev.RequestFailed(effect.correlation_id)
         try:
             message = self._config.wire.to_request(effect.request)
             async with asyncio.timeout(timeout_ms / 1000):
-                answer = await self._sender.send(effect.node_id, message)
-            event = ev.ResponseReceived(effect.correlation_id, from_response(answer))
+                answer = await self._sender.send(node_id, message)
         except (KafkaError, OSError, TimeoutError) as error:
-            logger.debug("no answer from node %d: %s", effect.node_id, error)
-            event = ev.RequestFailed(effect.correlation_id)
+            logger.debug("no answer from node %d: %s", node_id, error)
+            reason = str(error) or f"no answer in {timeout_ms} ms"
+            self.voice.failed(node_id, reason, asked_ms, self.now_ms)
+        else:
+            try:
+                response = from_response(answer)
+            except KafkaError as error:
+                self.voice.answered(node_id, error.code, effect.request)
+            else:
+                self.voice.answered(node_id, response.error, effect.request)
+                event = ev.ResponseReceived(effect.correlation_id, response)
         self.submit(event)
 
     def schedule_append(self) -> None:
@@ -329,7 +366,10 @@ class QuorumDriver:
         assert core is not None
         while self._events and not self._is_stopped:
             event = self._events.popleft()
+            if isinstance(event, ev.ResignRequested):
+                self._resigned_epoch = event.epoch
             await self._effects.run(core.step(event, self.now_ms))
+            self.voice.tick(self.now_ms)
             if isinstance(core.role, Leader) or (isinstance(core.role, Resigned) and core.role.untold):
                 self._others_know.clear()
             else:

@@ -55,7 +55,7 @@ class EffectRunner:
                 case fx.AppendAsLeader() | fx.RejectAppend() | fx.AppendLeaderChange():
                     self._append_as_leader(effect)
                 case fx.AppendAsFollower() | fx.TruncateLog():
-                    self._change_as_follower(effect)
+                    await self._change_as_follower(effect)
                 case _:
                     assert_never(effect)
 
@@ -101,7 +101,7 @@ class EffectRunner:
                 assert_never(effect)
         self._driver.submit_first(ev.LogAppended())
 
-    def _change_as_follower(self, effect: fx.AppendAsFollower | fx.TruncateLog) -> None:
+    async def _change_as_follower(self, effect: fx.AppendAsFollower | fx.TruncateLog) -> None:
         _, log, _, _, _ = self._driver.ports
         match effect:
             case fx.AppendAsFollower(records):
@@ -110,7 +110,7 @@ class EffectRunner:
                 self._driver.submit_first(ev.LogAppended())
             case fx.TruncateLog(offset):
                 self._truncations += 1
-                log.truncate_to(offset)
+                await log.truncate_to(offset)
                 self._driver.submit_first(ev.LogTruncated())
             case _:
                 assert_never(effect)
@@ -160,8 +160,8 @@ class EffectRunner:
         self._truncations += 1
         if log.end_offset >= snapshot_id.offset:
             # What stands here above the high watermark is of another history.
-            log.truncate_to(max(log.high_watermark, log.start_offset))
-        log.truncate_to_latest_snapshot()
+            await log.truncate_to(max(log.high_watermark, log.start_offset))
+        await log.truncate_to_latest_snapshot()
         log.update_high_watermark(snapshot_id.offset)
         self._driver.submit_first(ev.SnapshotInstalled(snapshot_id))
 
@@ -179,11 +179,17 @@ class EffectRunner:
         _, _, _, appends, subscriptions = self._driver.ports
         match effect:
             case fx.BecameLeader(epoch, epoch_start_offset):
+                self._driver.leader_changed(self._driver.local_id, epoch)
                 subscriptions.leader_changed(self._driver.local_id, epoch, epoch_start_offset)
                 return
             case fx.BecameFollower(epoch, leader_id):
+                self._driver.leader_changed(leader_id, epoch)
                 subscriptions.leader_changed(leader_id, epoch)
-            case fx.LeaderLost(epoch) | fx.Resigned(epoch):
+            case fx.LeaderLost(epoch):
+                self._driver.leader_changed(None, epoch)
+                subscriptions.leader_changed(None, epoch)
+            case fx.Resigned(epoch):
+                self._driver.resigned(epoch)
                 subscriptions.leader_changed(None, epoch)
             case _:
                 assert_never(effect)

@@ -26,10 +26,10 @@ class SnapshotSchedule:
         age_ms = now_ms - self._last_ms
         return 0 < self._max_interval_ms <= age_ms and self._new_bytes > 0
 
-    def created(self, now_ms: int, log: ReplicatedLog) -> None:
+    async def created(self, now_ms: int, log: ReplicatedLog) -> None:
         """A snapshot is frozen: keep the log from the one before it on, drop what is older."""
-        if self._last is not None and self._last != log.latest_snapshot_id():
-            log.delete_before_snapshot(self._last)
+        before, self._last = self._last, log.latest_snapshot_id()
         self._new_bytes = 0
         self._last_ms = now_ms
-        self._last = log.latest_snapshot_id()
+        if before is not None and before != self._last:
+            await log.delete_before_snapshot(before)

@@ -10,6 +10,10 @@ from moldau.runtime import Disk
 
 FILE_NAME = "quorum-state"
 NO_ID = -1
+_ADVICE = (
+    "Nothing was changed. It holds this node's vote: restore it from a backup, or see 'Damaged files' in"
+    " docs/operations.md."
+)
 
 
 class QuorumStateError(ValueError):
@@ -41,7 +45,7 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet) -> ElectionState:
         fields = json.loads(content)
         version = fields["data_version"]
         if version not in (0, 1):
-            raise QuorumStateError(f"quorum-state has the unknown version {version}")
+            raise QuorumStateError(f"it has the unknown version {version}")
         epoch, leader_id = int(fields["leaderEpoch"]), int(fields["leaderId"])
         voted_id = int(fields["votedId"])
         known_voters = {int(voter["voterId"]) for voter in fields.get("currentVoters") or ()}
@@ -49,11 +53,10 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet) -> ElectionState:
     except QuorumStateError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise QuorumStateError(f"quorum-state cannot be read: {error}") from error
+        raise QuorumStateError(f"it is damaged and cannot be read: {error}") from error
     if known_voters and known_voters != set(voters.ids):
         raise QuorumStateError(
-            f"quorum-state was written with the voters {sorted(known_voters)}, "
-            f"configured are {list(voters.ids)}"
+            f"it was written with the voters {sorted(known_voters)}, configured are {list(voters.ids)}"
         )
     return ElectionState(
         epoch=max(epoch, 0),
@@ -86,7 +89,10 @@ class QuorumStateStore:
             content = self._disk.read(self._path)
         except FileNotFoundError:
             return ElectionState()
-        return decode_quorum_state(content, voters=self._voters)
+        try:
+            return decode_quorum_state(content, voters=self._voters)
+        except QuorumStateError as error:
+            raise QuorumStateError(f"{self._path}: {error}. {_ADVICE}") from error
 
     def write(self, state: ElectionState) -> None:
         """Return when the state is durable."""

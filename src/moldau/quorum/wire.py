@@ -38,6 +38,21 @@ WireResponse: TypeAlias = (
 )
 
 
+def sender_of(message: WireRequest) -> int:
+    """The node that says that it has sent a request; -1 when it does not say so."""
+    match message:
+        case fetch_wire.FetchRequest():
+            return max(message.replica_id, message.replica_state.replica_id)
+        case snapshot_wire.FetchSnapshotRequest():
+            return message.replica_id
+        case vote_wire.VoteRequest():
+            return next((part.replica_id for topic in message.topics for part in topic.partitions), -1)
+        case begin_wire.BeginQuorumEpochRequest() | end_wire.EndQuorumEpochRequest():
+            return next((part.leader_id for topic in message.topics for part in topic.partitions), -1)
+        case _:
+            assert_never(message)
+
+
 @dataclass(frozen=True, slots=True)
 class Wire:
     """Names of the replicated partition; the coordinators' logs will have others."""

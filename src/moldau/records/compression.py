@@ -16,8 +16,16 @@ from typing import TypeAlias, assert_never
 import cramjam
 
 from moldau.records.errors import InvalidRecordError, OpenedSizeError
+from moldau.runtime.fair_lane import Steps, Turn
 
-__all__ = ["DECOMPRESSED_BYTES_FLOOR", "Compression", "compress", "decompress", "decompressed_bytes_max"]
+__all__ = [
+    "DECOMPRESSED_BYTES_FLOOR",
+    "Compression",
+    "compress",
+    "compress_in_turn",
+    "decompress",
+    "decompressed_bytes_max",
+]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -65,6 +73,7 @@ _XERIAL_HEADER = _XERIAL_MAGIC + _INT32.pack(1) + _INT32.pack(1)  # version 1, r
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _FIRST_GUESS_BYTES = 16 * 1024
 _GROWTH = 4
+_STEP_BYTES = 256 * 1024
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> bytes:
@@ -77,13 +86,36 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
         case Compression.SNAPPY:
             return _compress_xerial(data)
         case Compression.LZ4:
-            frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+            frame = _stream(codec, level)
             frame.compress(data)
             return bytes(frame.finish())
         case Compression.ZSTD:
             return bytes(cramjam.zstd.compress(data, 3 if level is None else level))
         case _:
             assert_never(codec)
+
+
+def compress_in_turn(codec: Compression, data: bytes, level: int | None = None) -> Steps[bytes]:
+    """As :func:`compress`, in steps of some milliseconds."""
+    if codec in (Compression.NONE, Compression.SNAPPY) or len(data) <= _STEP_BYTES:
+        return compress(codec, data, level)  # these two are fast
+    stream = _stream(codec, level)
+    for start in range(0, len(data), _STEP_BYTES):
+        stream.compress(data[start : start + _STEP_BYTES])
+        yield Turn.NEXT
+    return bytes(stream.finish())
+
+
+def _stream(
+    codec: Compression, level: int | None
+) -> cramjam.gzip.Compressor | cramjam.zstd.Compressor | cramjam.lz4.Compressor:
+    match codec:
+        case Compression.GZIP:
+            return cramjam.gzip.Compressor(level)
+        case Compression.ZSTD:
+            return cramjam.zstd.Compressor(3 if level is None else level)
+        case _:
+            return cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
 
 
 def decompress(codec: Compression, data: Buffer, limit: int | None = None) -> bytes:

@@ -6,21 +6,13 @@ checksum and, where the producer had it wrong, the max timestamp and the records
 
 from typing import NamedTuple
 
-from moldau.records.batch import (
-    COMPRESSION_MASK,
-    DELETE_HORIZON_BIT,
-    NO_TIMESTAMP,
-    BatchHeader,
-    Buffer,
-    parse_header,
-)
-from moldau.records.builder import encode_record
-from moldau.records.compression import Compression, compress
-from moldau.records.record import iter_opened, open_batch
+from moldau.records.batch import COMPRESSION_MASK, DELETE_HORIZON_BIT, BatchHeader
+from moldau.records.compression import Compression, compress_in_turn
 from moldau.records.rewriting import assemble_batch
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import Steps
 
-__all__ = ["TargetCompression", "recompress"]
+__all__ = ["TargetCompression", "recompressed"]
 
 
 class TargetCompression(NamedTuple):
@@ -29,33 +21,30 @@ class TargetCompression(NamedTuple):
     codec: Compression
     level: int | None = None
 
+    def changes(self, header: BatchHeader) -> bool:
+        """Whether a batch is stored in another codec than it has; the level does not count."""
+        return header.attributes & COMPRESSION_MASK != self.codec
 
-def recompress(
-    batch: Buffer,
+
+def recompressed(
     header: BatchHeader,
+    payload: bytes,
+    max_timestamp: int,
     target: TargetCompression,
     max_batch_bytes: int,
-    limit: int | None = None,
-) -> tuple[Buffer, BatchHeader]:
-    """``batch``, which has passed ``validate_produce`` with ``header``, in the codec of ``target``.
+) -> Steps[bytes]:
+    """The batch of ``header`` with these records, uncompressed, in the codec of ``target``.
 
-    A batch that has that codec already, at whatever level, is returned as it is, unopened. Raises
-    :class:`InvalidRecordError` for records that do not parse or are not as many as the header says, and
-    ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``. ``limit`` is that of
-    :func:`moldau.records.record.open_batch`.
+    Raises ``MESSAGE_TOO_LARGE`` when the result is larger than ``max_batch_bytes``.
     """
-    if header.attributes & COMPRESSION_MASK == target.codec:
-        return batch, header
-    _, payload = open_batch(batch, limit)
-    payload, max_timestamp = _checked(header, payload)
-    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT) | target.codec
+    compressed = yield from compress_in_turn(target.codec, payload, target.level)
     changed = assemble_batch(
         header,
-        attributes,
+        header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT) | target.codec,
         header.base_timestamp,
         max_timestamp,
         header.records_count,
-        compress(target.codec, payload, target.level),
+        compressed,
     )
     if len(changed) > max_batch_bytes:
         raise KafkaError(
@@ -63,24 +52,4 @@ def recompress(
             f"the batch has {len(changed)} bytes once it is stored as {target.codec.name.lower()},"
             f" the topic allows {max_batch_bytes}",
         )
-    return changed, parse_header(changed)
-
-
-def _checked(header: BatchHeader, payload: bytes) -> tuple[bytes, int]:
-    """The records with consecutive offsets, and their max timestamp."""
-    max_timestamp = NO_TIMESTAMP
-    expected_offset = header.base_offset
-    is_numbered = True
-    for record in iter_opened(header, payload):
-        max_timestamp = max(max_timestamp, record.timestamp)
-        is_numbered = is_numbered and record.offset == expected_offset
-        expected_offset += 1
-    if is_numbered:
-        return payload, max_timestamp
-    # As Kafka's brokers do for clients that number the records of a compressed batch wrongly.
-    renumbered = bytearray()
-    for delta, record in enumerate(iter_opened(header, payload)):
-        renumbered += encode_record(
-            delta, record.timestamp - header.base_timestamp, record.key, record.value, record.headers
-        )
-    return bytes(renumbered), max_timestamp
+    return changed

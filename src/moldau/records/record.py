@@ -23,6 +23,7 @@ __all__ = [
     "open_batch",
     "opens_quickly",
     "read_records",
+    "too_many_headers",
 ]
 
 QUICK_RECORDS = 500
@@ -113,7 +114,7 @@ def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
         if record.headers:
             headers_count += len(record.headers)
             if headers_count > HEADERS_PER_BATCH_MAX:
-                raise _too_many_headers()
+                raise too_many_headers()
         yield record if append_time is None else record._replace(timestamp=append_time)
     if position != len(data):
         raise InvalidRecordError(f"{len(data) - position} bytes are left behind the last record")
@@ -198,7 +199,7 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     if count < 0 or count * 2 > end - position:
         raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
     if count > HEADERS_PER_BATCH_MAX:
-        raise _too_many_headers()
+        raise too_many_headers()
     headers = []
     for _ in range(count):
         name, position = _read_bytes(data, position, end)
@@ -209,5 +210,6 @@ def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     return tuple(headers), position
 
 
-def _too_many_headers() -> OpenedSizeError:
+def too_many_headers() -> OpenedSizeError:
+    """The error for more than ``HEADERS_PER_BATCH_MAX`` of them."""
     return OpenedSizeError(f"the records have more than {HEADERS_PER_BATCH_MAX} headers")

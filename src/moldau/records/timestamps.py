@@ -1,13 +1,33 @@
 """Timestamp look-ups that are exact to the record, not to the batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import TypeAlias
 
-from moldau.records.batch import TIMESTAMP_TYPE_BIT, Buffer, parse_header
+from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
 from moldau.records.errors import InvalidRecordError
+from moldau.records.opening import RECORDS_A_STEP, open_in_turn
 from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong, wrapped
+from moldau.runtime.fair_lane import Steps, Turn
 
-__all__ = ["first_offset_at_or_after", "first_offset_of_max_timestamp", "iter_positions_in_time"]
+__all__ = [
+    "Choice",
+    "Position",
+    "choose_at_or_after",
+    "choose_exactly",
+    "choose_latest",
+    "first_offset_at_or_after",
+    "first_offset_of_max_timestamp",
+    "iter_positions_in_time",
+    "search_batch",
+]
+
+Position: TypeAlias = tuple[int, int]
+"""Offset and timestamp of a record."""
+Choice: TypeAlias = Callable[[Sequence[Position], Position | None], tuple[Position | None, bool]]
+"""Looks at some positions in a row and at its best one so far; the best now, and whether to look no
+further."""
 
 
 def first_offset_at_or_after(
@@ -36,12 +56,64 @@ def first_offset_of_max_timestamp(batch: Buffer) -> tuple[int, int] | None:
     return None
 
 
-def iter_positions_in_time(batch: Buffer, limit: int | None = None) -> Iterator[tuple[int, int]]:
+def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:
+    """Give the positions of a batch to ``choose``, many at a time, until it has found what it looks for."""
+    header, data = yield from open_in_turn(batch)
+    positions = _iter_opened(header, data)
+    best: Position | None = None
+    while some := list(islice(positions, RECORDS_A_STEP)):
+        best, is_found = choose(some, best)
+        if is_found:
+            break
+        yield Turn.NEXT
+    return best
+
+
+def choose_at_or_after(timestamp_ms: int, starting_offset: int) -> Choice:
+    """The first with a timestamp at or after ``timestamp_ms``, not below ``starting_offset``."""
+
+    def choose(some: Sequence[Position], _: Position | None) -> tuple[Position | None, bool]:
+        for offset, timestamp in some:
+            if timestamp >= timestamp_ms and offset >= starting_offset:
+                return (offset, timestamp), True
+        return None, False
+
+    return choose
+
+
+def choose_exactly(timestamp_ms: int) -> Choice:
+    """The first with a timestamp."""
+
+    def choose(some: Sequence[Position], _: Position | None) -> tuple[Position | None, bool]:
+        for offset, timestamp in some:
+            if timestamp == timestamp_ms:
+                return (offset, timestamp), True
+        return None, False
+
+    return choose
+
+
+def choose_latest(starting_offset: int) -> Choice:
+    """The first of those with the largest timestamp, not below ``starting_offset``."""
+
+    def choose(some: Sequence[Position], best: Position | None) -> tuple[Position | None, bool]:
+        for offset, timestamp in some:
+            if offset >= starting_offset and (best is None or timestamp > best[1]):
+                best = offset, timestamp
+        return best, False
+
+    return choose
+
+
+def iter_positions_in_time(batch: Buffer) -> Iterator[Position]:
     """``(offset, timestamp)`` of each record, skipping over keys, values and headers.
 
     Raises as ``iter_records`` does, though it sees less of what may be wrong.
     """
-    header, data = open_batch(batch, limit)
+    return _iter_opened(*open_batch(batch))
+
+
+def _iter_opened(header: BatchHeader, data: bytes) -> Iterator[Position]:
     append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_BIT else None
     position = 0
     for _ in range(header.records_count):

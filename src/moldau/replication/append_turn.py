@@ -7,6 +7,7 @@ producers learn nothing, ask again, and are told then.
 
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import AppendAnswer, Partition
+from moldau.runtime.fair_lane import Client
 
 
 class AppendTurn:
@@ -17,16 +18,21 @@ class AppendTurn:
         self._failure: Exception | None = None
 
     def append(
-        self, partition: Partition, records: memoryview, required_acks: int, timeout_ms: int
+        self,
+        partition: Partition,
+        records: memoryview,
+        required_acks: int,
+        timeout_ms: int,
+        client: Client | None = None,
     ) -> AppendAnswer:
         """As the partition's own ``append``, but for the write; ``records`` stay until the turn ends."""
         if isinstance(partition, ClassicPartition):
-            outcome = partition.stage(records, required_acks)
+            outcome = partition.stage(records, required_acks, client)
             if outcome is not None:
                 self._unsettled[partition] = None
                 return outcome
             self.settle()
-        return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms)
+        return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms, client=client)
 
     def settle(self) -> None:
         """Write what was staged. Raises what a write raised, again and again until the turn ends."""

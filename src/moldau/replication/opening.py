@@ -1,25 +1,22 @@
 """Batches that take long to look into before they are appended: opened by a worker, appended in order.
 
-One thread of a node does it, so that two at once do not take too much time and memory. What is appended to
-the same partition meanwhile waits behind them.
+The node's one thread for that is shared fairly by its clients (``Machine.opening``). What a client appends
+to a partition meanwhile waits behind its own batches there, and behind no other client's.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from moldau.replication.partition import AppendAnswer, AppendOutcome
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.workers import Workers
+from moldau.runtime.fair_lane import Client, FairLane, Steps
 
-LANE: Final = "moldau-opening"
-"""The thread (see ``Workers.lane``) that opens what is larger than the event loop should look into."""
+DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
-_DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
-
-Look = Callable[[], Any]
 GoOn = Callable[[Any], AppendAnswer]
 Refuse = Callable[[KafkaError], AppendOutcome]
 
@@ -27,49 +24,54 @@ Refuse = Callable[[KafkaError], AppendOutcome]
 class OpeningQueue:
     """The batches of one partition that wait to be opened."""
 
-    def __init__(self, workers: Workers, unexpected: UnexpectedErrors) -> None:
-        self._workers = workers
+    def __init__(self, lane: FairLane, unexpected: UnexpectedErrors) -> None:
+        self._lane = lane
         self._unexpected = unexpected
-        self._waiting: deque[tuple[Look, GoOn, Refuse, asyncio.Future[AppendOutcome]]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._waiting: Counter[Client | None] = Counter()
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether what is appended now must wait behind something."""
-        return self._task is not None
+    def is_busy(self, client: Client | None) -> bool:
+        """Whether what a client appends now must wait behind something."""
+        return client in self._waiting
 
-    def put(self, look: Look, go_on: GoOn, refuse: Refuse) -> "asyncio.Future[AppendOutcome]":
-        """Run ``look`` in a worker, then ``go_on`` with its result; ``refuse`` gets what either raises."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[AppendOutcome] = loop.create_future()
-        self._waiting.append((look, go_on, refuse, answer))
-        if self._task is None:
-            self._task = loop.create_task(self._run())
+    def put(
+        self, client: Client | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
+    ) -> "asyncio.Future[AppendOutcome]":
+        """Open a batch in ``steps``, then call ``go_on`` with the result; ``refuse`` gets what either raises.
+
+        ``is_lasting``: the batch is appended even if its client closes the connection before.
+        """
+        opened = self._lane.put(client, steps, is_lasting=is_lasting)
+        answer: asyncio.Future[AppendOutcome] = opened.get_loop().create_future()
+        self._waiting[client] += 1
+        opened.add_done_callback(partial(self._opened, client, go_on, refuse, answer))
         return answer
 
-    async def _run(self) -> None:
+    def _opened(
+        self,
+        client: Client | None,
+        go_on: GoOn,
+        refuse: Refuse,
+        answer: "asyncio.Future[AppendOutcome]",
+        opened: "asyncio.Future[Any]",
+    ) -> None:
+        self._waiting[client] -= 1
+        if not self._waiting[client]:
+            del self._waiting[client]
+        if opened.cancelled():
+            answer.cancel()
+            return
         try:
-            while self._waiting:
-                look, go_on, refuse, answer = self._waiting.popleft()
-                try:
-                    outcome = go_on(await self._workers.lane(LANE).run(look))
-                except KafkaError as error:
-                    outcome = refuse(error)
-                except Exception as error:
-                    self._unexpected.report("opening a batch", error)
-                    outcome = _DEFECT
-                except BaseException:
-                    answer.cancel()
-                    raise
-                _pass_on(outcome, answer)
-        finally:
-            self._task = None
-            for *_, answer in self._waiting:
-                answer.cancel()
-            self._waiting.clear()
+            outcome = go_on(opened.result())
+        except KafkaError as error:
+            outcome = refuse(error)
+        except Exception as error:
+            self._unexpected.report("opening a batch", error)
+            outcome = DEFECT
+        pass_on(outcome, answer)
 
 
-def _pass_on(outcome: AppendAnswer, answer: "asyncio.Future[AppendOutcome]") -> None:
+def pass_on(outcome: AppendAnswer, answer: "asyncio.Future[AppendOutcome]") -> None:
+    """Answer with an outcome, now or when it is there."""
     if isinstance(outcome, AppendOutcome):
         if not answer.done():
             answer.set_result(outcome)
@@ -81,7 +83,7 @@ def _pass_on(outcome: AppendAnswer, answer: "asyncio.Future[AppendOutcome]") -> 
         if settled.cancelled():
             answer.cancel()
         elif settled.exception() is not None:
-            answer.set_result(_DEFECT)
+            answer.set_result(DEFECT)
         else:
             answer.set_result(settled.result())
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode
+from moldau.runtime.fair_lane import Client
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -76,6 +77,10 @@ class ReadRequest(NamedTuple):
     last_fetched_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     client_rack: str | None = None
+    broker_epoch: int = -1
+    """A follower's incarnation (KIP-903); -1 when it was not told."""
+    acknowledged_offset: int = -1
+    """Below it, a follower's copy is synced, where records count only then; -1: below ``offset``."""
 
 
 class ReadOutcome(NamedTuple):
@@ -154,8 +159,10 @@ class Partition(Protocol):
         """Whether this broker leads it and misses replicas (never, where an object store replicates)."""
         ...
 
-    def append(self, records: memoryview, *, required_acks: int, timeout_ms: int) -> AppendAnswer:
-        """Append what a producer sent.
+    def append(
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: Client | None = None
+    ) -> AppendAnswer:
+        """Append what a producer sent on the connection ``client``.
 
         ``records`` is only valid during the call. The outcome comes at once where nothing has to be
         waited for, else by a future; a refusal is an outcome too, nothing is raised.
@@ -167,7 +174,12 @@ class Partition(Protocol):
         ...
 
     async def find_offset(
-        self, timestamp_ms: int, *, read_committed: bool, current_leader_epoch: int
+        self,
+        timestamp_ms: int,
+        *,
+        read_committed: bool,
+        current_leader_epoch: int,
+        client: Client | None = None,
     ) -> FoundOffset:
         """The first record at or after a time, or one of the special timestamps above.
 

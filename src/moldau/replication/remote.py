@@ -4,6 +4,7 @@ import asyncio
 from typing import Protocol
 
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.record_lookup import RecordLookup
 
 __all__ = ["RemotePart"]
 
@@ -19,14 +20,18 @@ class RemotePart(Protocol):
         """The last offset that has been copied; -1 when none has."""
         ...
 
-    async def find_timestamp(self, timestamp_ms: int, before_offset: int) -> FoundOffset | None:
+    async def find_timestamp(
+        self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         """The first record at or after a time, in the remote part and before an offset.
 
         Raises ``KafkaError``.
         """
         ...
 
-    async def find_max_timestamp(self, above_ms: int, before_offset: int) -> FoundOffset | None:
+    async def find_max_timestamp(
+        self, above_ms: int, before_offset: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
         """The first record with the largest timestamp of the remote part, if that is above ``above_ms``.
 
         Raises ``KafkaError``.

@@ -11,7 +11,7 @@ waits for wakes it at once.
 import asyncio
 from collections.abc import Hashable, Iterable
 from math import ceil
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
@@ -19,6 +19,66 @@ LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
 """Ticks of long waits are ticks of short ones too, and exact as floats."""
+
+
+class Expiring(Protocol):
+    """A wait that ends at a deadline."""
+
+    def expire(self) -> None:
+        """The time is up, and the deadline is over; called at most once."""
+        ...
+
+
+class Deadlines:
+    """The deadlines of all waits of a node, one timer a tick."""
+
+    def __init__(self) -> None:
+        self._ticks: dict[float, tuple[asyncio.TimerHandle, dict[Expiring, None]]] = {}
+        self._known_loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def timer_count(self) -> int:
+        """Timers that run now."""
+        return len(self._ticks)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The node's loop; kept, because asking for the running one costs a system call in Python 3.11."""
+        loop = self._known_loop
+        if loop is None:
+            loop = self._known_loop = asyncio.get_running_loop()
+        return loop
+
+    def due(self, timeout_s: float) -> float:
+        """The moment, in the loop's time, at which a wait that begins now ends."""
+        tick_s = LONG_TICK_S if timeout_s >= LONG_WAIT_S else SHORT_TICK_S
+        return ceil((self.loop.time() + timeout_s) / tick_s) * tick_s
+
+    def add(self, due: float, wait: Expiring) -> None:
+        """Let a wait expire at a moment that :meth:`due` gave; at once over when it has passed."""
+        tick = self._ticks.get(due)
+        if tick is None:
+            tick = self._ticks[due] = (self.loop.call_at(due, self._time_is_up, due), {})
+        tick[1][wait] = None
+
+    def remove(self, due: float, wait: Expiring) -> None:
+        """The wait is over before its time."""
+        timer, waits = self._ticks[due]
+        del waits[wait]
+        if not waits:
+            timer.cancel()
+            del self._ticks[due]
+
+    def expire_all(self) -> None:
+        """As if everyone's time were up."""
+        for due in list(self._ticks):
+            self._time_is_up(due)
+
+    def _time_is_up(self, due: float) -> None:
+        timer, waits = self._ticks.pop(due)
+        timer.cancel()
+        for wait in waits:
+            wait.expire()
 
 
 class Waiter(Generic[K]):
@@ -41,47 +101,42 @@ class Waiter(Generic[K]):
 
     def finish(self, woken: bool) -> None:
         """Leave the room; harmless when it was left before."""
-        room, self._room = self._room, None
+        room = self._room
         if room is not None:
-            room._forget(self, self._places, self._due)
-            if not self.future.done():
-                self.future.set_result(woken)
+            room.deadlines.remove(self._due, self)
+            self._leave(room, woken)
 
+    def expire(self) -> None:
+        room = self._room
+        if room is not None:
+            self._leave(room, False)
 
-class _Tick(Generic[K]):
-    """Everyone whose time is up at one moment."""
-
-    __slots__ = ("timer", "waiters")
-
-    def __init__(self, timer: asyncio.TimerHandle) -> None:
-        self.timer = timer
-        self.waiters: dict[Waiter[K], None] = {}
+    def _leave(self, room: "WaitingRoom[K]", woken: bool) -> None:
+        self._room = None
+        room._forget(self, self._places)
+        if not self.future.done():
+            self.future.set_result(woken)
 
 
 class WaitingRoom(Generic[K]):
     """All waiters of a node, by key."""
 
     def __init__(self) -> None:
+        self.deadlines = Deadlines()
         self._by_key: dict[K, dict[Waiter[K], None]] = {}
-        self._ticks: dict[float, _Tick[K]] = {}
         self._count = 0
-        self._known_loop: asyncio.AbstractEventLoop | None = None
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The node's loop; kept, because asking for the running one costs a system call in Python 3.11."""
-        loop = self._known_loop
-        if loop is None:
-            loop = self._known_loop = asyncio.get_running_loop()
-        return loop
+        """The node's loop."""
+        return self.deadlines.loop
 
     def due(self, timeout_s: float) -> float:
         """The moment, in the loop's time, at which a wait that begins now ends."""
-        tick_s = LONG_TICK_S if timeout_s >= LONG_WAIT_S else SHORT_TICK_S
-        return ceil((self.loop.time() + timeout_s) / tick_s) * tick_s
+        return self.deadlines.due(timeout_s)
 
     def wait(self, keys: Iterable[K], timeout_s: float) -> Waiter[K]:
         """Wait for :meth:`notify` of any of ``keys``, ``timeout_s`` seconds and up to a tick more."""
@@ -89,26 +144,19 @@ class WaitingRoom(Generic[K]):
 
     def wait_until(self, keys: Iterable[K], due: float) -> Waiter[K]:
         """As :meth:`wait`, until a moment that :meth:`due` gave; at once over when it has passed."""
-        loop = self.loop
+        deadlines = self.deadlines
         by_key = self._by_key
         places: list[dict[Waiter[K], None]] = []
-        waiter = Waiter(self, places, due, loop.create_future())
+        waiter = Waiter(self, places, due, deadlines.loop.create_future())
         for key in keys:
             place = by_key.get(key)
             if place is None:
                 place = by_key[key] = {}
             place[waiter] = None
             places.append(place)
-        tick = self._ticks.get(due)
-        if tick is None:
-            tick = self._ticks[due] = _Tick(loop.call_at(due, self._time_is_up, due))
-        tick.waiters[waiter] = None
+        deadlines.add(due, waiter)
         self._count += 1
         return waiter
-
-    def _time_is_up(self, due: float) -> None:
-        for waiter in tuple(self._ticks[due].waiters):
-            waiter.finish(False)
 
     def notify(self, key: K) -> None:
         """Wake everyone who waits for ``key``."""
@@ -121,18 +169,11 @@ class WaitingRoom(Generic[K]):
 
     def release_all(self) -> None:
         """Send everyone away as if their time were up: the node stops."""
-        for tick in list(self._ticks.values()):
-            for waiter in tuple(tick.waiters):
-                waiter.finish(False)
+        self.deadlines.expire_all()
 
-    def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]], due: float) -> None:
+    def _forget(self, waiter: Waiter[K], places: list[dict[Waiter[K], None]]) -> None:
         for place in places:
             place.pop(waiter, None)  # a key may be named twice
-        tick = self._ticks[due]
-        del tick.waiters[waiter]
-        if not tick.waiters:
-            tick.timer.cancel()
-            del self._ticks[due]
         self._count -= 1
         if not self._count:
             # Places stay while somebody waits, for to hash a key is slow; here they go, with deleted topics.

@@ -10,10 +10,15 @@ import apsw
 from moldau.runtime.clock import Clock, DeletionClock, SystemClock
 from moldau.runtime.disk import Disk
 from moldau.runtime.entropy import Entropy, SystemEntropy
+from moldau.runtime.fair_lane import FairLane
 from moldau.runtime.local_disk import LocalDisk
 from moldau.runtime.open_files import allow_many_open_files
 from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.runtime.unreadable import UnreadableBatches
 from moldau.runtime.workers import ThreadWorkers, Workers
+
+OPENING = "moldau-opening"
+"""The thread of ``Machine.opening``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +33,17 @@ class Machine:
     """Opens the SQLite database at an absolute path of ``disk``."""
     unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
     """Where the node reports exceptions that no code expects."""
+    unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)
+    """Where searches report batches whose records cannot be read."""
     deletion_clock: DeletionClock = field(init=False)
     """For deciding what is old enough to be deleted, whatever jumps ``clock`` makes."""
 
+    opening: FairLane = field(init=False)
+    """The thread that opens what is larger than the event loop should look into, fairly for all clients."""
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "deletion_clock", DeletionClock(self.clock))
+        object.__setattr__(self, "opening", FairLane(self.workers.lane(OPENING)))
 
     boot_id: str = ""
     """Another one after each restart of the machine; empty when it is not known."""

@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from moldau.cluster.image import MetadataImage
+from moldau.cluster.internal_topics import CLUSTER_METADATA_TOPIC as CLUSTER_METADATA_TOPIC
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC as CONSUMER_OFFSETS_TOPIC
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC as DISKLESS_METADATA_TOPIC
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC as REMOTE_LOG_METADATA_TOPIC
+from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC as TRANSACTION_STATE_TOPIC
 from moldau.cluster.registrations import Endpoint
 
-CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-DISKLESS_METADATA_TOPIC = "__diskless_metadata"
-REMOTE_LOG_METADATA_TOPIC = "__remote_log_metadata"
 INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, DISKLESS_METADATA_TOPIC})
 
 
@@ -55,6 +55,11 @@ class ClusterView:
     def active_controller_id(self) -> int:
         """The node that leads the metadata quorum; -1 when none is known."""
         return self._active_controller()
+
+    def finalized_features(self) -> tuple[int, dict[str, int]]:
+        """The epoch and the levels of the cluster's features."""
+        image = self.image
+        return image.provenance.offset, {name: int(level) for name, level in image.features.items()}
 
     def brokers(self, listener_name: str, *, include_fenced: bool = False) -> Iterator[BrokerAddress]:
         """Brokers that have the listener, by id."""

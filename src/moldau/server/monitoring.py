@@ -2,23 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
 
-from moldau.config.broker import BrokerConfig
-from moldau.coordinators.groups.service import GroupService
-from moldau.coordinators.groups.states import GroupState
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
-from moldau.runtime.machine import Machine
-from moldau.server.hosting import PartitionHosting
-from moldau.server.metadata_node import MetadataNode
+from moldau.server.metadata.node import MetadataNode
 from moldau.server.meters import NodeMeters
-from moldau.server.registry import PartitionRegistry
+from moldau.server.subsystem import HealthCheck
 from moldau.storage.log_manager import LogManager
 from moldau.storage.recovery_report import RepairKind
-
-HealthCheck = Callable[[], str | None]
-"""What is wrong with one part of the node, in one sentence; None when it is well."""
 
 
 class Monitoring:
@@ -63,19 +54,6 @@ class Monitoring:
         return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
 
 
-def controller_monitoring(
-    machine: Machine, config: BrokerConfig, metadata: MetadataNode, logs: LogManager
-) -> Monitoring | None:
-    """The pages of a node that is only a controller; None without ``metrics.listener``."""
-    listener = config.optional_text("metrics.listener")
-    if listener is None:
-        return None
-    meters = NodeMeters()
-    watch_cluster(meters, metadata)
-    checks = health_checks(metadata, logs) | {"errors": machine.unexpected.problem}
-    return Monitoring(listener, meters, checks, {})
-
-
 def watch_cluster(meters: NodeMeters, metadata: MetadataNode) -> None:
     """Gauges of the controller and the metadata quorum."""
     driver, publisher = metadata.driver, metadata.publisher
@@ -103,67 +81,15 @@ def watch_cluster(meters: NodeMeters, metadata: MetadataNode) -> None:
         meters.gauge("kafka.server", "raft-metrics", name, read)
 
 
-def watch_partitions(
-    meters: NodeMeters, partitions: PartitionRegistry, hosting: PartitionHosting, logs: LogManager
-) -> None:
-    """Gauges of this broker's replicas and folders."""
-
-    def replica_gauge(name: str, read: Callable[[], float]) -> None:
-        meters.gauge("kafka.server", "ReplicaManager", name, read)
-
-    replica_gauge("PartitionCount", lambda: len(partitions))
-    replica_gauge("LeaderCount", lambda: sum(partition.is_leader for partition in partitions))
-    replica_gauge("OfflineReplicaCount", lambda: len(hosting.offline))
-    replica_gauge("UnderReplicatedPartitions", lambda: sum(p.is_under_replicated for p in partitions))
-    meters.gauge(
-        "kafka.log",
-        "LogManager",
-        "OfflineLogDirectoryCount",
-        lambda: sum(not directory.is_online for directory in logs.directories),
-    )
-    for name, kind in {
-        "TornTails": RepairKind.TORN_TAIL,
-        "LostRecords": RepairKind.LOST,
-        "RebuiltFiles": RepairKind.REBUILT,
-    }.items():
-        meters.gauge("moldau.storage", "Recovery", name, partial(logs.report.count, kind))
-    meters.gauge("moldau.storage", "Recovery", "StrayFolders", lambda: logs.stray_count)
-
-
-def watch_groups(meters: NodeMeters, groups: GroupService) -> None:
-    """Kafka's meters of the group coordinator, of both its generations."""
-
-    def count_of(*states: GroupState) -> Callable[[], float]:
-        return lambda: sum(
-            group.state in states for shard in groups.runtime.shards() for group in shard.groups.values()
-        )
-
-    managed = partial(meters.gauge, "kafka.coordinator.group", "GroupMetadataManager")
-    managed("NumGroups", count_of(*GroupState))
-    for state in GroupState:
-        managed(f"NumGroups{state.value}", count_of(state))
-    managed("NumOffsets", lambda: sum(shard.offsets.count for shard in groups.runtime.shards()))
-
-    tally = groups.tally
-    coordinator = partial(meters.gauge, "kafka.server", "group-coordinator-metrics")
-    coordinator("group-count", count_of(*GroupState), protocol="classic")
-    coordinator("offset-commit-count", lambda: tally.offset_commits)
-    coordinator("offset-expiration-count", lambda: tally.offset_expirations)
-    coordinator("offset-deletion-count", lambda: tally.offset_deletions)
-    coordinator("group-completed-rebalance-count", lambda: tally.completed_rebalances)
-    coordinator("num-partitions", lambda: len(groups.runtime.shards()), state="active")
-    coordinator(
-        "num-partitions",
-        lambda: len(groups.runtime.partitions) - len(groups.runtime.shards()),
-        state="loading",
-    )
-
-
 def health_checks(metadata: MetadataNode, logs: LogManager) -> dict[str, HealthCheck]:
     """The parts that every node has, and that can be unwell by themselves."""
 
+    driver = metadata.driver
+
     def quorum() -> str | None:
-        return None if metadata.driver.leader_id is not None else "the metadata quorum has no leader"
+        if driver.leader_id is not None:
+            return None
+        return driver.voice.no_leader(driver.now_ms) or "the metadata quorum has no leader"
 
     def storage() -> str | None:
         reasons = [
@@ -179,11 +105,7 @@ def health_checks(metadata: MetadataNode, logs: LogManager) -> dict[str, HealthC
     return {"quorum": quorum, "storage": storage, "recovery": recovery}
 
 
-def replicas_check(hosting: PartitionHosting) -> HealthCheck:
-    """Whether this broker's replicas are open."""
-
-    def replicas() -> str | None:
-        count = len(hosting.offline)
-        return f"{count} partitions cannot be opened" if count else None
-
-    return replicas
+def quorum_notice(metadata: MetadataNode) -> str | None:
+    """What is wrong with other nodes of the quorum, or with their settings."""
+    driver = metadata.driver
+    return "; ".join(driver.voice.problems(driver.now_ms)) or None

@@ -1,40 +1,51 @@
-"""A node: puts the rooms together, and starts and stops them in order.
+"""A node: its folders and its metadata, and on them a controller and a broker as ``process.roles`` says.
 
-Start: identity → metadata (quorum, controller) → logs → partitions as the image says → coordinators →
-listeners → registration → unfenced. Stop is the way back, and leaves the marks of a clean stop.
+Start: identity → logs → metadata (quorum) → controller → broker. Stop is the way back, and leaves the marks
+of a clean stop. Controller and broker are lists of subsystems (:mod:`moldau.server.composition`).
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeVar
 
+from moldau.cluster.controller_channel import ControllerChannel
 from moldau.cluster.meta_properties import FormatError
+from moldau.cluster.remote_controller_channel import RemoteControllerChannel
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.network.client import RpcClient
 from moldau.quorum.state_store import QuorumStateError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.broker import Broker
-from moldau.server.controller_node import ControllerNode
+from moldau.server.composition import compose_controller
+from moldau.server.context import NodeContext
+from moldau.server.extensions import Extensions
 from moldau.server.identity import Address, identify
-from moldau.server.metadata_node import MetadataNode
-from moldau.server.monitoring import controller_monitoring
-from moldau.server.tiered_node import TieredNode
+from moldau.server.metadata.node import MetadataNode
+from moldau.server.meters import NodeMeters
+from moldau.server.subsystem import Subsystem, SubsystemList
+from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.monitoring import MonitoringSubsystem
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Subsystem)
 
 UNUSABLE_FOLDER: Final = (FormatError, LogDirectoryError, QuorumStateError)
 """How the rooms say that what lies in a folder is not theirs, or broken."""
 
 
 class Node:
-    """A node on one machine: a controller, or a broker and a controller (``process.roles``).
+    """A node on one machine: a broker, a controller, or both (``process.roles``).
 
     ``await start()`` returns when clients are served; ``await stop()`` ends it cleanly from any state;
     ``await failed()`` returns the reason when it cannot go on by itself.
@@ -47,29 +58,46 @@ class Node:
         self._format_new = format_new
         self._failure: asyncio.Future[str] | None = None
         self._closing = contextlib.AsyncExitStack()
-        self._running: Broker | None = None
-        self._controller_monitoring_port: int | None = None
+        self._extensions = Extensions()
+        self._neighbours: SubsystemList | None = None
+        """The controller, beside the broker or alone."""
+        self._broker: Broker | None = None
         self.metadata: MetadataNode | None = None
         """The replica of the metadata of a running node, for tools and judges in its process."""
 
     @property
     def monitoring_port(self) -> int | None:
         """Where /metrics and /health are served; None when ``metrics.listener`` is not set."""
-        return self._controller_monitoring_port if self._running is None else self._running.monitoring_port
+        pages = self.find(MonitoringSubsystem)
+        return None if pages is None else pages.port
+
+    def find(self, kind: type[S]) -> S | None:
+        """A subsystem of a running node by its class, for tools and judges in its process."""
+        for part in (self._broker, self._neighbours):
+            found = None if part is None else part.find(kind)
+            if found is not None:
+                return found
+        return None
+
+    @property
+    def controller(self) -> ControllerSubsystem | None:
+        """The controller of a running node, for tools and judges in its process."""
+        return self.find(ControllerSubsystem)
 
     @property
     def coordinators(self) -> DisklessCoordinator | None:
         """The diskless coordinators of a running node, for tools and judges in its process."""
-        return None if self._running is None else self._running.coordinators
+        diskless = self.find(DisklessSubsystem)
+        return None if diskless is None else diskless.coordinators
 
     def in_hand(self) -> Mapping[str, int]:
-        """What a running node has taken and not given back; all zero when nobody asks for anything."""
-        return {} if self._running is None else self._running.in_hand()
+        """Work and memory in use, by name; all zero on an idle node."""
+        return self._extensions.in_hand()
 
     @property
-    def tiered(self) -> TieredNode | None:
+    def tiered(self) -> TieredSubsystem | None:
         """The remote tier of a running node, for tools and judges in its process."""
-        return None if self._running is None else self._running.tiered
+        return self.find(TieredSubsystem)
 
     async def start(self) -> Address:
         """Start everything; return the address that clients use, of a lone controller its listener's.
@@ -97,9 +125,11 @@ class Node:
 
     async def _start(self) -> Address:
         machine, config = self._machine, self._config
+        # It guards against jumps from its first answer on, and the first round of retention comes late.
+        machine.deletion_clock.now_ms()
         settings.check_supported(config)
-        for key, feature in settings.without_effect(config).items():
-            logger.warning("%s has no effect yet, it waits for %s", key, feature)
+        for key, reason in settings.without_effect(config).items():
+            logger.warning("%s %s", key, reason)
         identity = identify(machine, config, format_new=self._format_new)
         logs = LogManager(
             machine,
@@ -116,25 +146,38 @@ class Node:
         metadata = self.metadata = MetadataNode(machine, config, identity, self._fail, logs)
         await logs.note_boot()
         self._closing.push_async_callback(metadata.stop)
-        controller = ControllerNode(machine, config, metadata)
-        self._closing.push_async_callback(controller.stop)
+        context = NodeContext(
+            machine=machine,
+            config=config,
+            identity=identity,
+            metadata=metadata,
+            logs=logs,
+            meters=NodeMeters(),
+        )
+        extensions = self._extensions = Extensions()
+        neighbours = self._neighbours = SubsystemList(compose_controller(context, extensions))
+        self._closing.push_async_callback(neighbours.stop)
+        self._closing.push_async_callback(neighbours.drain)
         await metadata.start()
-        await controller.start()
-        if not config.is_broker:
-            return await self._serve_controller(metadata, controller, logs)
-        broker = self._running = Broker(machine, config, identity, metadata, controller.channel, logs)
-        self._closing.push_async_callback(broker.stop)
-        return await broker.start()
+        await neighbours.start()
+        if config.is_broker:
+            broker = self._broker = Broker(context, self._channel(metadata), extensions)
+            self._closing.push_async_callback(broker.stop)
+            return await broker.start()
+        neighbours.follow(metadata.publisher)
+        await neighbours.listening([])
+        await neighbours.serve()
+        return neighbours.get(ControllerSubsystem).addresses[0]
 
-    async def _serve_controller(
-        self, metadata: MetadataNode, controller: ControllerNode, logs: LogManager
-    ) -> Address:
-        """Finish the start of a node without a broker."""
-        monitoring = controller_monitoring(self._machine, self._config, metadata, logs)
-        if monitoring is not None:
-            self._controller_monitoring_port = await monitoring.start()
-            self._closing.push_async_callback(monitoring.stop)
-        return controller.addresses[0]
+    def _channel(self, metadata: MetadataNode) -> ControllerChannel:
+        """The broker's way to the active controller, which may be in this process, in another, and move."""
+        controller = self.controller
+        if controller is not None and settings.is_whole_cluster(self._config):
+            return controller.channel
+        # Not the quorum's client: a fetch that waits at the leader would hold up heartbeats.
+        client = RpcClient(self._machine.entropy, client_id=f"broker-{self._config.node_id}")
+        self._closing.push_async_callback(client.close)
+        return RemoteControllerChannel(client, metadata.voter_set, lambda: metadata.driver.leader_id)
 
     async def stop(self) -> None:
         """Stop what runs, in reverse order; harmless when called twice."""

@@ -14,6 +14,7 @@ from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.topics import COORDINATOR_TOPICS, Retention
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
@@ -21,12 +22,6 @@ from moldau.quorum.wire import Wire
 from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
-from moldau.server.cluster_view import (
-    CONSUMER_OFFSETS_TOPIC,
-    DISKLESS_METADATA_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
 from moldau.storage.cleaner import CleanerSettings
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_guards import GuardedTopic
@@ -86,27 +81,35 @@ def development_config(
     return BrokerConfig.from_properties({**base, **properties})
 
 
+def _of_one_broker(config: BrokerConfig) -> list[str]:
+    """The keys that are on and need a broker that is the only one of its cluster."""
+    return [key for key in ("diskless.system.enable", "remote.log.storage.system.enable") if config.flag(key)]
+
+
+def is_whole_cluster(config: BrokerConfig) -> bool:
+    """Whether this node is a broker and the only controller, so that its broker is the only one, too."""
+    return config.is_broker and [voter.node_id for voter in config.quorum_voters] == [config.node_id]
+
+
 def check_supported(config: BrokerConfig) -> None:
     """Refuse what this version cannot do, by the key that asks for it. Raises ``ConfigError``."""
-    if not config.is_controller:
-        raise ConfigError(
-            "process.roles",
-            "process.roles must be broker,controller or controller: a broker without a controller in its "
-            "process is not supported yet",
-        )
     voters = [voter.node_id for voter in config.quorum_voters]
-    if config.is_broker and voters != [config.node_id]:
-        raise ConfigError(
-            "controller.quorum.voters",
-            f"controller.quorum.voters must name this node ({config.node_id}) and no other: a broker in a "
-            "quorum of several controllers is not supported yet",
-        )
     if not voters:
         raise ConfigError(
             "controller.quorum.voters",
             "controller.quorum.voters must be set: quorums that find each other by "
             "controller.quorum.bootstrap.servers are not supported yet",
         )
+    if config.is_broker and not is_whole_cluster(config):
+        for key in _of_one_broker(config):
+            raise ConfigError(
+                key,
+                f"{key} must be false: it is supported only where one node is the whole cluster, its only "
+                "broker and the only voter of controller.quorum.voters",
+            )
+        if config.integer("offsets.topic.replication.factor") != 1:
+            key = "offsets.topic.replication.factor"
+            raise ConfigError(key, f"{key} must be 1: partitions with more replicas are not supported yet")
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -120,11 +123,35 @@ def check_supported(config: BrokerConfig) -> None:
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",
         )
+    for key, purpose in _RULES_OF_JAVA_CLASSES.items():
+        if config[key]:
+            raise ConfigError(key, f"{key} must not be set: {purpose}, and a Java class cannot be loaded")
+
+
+_RULES_OF_JAVA_CLASSES: Final = {
+    "create.topic.policy.class.name": "it names rules for new topics",
+    "alter.config.policy.class.name": "it names rules for changed configurations",
+    "client.quota.callback.class": "it names rules for quotas",
+    "config.providers": "it names sources of other values",
+}
+"""Without them a node would do what its operator has ruled out."""
+_REPORTERS: Final = ("metric.reporters", "kafka.metrics.reporters", "security.providers")
+_KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
 
 def without_effect(config: BrokerConfig) -> dict[str, str]:
-    """Keys that somebody set and that change nothing yet, with what they wait for."""
-    return {key: WAITS_FOR[key] for key in sorted(WAITS_FOR) if key in BROKER and config.is_set(key)}
+    """Keys that somebody set and that change nothing, with the reason."""
+    waiting = {
+        key: f"has no effect yet, it waits for {WAITS_FOR[key]}"
+        for key in sorted(WAITS_FOR)
+        if key in BROKER and config.is_set(key)
+    }
+    ignored = {
+        key: "has no effect: a Java class cannot be loaded (see metrics.listener for metrics)"
+        for key in _REPORTERS
+        if config.is_set(key) and config[key] and config[key] != (_KAFKAS_OWN_REPORTER,)
+    }
+    return waiting | ignored
 
 
 def log_config(topic: TopicConfig) -> LogConfig:
@@ -224,6 +251,7 @@ def network_limits(config: BrokerConfig) -> NetworkLimits:
         max_request_bytes=config.integer("socket.request.max.bytes"),
         queued_max_request_bytes=None if queued_bytes < 0 else queued_bytes,
         max_connections=config.integer("max.connections"),
+        max_connections_by_listener=config.max_connections_by_listener,
         protected_listener=config.inter_broker_listener_name if config.is_broker else None,
         max_connections_per_ip=config.integer("max.connections.per.ip"),
         max_connections_per_ip_overrides=config.max_connections_per_ip_overrides,
@@ -256,6 +284,8 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),
         partitions_per_broker_max=config.integer("max.broker.partitions"),
+        replication_factor_max=1,
+        only_broker_id=config.node_id if is_whole_cluster(config) and _of_one_broker(config) else None,
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         delete_topic_enable=config.flag("delete.topic.enable"),
         diskless_enabled=config.flag("diskless.system.enable"),
@@ -281,10 +311,11 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
 
 
 GUARDED_TOPICS: Final = {
-    CONSUMER_OFFSETS_TOPIC: GuardedTopic(is_compacted=True),
-    TRANSACTION_STATE_TOPIC: GuardedTopic(is_compacted=True),
-    DISKLESS_METADATA_TOPIC: GuardedTopic(has_snapshots=True),
-    REMOTE_LOG_METADATA_TOPIC: GuardedTopic(),
+    topic.name: GuardedTopic(
+        is_compacted=topic.retention is Retention.COMPACTED,
+        has_snapshots=topic.retention is Retention.SNAPSHOTS,
+    )
+    for topic in COORDINATOR_TOPICS.values()
 }
 """The loss of their records would hide or delete those of others."""
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from moldau.cluster.controller_channel import ControllerChannel
@@ -12,6 +13,7 @@ from moldau.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.gathered_lines import GatheredLines
 from moldau.server.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
@@ -51,11 +53,11 @@ class TopicCreator:
         name_error: Callable[[str], ErrorCode | None],
         *,
         auto_create: bool,
-        internal: Iterable[InternalTopic] = (),
+        internal: dict[str, InternalTopic] | None = None,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``internal`` topics are made as they have to be, whoever asks for them."""
-        self._internal = {topic.name: topic for topic in internal}
+        """``internal`` topics are made as they have to be, whoever asks for them; more may be added."""
+        self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
         self._view = view
         self._controller = controller
         self._until_seen = until_seen
@@ -63,6 +65,9 @@ class TopicCreator:
         self._timeout_ms = timeout_ms
         self.auto_create = auto_create
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
+        self._refused_lines = GatheredLines(
+            logger, logging.WARNING, "%d topics were not created automatically: %s (%s)"
+        )
         self.refusals: dict[str, str] = {}
         """Internal topics that could not be created at the last attempt, with the reason."""
 
@@ -127,6 +132,8 @@ class TopicCreator:
             return ErrorCode.none
         if topic.name in self._internal:
             self._note_refusal(self._internal[topic.name], error_code, result.error_message)
+        else:
+            self._refused_lines.add(topic.name, result.error_message or error_code.name)
         return error_code
 
     def _note_refusal(self, topic: InternalTopic, error: ErrorCode, message: str | None) -> None:
@@ -140,6 +147,7 @@ class TopicCreator:
     async def close(self) -> None:
         """Give up what is under way."""
         tasks = list(self._under_way.values())
+        self._refused_lines.flush()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,13 +1,79 @@
-"""Judges that no taken request stays without an answer, and that every budget gets back what it gave."""
+"""Judges that no taken request stays without an answer, and that every budget gets back what it gave.
+
+A life that is stopped has nothing in hand afterwards. A life that is killed is judged up to its death: no
+bytes and no batches count for long while the work that took them is over.
+"""
 
 import asyncio
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from moldau.simulation.history import History
 from moldau.simulation.host import Host
 
 SETTLE_S = 60
 """In which what is under way in a quiet node ends."""
+STOP_LIMIT_S = 200.0
+"""Longer than the graces of connections, uploads and commits."""
+_LOOK_EVERY_S: Final = 0.5
+_OUT_OF_BALANCE_S: Final = 10.0
+_TAKEN_BY: Final = {
+    "buffered bytes": ("files", "unanswered files", "batches in the buffer", "batches under way"),
+    "batches under way": ("files", "unanswered files"),
+    "read bytes at the tail": ("partitions being read",),
+    "read bytes of catching up": ("partitions being read",),
+    "cold read bytes": ("cold reads",),
+}
+"""What counts only while one of these does."""
+
+
+def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
+    """What is below zero, or counts without the work that took it."""
+    for name, value in in_hand.items():
+        takers = _TAKEN_BY.get(name, ())
+        if value < 0 or (value and takers and not any(in_hand.get(taker, 0) for taker in takers)):
+            yield name
+
+
+async def watch_budgets(host: Host, history: History) -> None:
+    """Look at every life of a node while it lasts; to be cancelled."""
+    since_s: dict[tuple[int, str], float] = {}
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        process = host.process
+        node: Any = None if process is None or not process.alive else process.exhibit
+        if process is None or node is None or process.paused:
+            continue
+        names = set(out_of_balance(node.in_hand()))
+        now_s = history.now_s()
+        since_s = {(host.life, name): since_s.get((host.life, name), now_s) for name in sorted(names)}
+        for (life, name), began_s in since_s.items():
+            if now_s - began_s >= _OUT_OF_BALANCE_S:
+                history.violate(f"life {life} of {host.name} has lost {name}: {node.in_hand()}")
+                return
+
+
+async def stop_and_judge(host: Host, history: History) -> None:
+    """Stop a node in an orderly way; nothing may be in its hand after that."""
+    process = host.process
+    if process is None or process.main is None or process.exhibit is None:
+        host.kill()
+        return
+    node: Any = process.exhibit
+    context = process.context()
+    process.serves = False  # its loop may wait for the disk from now on
+    process.main.cancel()
+    await asyncio.wait([process.main], timeout=STOP_LIMIT_S)
+    stopping = context.run(asyncio.get_running_loop().create_task, node.stop(), context=context)
+    await asyncio.wait([stopping], timeout=STOP_LIMIT_S)
+    if not stopping.done():
+        history.violate(f"life {host.life} of {host.name} does not stop")
+    elif stopping.exception() is not None:
+        history.violate(f"life {host.life} of {host.name} fails to stop: {stopping.exception()!r}")
+    left = {name: value for name, value in node.in_hand().items() if value}
+    if left:
+        history.violate(f"life {host.life} of {host.name} has stopped with this in hand: {left}")
+    host.kill()
 
 
 async def judge_budgets(host: Host, history: History) -> None:

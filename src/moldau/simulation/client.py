@@ -34,6 +34,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record, read_records
 from moldau.runtime import ErrorCode
 from moldau.simulation.history import History, Observation, Outcome, Partition, Production
+from moldau.simulation.process import PROCESS
 from moldau.simulation.rpc import RpcConnection
 
 PRODUCE_VERSION = 11
@@ -244,9 +245,14 @@ class Producer(Client):
         *,
         idempotent: bool = True,
         acks: int = -1,
+        keyed: bool = False,
+        stamped: bool = False,
     ) -> None:
+        """``keyed``: each record has a key of its own. ``stamped``: records have their client's time."""
         super().__init__(name, bootstrap, history, chance)
         self.partition = partition
+        self._keyed = keyed
+        self._stamped = stamped
         self.idempotent = idempotent
         self._acks = acks
         self._identity: tuple[int, int] | None = None
@@ -317,8 +323,9 @@ class Producer(Client):
 
     async def _send(self, connection: RpcConnection, production: Production) -> None:
         producer_id, epoch = self._identity or (-1, -1)
+        now_ms = PROCESS.get().host.clock.now_ms() if self._stamped else -1
         batch = build_batch(
-            [Record(0, -1, None, value, ()) for value in production.values],
+            [Record(0, now_ms, value if self._keyed else None, value, ()) for value in production.values],
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=production.first_number % SEQUENCE_MODULUS if self.idempotent else -1,
@@ -413,7 +420,7 @@ class Consumer(Client):
         if answer.error_code is not ErrorCode.none:
             raise RetryError(answer.error_code.name)
         self.high_watermark = answer.high_watermark
-        view = memoryview(_joined(answer.records))
+        view = memoryview(joined(answer.records))
         for start, header in iter_headers(view):
             for record in read_records(view[start : start + header.size_bytes]):
                 if record.offset >= self.position:
@@ -436,7 +443,7 @@ class Consumer(Client):
             self.history.observe(Observation(self.name, self.partition, record.offset, value))
 
 
-def _joined(records: object) -> bytes:
+def joined(records: object) -> bytes:
     if records is None:
         return b""
     if isinstance(records, bytes | bytearray | memoryview):

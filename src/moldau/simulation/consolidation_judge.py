@@ -4,7 +4,7 @@ import asyncio
 
 from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.coordinators.diskless.service import DisklessCoordinator
-from moldau.server.tiered_node import TieredNode
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.diskless_judge import SETTLE_LIMIT_S, DisklessAfterlife
 from moldau.simulation.history import History
 from moldau.simulation.host import Host
@@ -38,7 +38,7 @@ class ConsolidationAfterlife(DisklessAfterlife):
 class _Judging:
     def __init__(self, exhibit: object, world: World, history: History) -> None:
         self._coordinators: DisklessCoordinator = exhibit.coordinators  # type: ignore[attr-defined]
-        self._tiered: TieredNode = exhibit.tiered  # type: ignore[attr-defined]
+        self._tiered: TieredSubsystem = exhibit.tiered  # type: ignore[attr-defined]
         self._objects = world.object_store.objects
         self._history = history
         self._expected: set[tuple[str, bool]] = set()

@@ -141,6 +141,7 @@ class SimulatedFile:
         node.modified_ms = self._disk.device.now_ms()
 
     def sync(self) -> None:
+        self._disk.process.note_sync(self._path)
         try:
             node = self._check("sync")
         except DiskError:
@@ -361,6 +362,7 @@ class MountedDisk:
             self.device.volume.change((folder, name, None))
 
     def sync_dir(self, path: str) -> None:
+        self.process.note_sync(path)
         self.check("sync_dir", path)
         self.device.volume.sync_folder(self._folder(path))
 

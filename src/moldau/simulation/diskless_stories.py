@@ -13,6 +13,7 @@ from moldau.simulation.diskless_judge import DisklessAfterlife
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.object_storage import CLASS_NAME
+from moldau.simulation.process import serving
 from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 
@@ -70,13 +71,19 @@ def diskless_store() -> Scenario:
 
 def diskless_defects() -> Scenario:
     """Ports that raise what no code expects; all else is well, so that every request has its answer."""
-    return replace(story((Fault.DEFECTS,)), must_answer=True, fault_count=8)
+    return replace(story((Fault.DEFECTS,)), must_answer=True, watches_budgets=True, fault_count=8)
 
 
 def diskless_defects_kills() -> Scenario:
     """Defects of a node that is killed, too, and reads from objects what it has lost."""
     faults = (Fault.DEFECTS, Fault.DEFECTS, Fault.CACHE_LOST, Fault.KILL)
-    return replace(story(faults), fault_count=8)
+    return replace(story(faults), watches_budgets=True, fault_count=8)
+
+
+def diskless_stop() -> Scenario:
+    """Orderly stops between kills and defects; the budgets of every life are judged."""
+    faults = (*(Fault.STOP,) * 3, Fault.KILL, Fault.DEFECTS, Fault.PAUSE, Fault.RESET, Fault.CACHE_LOST)
+    return replace(story(faults), watches_budgets=True, fault_count=8)
 
 
 def diskless_clock() -> Scenario:
@@ -114,6 +121,7 @@ def story(
         node = Node(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()
+        serving()
         raise RuntimeError(await node.failed())
 
     async def prepare(client: Client) -> None:
@@ -130,6 +138,7 @@ def story(
         meddle=_meddle,
         shortened=frozenset(partition for partition in partitions if partition.topic == SHORTENED),
         afterlife=new_afterlife((*topics, *PASSING)),
+        watches_coordinators=True,
         weather=Weather(faults, cached_topics=(*topics, *PASSING)),
         producer_count=4,
         plain_producer_count=2,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
+from moldau.simulation.answers_judge import stop_and_judge
 from moldau.simulation.defects import Place
 from moldau.simulation.disk import DiskFault
 from moldau.simulation.disk_losses import lose_databases, lose_folders
@@ -25,6 +26,8 @@ class Fault(Enum):
     POWER_LOSS = "power loss"
     PAUSE = "pause"
     CUT = "cut link"
+    ONE_WAY = "one-way link"
+    OVERTAKE = "overtaken connections"
     RESET = "reset connections"
     DISK_ERROR = "disk error"
     DISK_FULL = "disk full"
@@ -34,6 +37,8 @@ class Fault(Enum):
     CACHE_LOST = "cache lost"
     DATABASES_LOST = "databases lost"
     DEFECTS = "defects"
+    STOP = "stop"
+    """In an orderly way, as by SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +134,18 @@ class Nemesis:
         match fault:
             case Fault.KILL | Fault.POWER_LOSS:
                 await self.restart(host, pause_s, power_lost=fault is Fault.POWER_LOSS)
+            case Fault.STOP:
+                self._down.add(host.name)
+                await stop_and_judge(host, self._history)
+                await asyncio.sleep(pause_s)
+                host.start(self._programs[host])
+                self._down.discard(host.name)
             case Fault.PAUSE:
                 host.pause()
                 await asyncio.sleep(pause_s)
                 host.resume()
-            case Fault.CUT:
-                links = self._links(host)
-                for link in links:
-                    self._world.network.cut(*link)
-                await asyncio.sleep(pause_s)
-                for link in links:
-                    self._world.network.heal(*link)
-            case Fault.RESET:
-                for end in self._world.network.connections():
-                    if host in (end.host, end.peer.host) and chance.random() < 0.5:
-                        self._world.network.break_connection(end)
+            case Fault.CUT | Fault.ONE_WAY | Fault.OVERTAKE | Fault.RESET:
+                await self._strike_links(fault, host, pause_s)
             case Fault.DISK_ERROR:
                 self._bad_disks.add(host.name)
                 if self._weather.reboot_after_disk_error:
@@ -176,6 +178,40 @@ class Nemesis:
                 await asyncio.sleep(pause_s)
                 host.start(self._programs[host])
                 self._down.discard(host.name)
+
+    async def _strike_links(self, fault: Fault, host: Host, seconds: float) -> None:
+        network = self._world.network
+        match fault:
+            case Fault.CUT | Fault.ONE_WAY:
+                links = self._links(host) if fault is Fault.CUT else self._links_one_way(host)
+                for link in links:
+                    network.cut(*link)
+                await asyncio.sleep(seconds)
+                for link in links:
+                    network.heal(*link)
+            case Fault.OVERTAKE:
+                await self._overtake(host, seconds)
+            case _:
+                for end in network.connections():
+                    if host in (end.host, end.peer.host) and self._chance.random() < 0.5:
+                        network.break_connection(end)
+
+    async def _overtake(self, host: Host, seconds: float) -> None:
+        """Delay what a host sends, then break its connections: their successors deliver first.
+
+        A request that was sent again over a new connection arrives twice, the older one last.
+        """
+        network = self._world.network
+        others = [other for other in network.hosts if other != host.name]
+        for other in others:
+            network.delay(host.name, other, self._chance.uniform(0.0, seconds))
+        await asyncio.sleep(self._chance.uniform(0.0, seconds))
+        for other in others:
+            network.delay(host.name, other, 0.0)
+        for end in network.connections():
+            for side in (end, end.peer):
+                if side.host is host and side.peer.host is not host and not side.lost:
+                    network.tear(side)
 
     def _jump(self, host: Host) -> None:
         skew_ms = self._weather.clock_skew_ms
@@ -214,6 +250,12 @@ class Nemesis:
         await asyncio.sleep(0.1)
         host.start(self._programs[host])
         self._down.discard(host.name)
+
+    def _links_one_way(self, host: Host) -> list[tuple[str, str]]:
+        """All that a host sends, or all that is sent to it."""
+        others = [name for name in self._world.network.hosts if name != host.name]
+        is_mute = self._chance.random() < 0.5
+        return [(host.name, other) if is_mute else (other, host.name) for other in others]
 
     def _links(self, host: Host) -> list[tuple[str, str]]:
         others = [name for name in self._world.network.hosts if name != host.name]

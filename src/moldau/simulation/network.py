@@ -53,6 +53,7 @@ class Network:
         self._random = stream(seed, "network")
         self._latency_s: dict[tuple[str, str], float] = {}
         self._cut: set[tuple[str, str]] = set()
+        self._delay_s: dict[tuple[str, str], float] = {}
         self._held: list[SimulatedTransport] = []
         self._waiting: list[tuple[tuple[str, str], asyncio.Future[None]]] = []
         self._servers: dict[tuple[str, int], SimulatedServer] = {}
@@ -181,7 +182,8 @@ class Network:
         if base is None:
             base = self._random.uniform(options.latency_s_min, options.latency_s_max)
             self._latency_s[source, target] = base
-        return base + self._random.expovariate(1.0) * options.jitter_s
+        jitter_s = self._random.expovariate(1.0) * options.jitter_s
+        return base + jitter_s + self._delay_s.get((source, target), 0.0)
 
     def send(self, sender: SimulatedTransport, data: bytes) -> None:
         """Put data (or FIN, RST) on the way to the sender's peer."""
@@ -287,8 +289,13 @@ class Network:
         self._waiting = [(link, healed) for link, healed in self._waiting if not healed.done()]
 
     def heal_all(self) -> None:
+        self._delay_s.clear()
         for source, target in sorted(self._cut):
             self.heal(source, target)
+
+    def delay(self, source: str, target: str, seconds: float) -> None:
+        """Delay all that is sent from one host to another from now on (one direction); 0 ends it."""
+        self._delay_s[source, target] = seconds
 
     def connections(self) -> list[SimulatedTransport]:
         """One end of every living connection, in the order of their making."""
@@ -298,6 +305,21 @@ class Network:
         """Reset both ends at once; what is on the way is lost, be it in the middle of a frame."""
         for side in (end, end.peer):
             side.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+
+    def tear(self, end: SimulatedTransport) -> None:
+        """Reset one end of a connection. The bytes that it had sent arrive when they are due, then a reset.
+
+        Without this, a connection never delivers anything behind the bytes of its successor.
+        """
+        under_way = list(end.outgoing)
+        end.reset(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+        end.outgoing.extend(chunk for chunk in under_way if chunk[1] is not FIN)
+        end.outgoing_bytes = sum(len(chunk) for _, chunk in end.outgoing if chunk is not RST)
+        if end.outgoing:
+            self._arm(end, end.outgoing[0][0])
+        # Not at once: a reset takes away what the receiver has not read yet.
+        end.outgoing_due_s += self.options.latency_s_max
+        self._push(end, RST)
 
     def process_killed(self, process: Process, *, power_lost: bool) -> None:
         """Close what a dead process had open: resets after a kill, silence after a power loss."""

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from moldau.runtime import Machine
 from moldau.simulation.client import Client
 from moldau.simulation.consolidation_stories import consolidation, consolidation_power
+from moldau.simulation.disk import MountedDisk
 from moldau.simulation.diskless_stories import (
     diskless,
     diskless_clock,
@@ -13,18 +15,22 @@ from moldau.simulation.diskless_stories import (
     diskless_defects_kills,
     diskless_disk,
     diskless_power,
+    diskless_stop,
     diskless_store,
 )
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
+from moldau.simulation.process import serving
 from moldau.simulation.scenario import Scenario
-from moldau.simulation.tiered_stories import tiered, tiered_disk, tiered_power
+from moldau.simulation.tiered_stories import tiered, tiered_clock, tiered_disk, tiered_power
 from moldau.simulation.tiny_node import PARTITION as TINY_PARTITION
 from moldau.simulation.tiny_node import PORT as NODE_PORT
 from moldau.simulation.tiny_node import Flaw, TinyNode
 
-_ALL_FAULTS = tuple(fault for fault in Fault if fault is not Fault.DEFECTS)
-"""Defects are for stories that say which of them a node must weather."""
+_SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
+_ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)
+"""Defects are for stories that say which of them a node must weather, stops for nodes that know how to, links
+that part in one direction for stories of several nodes."""
 
 
 def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
@@ -38,6 +44,8 @@ def tiny(flaw: Flaw = Flaw.NONE) -> Scenario:
 
 TOPIC = "events"
 PARTITION_COUNT = 2
+KEPT_FOR_LESS_THAN_A_JUMP = {"retention.ms": "2700000", "message.timestamp.after.max.ms": "7200000"}
+JUMP_MS = 3_600_000
 _PROPERTIES = {
     "controller.listener.names": "CONTROLLER",
     "num.partitions": "1",
@@ -71,7 +79,56 @@ def node_failed_sync() -> Scenario:
     return replace(scenario, weather=replace(scenario.weather, reboot_after_disk_error=False))
 
 
-def _node_scenario(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scenario:
+def offsets() -> Scenario:
+    """Groups commit offsets while their log is compacted and the process is killed again and again."""
+    return _offsets({}, (*(Fault.KILL,) * 4, Fault.PAUSE, Fault.CUT, Fault.RESET))
+
+
+def offsets_power() -> Scenario:
+    """Where every append is synced, a loss of power forgets no commit either."""
+    faults = (Fault.KILL, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    return _offsets(_SYNCED, faults)
+
+
+def offsets_disk() -> Scenario:
+    """A disk that fails and fills up under the groups' log."""
+    faults = (Fault.KILL, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 2)
+    return _offsets(_SYNCED, faults)
+
+
+def _offsets(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scenario:
+    values = {
+        # Often, so that every story has rolls, compactions and recoveries.
+        "log.cleaner.backoff.ms": "500",
+        "log.cleaner.min.cleanable.ratio": "0.01",
+        "log.segment.delete.delay.ms": "500",
+        **properties,
+    }
+    return replace(
+        _node_scenario(values, faults),
+        committer_count=3,
+        producer_count=1,
+        plain_producer_count=0,
+        consumer_count=0,
+        fault_count=6,
+        watches_coordinators=True,
+    )
+
+
+def node_clock() -> Scenario:
+    """The node's clock jumps by an hour both ways, and records of right clocks are kept for 45 minutes."""
+    faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
+    scenario = _node_scenario(rounds, faults, KEPT_FOR_LESS_THAN_A_JUMP)
+    weather = replace(scenario.weather, clock_skew_ms=JUMP_MS)
+    return replace(scenario, weather=weather, stamped=True, fault_count=12)
+
+
+def _node_scenario(
+    properties: Mapping[str, str],
+    faults: tuple[Fault, ...],
+    configs: Mapping[str, str] = MappingProxyType({}),
+) -> Scenario:
     # Imported here: the tiny node runs without the server.
     from moldau.server.node import Node
     from moldau.server.settings import development_config
@@ -81,28 +138,50 @@ def _node_scenario(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> 
         machine.disk.sync_dir("/")
         config = development_config("/data", NODE_PORT, {**_PROPERTIES, **properties}, host="node-1")
         node = Node(config, machine, format_new=True)
+        assert isinstance(machine.disk, MountedDisk)
+        machine.disk.process.exhibit = node
         await node.start()
+        serving()
         raise RuntimeError(await node.failed())
 
     async def prepare(client: Client) -> None:
-        await client.create_topic(TOPIC, PARTITION_COUNT, {})
+        await client.create_topic(TOPIC, PARTITION_COUNT, dict(configs))
 
     partitions = tuple(Partition(TOPIC, index) for index in range(PARTITION_COUNT))
     return Scenario(program, partitions, prepare=prepare, weather=Weather(faults), consumer_count=2)
 
 
-def quorum() -> Scenario:
-    """A quorum of controllers; see :mod:`moldau.simulation.quorum_stories`."""
-    from moldau.simulation import quorum_stories  # the tiny node runs without the server
+def _of_cluster(name: str) -> Callable[[], Scenario]:
+    """A story of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
 
-    return quorum_stories.quorum()
+    def scenario() -> Scenario:
+        from moldau.simulation.cluster import quorum_stories  # the tiny node runs without the server
+
+        found: Scenario = getattr(quorum_stories, name)()
+        return found
+
+    return scenario
 
 
-def quorum_power() -> Scenario:
-    """A quorum of controllers on machines that lose power."""
-    from moldau.simulation import quorum_stories
+def kill_damage() -> Scenario:
+    """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
+    from moldau.simulation.damage import stories  # the tiny node runs without the server
 
-    return quorum_stories.quorum_power()
+    return stories.kill_damage()
+
+
+def stop_damage() -> Scenario:
+    """Damaged files after an orderly stop."""
+    from moldau.simulation.damage import stories
+
+    return stories.stop_damage()
+
+
+def power_damage() -> Scenario:
+    """Damaged files after a loss of power."""
+    from moldau.simulation.damage import stories
+
+    return stories.power_damage()
 
 
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
@@ -111,8 +190,16 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "node-power": node_power,
     "node-disk": node_disk,
     "node-failed-sync": node_failed_sync,
-    "quorum": quorum,
-    "quorum-power": quorum_power,
+    "node-clock": node_clock,
+    "offsets": offsets,
+    "offsets-power": offsets_power,
+    "offsets-disk": offsets_disk,
+    "quorum": _of_cluster("quorum"),
+    "quorum-power": _of_cluster("quorum_power"),
+    "quorum-votes": _of_cluster("quorum_votes"),
+    "quorum-votes-power": _of_cluster("quorum_votes_power"),
+    "quorum-links": _of_cluster("quorum_links"),
+    "quorum-clock": _of_cluster("quorum_clock"),
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,
@@ -120,9 +207,14 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-clock": diskless_clock,
     "diskless-defects": diskless_defects,
     "diskless-defects-kills": diskless_defects_kills,
+    "diskless-stop": diskless_stop,
     "consolidation": consolidation,
     "consolidation-power": consolidation_power,
     "tiered": tiered,
     "tiered-power": tiered_power,
     "tiered-disk": tiered_disk,
+    "tiered-clock": tiered_clock,
+    "kill-damage": kill_damage,
+    "stop-damage": stop_damage,
+    "power-damage": power_damage,
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ PROCESS: contextvars.ContextVar["Process"] = contextvars.ContextVar("moldau_simu
 """The process on whose behalf the current callback runs; carried by the context of handles and tasks."""
 
 _TASKS_PRUNE_MIN = 256
+_SIMULATION = "moldau/simulation/"
 
 
 class Process:
@@ -24,12 +26,15 @@ class Process:
         "alive",
         "exhibit",
         "host",
+        "loop_syncs",
         "main",
         "name",
         "on_exit",
         "paused",
         "ready",
+        "serves",
         "tasks",
+        "working",
     )
 
     def __init__(self, name: str, host: Any = None) -> None:
@@ -43,6 +48,12 @@ class Process:
         self.ready: deque[asyncio.Handle] = deque()
         self.tasks: list[asyncio.Task[Any]] = []
         self.on_exit: list[Callable[[], None]] = []
+        self.serves = False
+        """Whether its event loop answers clients. From then on only workers may wait for a disk."""
+        self.working = 0
+        """Jobs of workers that are taking effect just now."""
+        self.loop_syncs: list[str] = []
+        """Syncs that its event loop has waited for while it served."""
         self._prune_at = _TASKS_PRUNE_MIN
 
     def context(self) -> contextvars.Context:
@@ -58,8 +69,19 @@ class Process:
             self.tasks = self.pending_tasks()
             self._prune_at = max(_TASKS_PRUNE_MIN, 2 * len(self.tasks))
 
+    def note_sync(self, path: str) -> None:
+        """A sync begins: it belongs into a worker once the process serves."""
+        if self.serves and not self.working:
+            calls = [call.name for call in traceback.extract_stack() if _SIMULATION not in call.filename]
+            self.loop_syncs.append(f"{self.name}: sync of {path} on the loop, in {' > '.join(calls[-8:])}")
+
     def pending_tasks(self) -> "list[asyncio.Task[Any]]":
         return [task for task in self.tasks if not task.done()]
 
     def __repr__(self) -> str:
         return f"<Process {self.name} {'alive' if self.alive else 'dead'}>"
+
+
+def serving() -> None:
+    """The program that calls this answers clients from now on; see :attr:`Process.serves`."""
+    PROCESS.get().serves = True

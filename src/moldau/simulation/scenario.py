@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from moldau.runtime import Machine
+from moldau.simulation.answers_judge import watch_budgets
 from moldau.simulation.checker import check
 from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
+from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
 from moldau.simulation.history import History, Partition
 from moldau.simulation.host import Host, Program
 from moldau.simulation.loop import SimulationError
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.network import NetworkOptions
+from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
 from moldau.simulation.world import World
@@ -70,11 +73,22 @@ class Scenario:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     must_answer: bool = False
     """Whether a request without an answer in time is a violation: no fault takes answers away."""
+    watches_budgets: bool = False
+    """Whether the budgets of every life are judged while it lasts; its exhibit is the node."""
+    watches_coordinators: bool = False
+    """Whether the states of coordinators are compared with their logs; a life's exhibit is the node."""
+    coordinator_tally: AgreementTally = field(default_factory=AgreementTally)
+    """The comparisons in all seeds that were played."""
     port: int = 9092
     producer_count: int = 2
     plain_producer_count: int = 1
     consumer_count: int = 1
     records_per_producer: int = 200
+    stamped: bool = False
+    """Whether records have the time of the clocks of their producers, which are right."""
+    committer_count: int = 0
+    """Groups that commit offsets of the first topic."""
+    commits_per_committer: int = 40
     fault_count: int = 3
     time_limit_s: float = 600.0
     step_limit: int = 1_000_000
@@ -134,6 +148,7 @@ class _Story:
         self.history = History(world.loop.elapsed_s)
         self._node = world.host("node-1")
         self._bootstrap = Bootstrap("node-1", scenario.port)
+        self._watches: list[asyncio.Task[None]] = []
 
     async def run(self) -> list[str]:
         scenario, world = self._scenario, self._world
@@ -141,16 +156,31 @@ class _Story:
         nemesis = Nemesis(world, self.history, chance, {self._node: scenario.program}, scenario.weather)
         self._node.start(scenario.program)
         supervisor = asyncio.create_task(nemesis.supervise())
+        if scenario.watches_budgets:
+            self._watches.append(asyncio.create_task(watch_budgets(self._node, self.history)))
+        if scenario.watches_coordinators:
+            watching = watch_coordinators(self._node, self.history, scenario.coordinator_tally)
+            self._watches.append(asyncio.create_task(watching))
         if scenario.prepare is not None:
             client = Client("admin", self._bootstrap, self.history, stream(world.seed, "admin"))
             await self._on(world.host("admin"), scenario.prepare(client))
         storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
         readers = [self._start_consumer(number) for number in range(scenario.consumer_count)]
-        await asyncio.gather(*self._producers(), *self._meddlers())
+        committers = self._committers()
+        count = scenario.commits_per_committer
+        commits = [self._on(world.host(each.name), each.run(count, pause_s=0.3)) for each in committers]
+        await asyncio.gather(*self._producers(), *self._meddlers(), *commits)
         await storm
         self.history.note("producers are done")
+        await asyncio.gather(
+            *(self._on(world.host(f"{each.name} judge"), each.verify()) for each in committers)
+        )
         violations = await self._ending(readers)
         supervisor.cancel()
+        for watch in self._watches:
+            watch.cancel()
+            if watch.done() and not watch.cancelled() and watch.exception() is not None:
+                violations = [*violations, f"a watch of the node failed: {watch.exception()!r}"]
         return violations
 
     async def _ending(self, readers: "list[asyncio.Task[Any]]") -> list[str]:
@@ -194,11 +224,21 @@ class _Story:
                 chance,
                 scenario.partitions[number % len(scenario.partitions)],
                 idempotent=number < scenario.producer_count,
+                stamped=scenario.stamped,
             )
             pause_s = chance.choice((0.01, 0.1, 0.3))
             run = producer.run(scenario.records_per_producer, pause_s=pause_s)
             tasks.append(self._on(self._world.host(name), run))
         return tasks
+
+    def _committers(self) -> list[OffsetCommitter]:
+        scenario = self._scenario
+        topic = scenario.partitions[0].topic
+        count = sum(partition.topic == topic for partition in scenario.partitions)
+        return [
+            OffsetCommitter(name, self._bootstrap, self.history, stream(self._world.seed, name), topic, count)
+            for name in (f"group-{number}" for number in range(scenario.committer_count))
+        ]
 
     def _meddlers(self) -> "list[asyncio.Task[Any]]":
         meddle = self._scenario.meddle

@@ -93,6 +93,9 @@ class _SimulatedVfsFile:
 class SimulatedVfs(apsw.VFS):
     """A file system for SQLite over one process's disk; time and chance are fixed."""
 
+    _disk: MountedDisk | None = None
+    """``None`` once the garbage of a dead process is collected, its databases after their file system."""
+
     def __init__(self, name: str, disk: MountedDisk) -> None:
         self._disk = disk
         super().__init__(name, "")
@@ -101,17 +104,18 @@ class SimulatedVfs(apsw.VFS):
         if name is None:
             raise apsw.CantOpenError("temporary files belong in memory: set temp_store=MEMORY")
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        assert self._disk is not None
         return _SimulatedVfsFile(self._disk, path, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
-        if not self._disk.process.alive or not self._disk.exists(filename):
+        if self._disk is None or not self._disk.process.alive or not self._disk.exists(filename):
             return
         self._disk.remove(filename)
         if syncdir:
             self._disk.sync_dir(filename.rpartition("/")[0] or "/")
 
     def xAccess(self, pathname: str, flags: int) -> bool:
-        return self._disk.process.alive and self._disk.exists(pathname)
+        return self._disk is not None and self._disk.process.alive and self._disk.exists(pathname)
 
     def xFullPathname(self, name: str) -> str:
         return name

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from moldau.server.tiered_node import TieredNode
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.disk_losses import lose_databases
 from moldau.simulation.history import History
 from moldau.simulation.host import Host
@@ -34,10 +34,11 @@ class TieredAfterlife:
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("caches of the remote tier are lost")
         node.kill()
+        node.clock.skew_ms = 0  # a node that starts while its clock is wrong goes by it
         lose_databases(node)
 
 
-async def _judge(tiered: TieredNode, world: World, history: History) -> None:
+async def _judge(tiered: TieredSubsystem, world: World, history: History) -> None:
     expected: set[tuple[str, bool]] = set()
     for partition in tiered.manager.partitions:
         await tiered.metadata.wait_ready(partition)

@@ -1,6 +1,8 @@
 """Stories of tiered topics: segments leave the disk within seconds, while a store has bad days."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 from moldau.runtime import Machine
 from moldau.simulation.administrator import delete_some_records, open_passing_topic
@@ -10,6 +12,7 @@ from moldau.simulation.disk_losses import DATA
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.object_storage import TIER_CLASS_NAME
+from moldau.simulation.process import serving
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.tiered_judge import TieredAfterlife
 from moldau.simulation.tiny_node import PORT as NODE_PORT
@@ -53,7 +56,22 @@ def tiered_disk() -> Scenario:
     return _story((*_ALWAYS, *_STORE, Fault.POWER_LOSS, *(Fault.DISK_ERROR, Fault.DISK_FULL) * 3), _SYNCED)
 
 
-def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = None) -> Scenario:
+def tiered_clock() -> Scenario:
+    """The node's clock jumps by an hour both ways, and records of right clocks are kept for 45 minutes."""
+    faults = (*(Fault.CLOCK_JUMP,) * 6, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    scenario = _story(
+        faults, configs={"retention.ms": "2700000", "message.timestamp.after.max.ms": "7200000"}
+    )
+    weather = replace(scenario.weather, clock_skew_ms=3_600_000)
+    return replace(scenario, weather=weather, stamped=True, fault_count=12)
+
+
+def _story(
+    faults: tuple[Fault, ...],
+    properties: Mapping[str, str] | None = None,
+    configs: Mapping[str, str] = MappingProxyType({}),
+) -> Scenario:
+    """Tiered topics under ``faults``; ``configs`` are those of the topics that keep all their records."""
     # Imported here: the tiny node runs without the server.
     from moldau.server.node import Node
     from moldau.server.settings import development_config
@@ -67,12 +85,13 @@ def _story(faults: tuple[Fault, ...], properties: Mapping[str, str] | None = Non
         node = Node(config, machine, format_new=True)
         machine.disk.process.exhibit = node
         await node.start()
+        serving()
         raise RuntimeError(await node.failed())
 
     async def prepare(client: Client) -> None:
-        await client.create_topic(KEPT, PARTITION_COUNT, _TIERED)
+        await client.create_topic(KEPT, PARTITION_COUNT, {**_TIERED, **configs})
         await client.create_topic(SHORTENED, 1, {**_TIERED, "retention.bytes": "6000"})
-        await client.create_topic(SWITCHING, 1, _TIERED)
+        await client.create_topic(SWITCHING, 1, {**_TIERED, **configs})
 
     partitions = (
         Partition(KEPT, 0),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from moldau.simulation.defects import Defects, Place
-from moldau.simulation.loop import SimulatedLoop
+from moldau.simulation.loop import SimulatedLoop, current_process
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,12 +52,16 @@ class SimulatedWorkers:
                 return  # close() was faster
             result: Any = None
             error: BaseException | None = None
+            process = current_process(self._loop)
+            process.working += 1
             try:
                 if self._defects is not None and getattr(function, "__name__", "") == _BRITTLE:
                     self._defects.meet(Place.WORKER)
                 result = function(*args, **kwargs)
             except Exception as raised:
                 error = raised
+            finally:
+                process.working -= 1
             self._loop.call_later(self._delay(), _give, answer, result, error)
 
         self._waiting[number] = take_effect

@@ -47,8 +47,9 @@ class World:
         return self.loop.run_until_complete(story)
 
     def errors(self) -> list[str]:
-        """What went wrong in callbacks and in tasks that nobody awaited."""
-        return [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
+        """Errors of callbacks and of tasks that nobody awaited, and syncs on the loop of a serving node."""
+        errors = [f"{context.get('message')}: {context.get('exception')!r}" for context in self.loop.errors]
+        return errors + [sync for process in self.loop.processes for sync in process.loop_syncs]
 
     def __enter__(self) -> "World":
         return self

@@ -5,7 +5,8 @@ The order of one round, for the log that needs it most:
 1. Flush the log and write its recovery point: behind it, a gap would be taken for a loss.
 2. In a worker: learn the last offset of each key in the dirty part, as far as the memory reaches.
 3. In a worker: write the records that count into ``.cleaned`` segments, and sync them.
-4. On the loop: look whether the old segments still are what they were; swap.
+4. Look whether the old segments still are what they were; swap, in a worker, while nothing else may take
+   segments out of the log.
 5. Write the cleaner's checkpoint. A crash before that repeats the round, which changes nothing.
 
 The list of segments has one owner, the loop: appends, reads, truncation and deletion go on all the
@@ -17,6 +18,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from moldau.runtime import KafkaError, Machine
@@ -209,13 +211,13 @@ class LogCleaner:
             rewriting = Rewriting(self._machine.disk, log.config, group, judge, now_ms)
             try:
                 await self._work(rewriting.run(transactions))
-                view.check(group)
+                paths = await view.swap(group, rewriting.base_offset)
             except (SegmentsChangedError, KafkaError):
                 await self._machine.workers.run(
                     remove_cleaned, self._machine.disk, rewriting.folder, rewriting.base_offset
                 )
                 raise
-            self._logs.remove_files_later(log, view.swap(group, rewriting.base_offset))
+            self._logs.remove_files_later(log, paths)
             bytes_before += sum(source.size_bytes for source in group)
             bytes_after += rewriting.bytes_after
         return bytes_before, bytes_after
@@ -273,6 +275,7 @@ class _LogView:
         if log.is_offline or not same or log.truncation_count != self._truncations:
             raise SegmentsChangedError
 
-    def swap(self, group: Sequence[Source], base_offset: int) -> list[str]:
+    async def swap(self, group: Sequence[Source], base_offset: int) -> list[str]:
         """Put the cleaned segment in the place of a group; the files that are to be removed."""
-        return self.log.replace_segments([source.segment for source in group], base_offset)
+        segments = [source.segment for source in group]
+        return await self.log.replace_segments(segments, base_offset, partial(self.check, group))

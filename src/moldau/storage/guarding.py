@@ -11,7 +11,12 @@ Three facts tell the two apart:
 * Whether the machine has been up since the log was last opened (``same_boot``). If so, everything written is
   still there, and only the last write can be torn: no valid batch may follow a bad one. After a loss of power
   any part of what was not synced may be missing.
-* ``written_offset``: what the checkpoints of the log folder say that the log held.
+* ``written_offset``: what the checkpoints of the log folder say that the log held. The recovery point is
+  written from syncs alone, and durably, so that it holds after a loss of power; a truncation lowers it before
+  a byte is cut.
+
+The file of the leader epochs is a fourth one, for a log whose ``durable-offset`` was lost as well: it is
+written after the first segment was made, and an epoch begins where the log has ended.
 """
 
 import contextlib
@@ -27,16 +32,18 @@ from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime.disk import Disk, File
 from moldau.storage.batch_scan import scan_checked
-from moldau.storage.file_names import LOG_SUFFIX, segment_file
+from moldau.storage.file_names import LEADER_EPOCHS, LOG_SUFFIX, segment_file
 from moldau.storage.leader_epochs import LeaderEpochs
 from moldau.storage.log_directory import LogDirectoryError
 
 __all__ = [
+    "ADVICE",
     "DURABLE_OFFSET",
     "DamagedLogError",
     "DurableOffset",
     "GuardedLog",
     "LogGuard",
+    "Verdict",
     "check_segments",
     "valid_batch_behind",
 ]
@@ -44,7 +51,7 @@ __all__ = [
 DURABLE_OFFSET: Final = "durable-offset"
 _VERSION: Final = 0
 _SEARCH_CHUNK_BYTES: Final = 4 * 1024 * 1024
-_ADVICE: Final = (
+ADVICE: Final = (
     "Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 )
 # Base offset and length with zeros in front, as those of any log that a disk can hold; magic 2.
@@ -69,6 +76,8 @@ class LogGuard:
     """Whether its offsets have no holes; compaction makes some."""
     has_snapshots: bool = False
     """Whether snapshots cover what lies before its first segment; its start is checkpointed otherwise."""
+    is_only_replica: bool = False
+    """Whether no other node has it, so that it is never truncated after an election."""
 
 
 class DurableOffset:
@@ -146,6 +155,8 @@ class GuardedLog:
     """Its first segment may begin here at the latest; None when that is not known."""
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     """Empty when they are lost."""
+    has_durable_offset: bool = True
+    """Whether there was a file ``durable-offset``, of whatever content."""
 
     @property
     def required_offset(self) -> int:
@@ -160,28 +171,47 @@ class GuardedLog:
         return f"it reached offset {self.required_offset}, as {witness} says"
 
 
-def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> None:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A guarded log that may be opened."""
+
+    first: int = 0
+    """Index of the first segment that belongs to the log: a loss of power amid a deletion below a snapshot
+    may leave an older one, with a gap behind it."""
+    torn_base: int | None = None
+    """The segment with this base offset has a torn end; it and those behind it must be recovered."""
+
+
+def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> Verdict:
     """Read a guarded log through; raise :class:`DamagedLogError` unless a torn end is all that is wrong.
 
     ``bases``: of the segments on the disk, in order. Changes nothing. Blocking.
     """
     guard, required = log.guard, log.required_offset
+    first = 0
     if bases and log.latest_start is not None and bases[0] > log.latest_start:
         raise DamagedLogError(
             f"{folder} is damaged: its first segment begins at offset {bases[0]}, and no segment or snapshot"
-            f" holds offset {log.latest_start} to {bases[0] - 1}. {_ADVICE}"
+            f" holds offset {log.latest_start} to {bases[0] - 1}. {ADVICE}"
         )
     expected = bases[0] if bases else 0
     for index, base_offset in enumerate(bases):
         path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}"
         if base_offset != expected and (guard.is_dense or base_offset < expected):
+            if (
+                guard.has_snapshots
+                and not guard.same_boot
+                and expected < base_offset <= (log.latest_start or 0)
+            ):
+                first, expected = index, base_offset
             # After a loss of power, a file that was never synced may be missing while a later one is there.
-            if expected < required or guard.same_boot:
+            elif expected < required or guard.same_boot:
                 raise DamagedLogError(
                     f"{folder} is damaged: offsets {expected} to {base_offset - 1} are missing before"
-                    f" {path}. {_ADVICE}"
+                    f" {path}. {ADVICE}"
                 )
-            return
+            else:
+                return Verdict(first)
         expected = base_offset
         file = disk.open(path, read_only=True)
         try:
@@ -189,13 +219,34 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
             if position < size_bytes:
                 has_more = _any_batch(disk, folder, bases[index + 1 :])
                 _check_torn(file, position, expected, log, has_more=has_more)
-                return
+                return Verdict(first, torn_base=base_offset)
         finally:
             file.close()
     if expected < required:
         last = f"{folder}/{segment_file(bases[-1], LOG_SUFFIX)}" if bases else folder
         held = f"ends at offset {expected}" if bases else "holds no segment"
-        raise DamagedLogError(f"{last} is damaged: the log {held}, but {log.requirement}. {_ADVICE}")
+        raise DamagedLogError(f"{last} is damaged: the log {held}, but {log.requirement}. {ADVICE}")
+    _check_epochs(folder, bases, expected, log)
+    return Verdict(first)
+
+
+def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: GuardedLog) -> None:
+    """Raise when the file of the leader epochs says that the log was longer."""
+    latest, guard = log.epochs.latest, log.guard
+    if latest is None:
+        return
+    # A snapshot that is ahead of the log replaces it: a crash meanwhile leaves no segment.
+    snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
+    is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
+    is_shorter = (
+        guard.is_only_replica and guard.same_boot and latest.start_offset > max(end_offset, snapshot_offset)
+    )
+    if is_gone or is_shorter:
+        held = f"ends at offset {end_offset}" if bases else "holds no segment"
+        raise DamagedLogError(
+            f"{folder} is damaged: the log {held}, but {folder}/{LEADER_EPOCHS} says that epoch"
+            f" {latest.epoch} began at offset {latest.start_offset}. {ADVICE}"
+        )
 
 
 def _walk(file: File, base_offset: int, log: GuardedLog) -> tuple[int, int, int]:
@@ -226,13 +277,13 @@ def _check_torn(file: File, position: int, offset: int, log: GuardedLog, *, has_
     """Raise unless the bad batch at ``position``, where ``offset`` was next, is a torn end."""
     where = f"{file.path} is damaged at byte {position}: the batch at offset {offset} is not valid"
     if offset < log.required_offset:
-        raise DamagedLogError(f"{where}, but the log was whole there: {log.requirement}. {_ADVICE}")
+        raise DamagedLogError(f"{where}, but the log was whole there: {log.requirement}. {ADVICE}")
     if not log.guard.same_boot:
         return
     behind = valid_batch_behind(file, position, offset)
     if behind is not None or has_more:
         seen = "in a later segment" if behind is None else f"at byte {behind}"
-        raise DamagedLogError(f"{where}, and a valid one follows {seen}. {_ADVICE}")
+        raise DamagedLogError(f"{where}, and a valid one follows {seen}. {ADVICE}")
 
 
 def _any_batch(disk: Disk, folder: str, bases: Sequence[int]) -> bool:

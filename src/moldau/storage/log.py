@@ -2,19 +2,22 @@
 
 :class:`PartitionLog` gives the bytes of a :class:`SegmentedLog` their meaning: offsets are assigned
 or checked, idempotent producers are judged, epochs and transactions are kept. Its calls are
-synchronous and made from one thread (the event loop's); only ``flush`` goes through ``Workers``.
+made from one thread (the event loop's). None that is synchronous waits for a disk, but for ``close`` and
+those that say so: ``flush`` and operations on segments go through ``Workers``, one at a time.
 
 **Failure.** When the disk refuses an operation, the call raises ``KafkaError(kafka_storage_error)``,
 ``on_failure`` is told once, and from then on every call that needs the disk raises the same: what the
 file holds past the last success is unknown until the log is opened (and recovered) again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, Final, TypeVar
 
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult, TimestampOffset
 from moldau.storage.log_aside import AsideLog
+from moldau.storage.log_steps import FileSteps, run_steps, run_whole
 from moldau.storage.retention import retention_due
 from moldau.storage.segment import Segment
 from moldau.storage.timestamp_search import (
@@ -24,6 +27,11 @@ from moldau.storage.timestamp_search import (
     latest_batch,
     search_step,
 )
+
+T = TypeVar("T")
+
+FILES_HELD_TOGETHER: Final = 64
+"""Segments whose files are opened without a break: some milliseconds."""
 
 
 class PartitionLog(AsideLog):
@@ -148,112 +156,216 @@ class PartitionLog(AsideLog):
             self._move_start(offset)
         return True
 
-    def delete_old_segments(
+    async def delete_old_segments(
         self, now_ms: int, high_watermark: int | None = None, *, max_segments: int | None = None
     ) -> list[str]:
-        """Take segments past their retention out of the log, at most ``max_segments`` of them.
+        """Take segments past their retention out of the log, durably, at most ``max_segments`` of them.
 
         What has been copied to the remote tier leaves the disk only: the log still begins where it did.
         Returns the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
         """
-        with self.guarded("deleting segments of"):
-            segments = self._segments
-            due = retention_due(
-                segments,
-                self._config,
-                now_ms=now_ms,
-                high_watermark=self.high_watermark if high_watermark is None else high_watermark,
-                log_start_offset=self.log_start_offset,
-                highest_copied_offset=self.highest_copied_offset,
-            )
-            count = due.deletable if max_segments is None else min(due.deletable, max_segments)
-            if count == len(segments.segments) or due.must_roll:
-                self.roll()
-            if not count:
-                return []
-            start_offset = segments.segments[count].base_offset
-            is_copied = self._config.remote_storage_enable and start_offset <= self.highest_copied_offset + 1
-            if start_offset > self.log_start_offset and not is_copied:
-                self._move_start(start_offset)
-            self.producers.snapshots.make_durable()
-            paths = segments.remove_first(count)
-            self.producers.snapshots.remove_before(start_offset)
+        steps = self._deleting_old(now_ms, high_watermark, max_segments)
+        return await self._do("deleting segments of", steps)
+
+    def _deleting_old(
+        self, now_ms: int, high_watermark: int | None, max_segments: int | None
+    ) -> FileSteps[list[str]]:
+        segments = self._segments
+        due = retention_due(
+            segments,
+            self._config,
+            now_ms=now_ms,
+            high_watermark=self.high_watermark if high_watermark is None else high_watermark,
+            log_start_offset=self.log_start_offset,
+            highest_copied_offset=self.highest_copied_offset,
+        )
+        count = due.deletable if max_segments is None else min(due.deletable, max_segments)
+        if count == len(segments.segments) or due.must_roll:
+            self.roll()
+        if not count:
+            return []
+        start_offset = segments.segments[count].base_offset
+        is_copied = self._config.remote_storage_enable and start_offset <= self.highest_copied_offset + 1
+        if start_offset > self.log_start_offset and not is_copied:
+            self._move_start(start_offset)
+        return (yield from self._removing_first(count))
+
+    async def delete_segments_before_start(self) -> list[str]:
+        """As :meth:`delete_old_segments`, for those below the log's start only."""
+        return await self._do("deleting segments of", self._deleting_before_start())
+
+    def _deleting_before_start(self) -> FileSteps[list[str]]:
+        count = self._segments.index_holding(self.log_start_offset)
+        return (yield from self._removing_first(count)) if count else []
+
+    def _removing_first(self, count: int) -> FileSteps[list[str]]:
+        segments, snapshots = self._segments, self.producers.snapshots
+        start_offset = segments.segments[count].base_offset
+        removed = segments.take_first(count)
+
+        def remove() -> list[str]:
+            self.save_epochs()
+            # Before the batches go from which it could be made again.
+            snapshots.make_durable()
+            paths = [path for segment in removed for path in segment.rename_deleted()]
+            snapshots.remove_before(start_offset)
+            self._machine.disk.sync_dir(self.directory)
             return paths
 
-    def delete_segments_before_start(self) -> list[str]:
-        """As :meth:`delete_old_segments`, for those below the log's start only."""
+        paths: list[str] = yield remove
+        return paths
+
+    def evict_segments_before_start(self) -> list[str]:
+        """As :meth:`delete_segments_before_start`, of a cache: a crash may bring them back."""
         with self.guarded("deleting segments of"):
             segments = self._segments
             count = segments.index_holding(self.log_start_offset)
             if not count:
                 return []
-            self.producers.snapshots.make_durable()
             self.producers.snapshots.remove_before(segments.segments[count].base_offset)
-            return segments.remove_first(count)
+            return [path for segment in segments.take_first(count) for path in segment.rename_deleted()]
 
-    def replace_segments(self, old: list[Segment], base_offset: int) -> list[str]:
-        """Take a cleaned segment for sealed ones that stand in a row; see :meth:`SegmentedLog.replace`."""
-        with self.guarded("compacting"):
-            paths = self._segments.replace(old, base_offset)
-            for segment in old[1:]:
-                self.producers.snapshots.remove(segment.base_offset)
-            return paths
+    async def replace_segments(
+        self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]
+    ) -> list[str]:
+        """Put the cleaned segment of this base offset in the place of sealed ones that stand in a row.
+
+        ``check`` raises when they do not any more. Its files are whole and durable under their ``.cleaned``
+        names. Returns the old files, to be removed later.
+        """
+        return await self._do("compacting", self._replacing(old, base_offset, check))
+
+    def _replacing(
+        self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]
+    ) -> FileSteps[list[str]]:
+        yield from _holding_files(old)
+        check()
+        segments, snapshots = self._segments, self.producers.snapshots
+        cleaned, paths = yield partial(segments.swap_files, old, base_offset)
+        segments.replace(old, cleaned)
+        for segment in old[1:]:
+            snapshots.remove(segment.base_offset)
+        return list(paths)
 
     # -- truncation ---------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop every batch that holds or follows ``offset``; nothing happens at or above the end.
+    async def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds or follows ``offset``, durably; nothing happens at or above the end.
 
-        The log then ends with its last batch: below ``offset``, where compaction had left a hole.
+        The log then ends with its last batch: below ``offset``, where compaction had left a hole. Nobody
+        appends before this returns.
         """
+        await self._do("truncating", self._truncating(offset))
+
+    async def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log goes on, empty, at ``offset``. Nobody appends before this returns."""
+        await self._do("truncating", self._restarting(offset))
+
+    def truncate_fully_now(self, offset: int) -> None:
+        """As :meth:`truncate_fully_and_start_at`, on this thread. Blocking."""
         with self.guarded("truncating"):
-            if offset >= self.log_end_offset:
-                return
-            if offset <= self.log_start_offset:
-                self.truncate_fully_and_start_at(offset)
-                return
-            if offset <= self._segments.segments[0].base_offset:
-                self._truncate_to_remote(offset)
-                return
+            run_steps(self._restarting(offset))
+
+    def _truncating(self, offset: int) -> FileSteps[None]:
+        segments = self._segments
+        if offset >= self.log_end_offset:
+            return
+        if offset <= self.log_start_offset:
+            yield from self._restarting(offset)
+        elif offset <= segments.segments[0].base_offset:
+            # What lies before is in the remote tier, and stays.
+            yield from self._emptying(offset)
+            yield from self._truncated(offset)
+        elif segments.end_before(offset) < self.log_start_offset:
+            yield from self._restarting(self.log_start_offset)
+        else:
             self._truncations += 1
-            self._lower_durable(offset)
-            end_offset = self._segments.truncate_to(offset)
-            if end_offset < self.log_start_offset:
-                self.truncate_fully_and_start_at(self.log_start_offset)
-                return
-            self._after_truncation(end_offset)
+            yield partial(self._lower_durable, offset)
+            cut_files = segments.truncate_to(offset)
+            self._forget_from(segments.end_offset)
+            yield from self._lower_checkpoints()
             self.producers.truncate_to(
-                self._segments, log_start_offset=self.log_start_offset, now_ms=self._now_ms()
+                segments, log_start_offset=self.log_start_offset, now_ms=self._now_ms()
             )
+            yield cut_files
+            yield from self._truncated(segments.end_offset)
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log goes on, empty, at ``offset``."""
-        with self.guarded("truncating"):
-            self._truncations += 1
-            self._lower_durable(0)
-            self._segments.restart_at(offset)
-            self.log_start_offset = offset
-            self.leader_epochs.clear()
-            self._after_truncation(offset)
-            self.producers.restart_at(offset)
+    def _restarting(self, offset: int) -> FileSteps[None]:
+        yield from self._emptying(offset)
+        self.log_start_offset = offset
+        self.holes = []
+        self.leader_epochs.clear()
+        yield from self._truncated(offset)
 
-    def _truncate_to_remote(self, offset: int) -> None:
-        """Drop everything local; what lies before ``offset`` is in the remote tier and stays."""
+    def _emptying(self, offset: int) -> FileSteps[None]:
+        """Drop everything local."""
+        segments = self._segments
         self._truncations += 1
-        self._lower_durable(0)
-        self._segments.restart_at(offset)
-        self._after_truncation(offset)
+        yield partial(self._lower_durable, 0)
+        if self._guard is not None:
+            self.flushed_offset = 0
+        yield from self._lower_checkpoints()
+        yield from _holding_files(segments.segments)
+        yield partial(segments.drop_files, segments.segments)
+        segments.restart_at(offset)
         self.producers.restart_at(offset)
 
-    def _after_truncation(self, end_offset: int) -> None:
+    def _forget_from(self, end_offset: int) -> None:
         self.leader_epochs.truncate_from_end(end_offset)
-        self._save_epochs_now()
+        self._note_epochs()
         self._last_epoch = self._latest_epoch()
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.highest_copied_offset = min(self.highest_copied_offset, end_offset - 1)
         self.high_watermark = max(min(self.high_watermark, end_offset), self.log_start_offset)
+
+    def _truncated(self, end_offset: int) -> FileSteps[None]:
+        self._forget_from(end_offset)
+        yield self.save_epochs
         if self.on_truncation is not None:
-            self.on_truncation()
+            yield self.on_truncation()
+
+    def _lower_checkpoints(self) -> FileSteps[None]:
+        """Before files are cut: a start after a crash must not hold a guarded log to what they held."""
+        if self._guard is not None and self.on_truncation is not None:
+            yield self.on_truncation()
+
+    def forget_empty_epochs(self) -> None:
+        """Drop the epochs in which nothing was appended: a new leader may have records of earlier ones."""
+        epochs, end_offset = self.leader_epochs, self.log_end_offset
+        if not epochs.truncate_from_end(end_offset):
+            return
+        if not len(epochs) and end_offset:
+            epochs.assign(0, end_offset)  # the start of a log whose records were deleted is known here alone
+        self._last_epoch = self._latest_epoch()
+        self._note_epochs()  # soon enough: a start drops such epochs, too
+        if self.on_epochs is not None and not self.epochs_are_saved:
+            self.on_epochs()
+
+    # -- operations on files ------------------------------------------------------------------
+
+    async def _do(self, doing: str, steps: FileSteps[T]) -> T:
+        """Carry out an operation, one at a time; it goes to its end though the caller is cancelled."""
+        return await run_whole(self._in_turn(doing, steps))
+
+    async def _in_turn(self, doing: str, steps: FileSteps[T]) -> T:
+        async with self._files:
+            with self.guarded(doing):
+                return await self._with_workers(steps)
+
+    async def _with_workers(self, steps: FileSteps[T]) -> T:
+        found: Any = None
+        self._segments.hold_files()
+        try:
+            while True:
+                try:
+                    job = steps.send(found)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                found = await self._machine.workers.run(job)
+                # Meanwhile it may have been deleted, or another log of its disk may have failed.
+                self._check_online()
+        finally:
+            self._segments.release_files()
 
     # -- durability ---------------------------------------------------------------------------
 
@@ -265,7 +377,7 @@ class PartitionLog(AsideLog):
         """
         wanted = self.log_end_offset if up_to is None else up_to
         while True:
-            async with self._flushing:
+            async with self._files:
                 self._check_online()
                 if self._is_durable(min(wanted, self.log_end_offset)):
                     return self.flushed_offset
@@ -284,11 +396,6 @@ class PartitionLog(AsideLog):
                 self._last_flush_ms = self._now_ms()
                 if truncations == self._truncations:
                     self.flushed_offset = max(self.flushed_offset, end_offset)
-
-    async def sync_folder(self) -> None:
-        """Make the removal of segments durable."""
-        with self.guarded("syncing"):
-            await self._machine.workers.run(self._machine.disk.sync_dir, self.directory)
 
     def is_flush_due(self) -> bool:
         """Whether a segment was sealed since the last flush, or ``flush.ms`` has passed."""
@@ -340,3 +447,12 @@ class PartitionLog(AsideLog):
 
 
 def _nothing() -> None: ...
+
+
+def _holding_files(segments: Sequence[Segment]) -> FileSteps[None]:
+    """Open their files, for readers that go on while they get other names."""
+    for start in range(0, len(segments), FILES_HELD_TOGETHER):
+        for segment in segments[start : start + FILES_HELD_TOGETHER]:
+            segment.hold_files()
+        if start + FILES_HELD_TOGETHER < len(segments):
+            yield _nothing

@@ -137,8 +137,6 @@ class AppendingLog(LogState):
                 position += batch_size_bytes
                 offset = last_offset + 1
             segments.end_offset = offset
-            if offset - self.flushed_offset >= self._config.flush_messages:
-                self._flush_now()
         except OSError as error:
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
@@ -224,9 +222,10 @@ class AppendingLog(LogState):
             self.roll(header.base_offset if overflows else None)
         self._write([batch], len(batch), [header], header.base_offset, batch)
 
-    def _flush_now(self) -> None:
-        """Sync on this thread."""
-        raise NotImplementedError
+    @property
+    def must_flush(self) -> bool:
+        """Whether ``flush.messages`` wants a flush before an append is acknowledged."""
+        return self._segments.end_offset - self.flushed_offset >= self._config.flush_messages
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment, at the end unless said otherwise."""

@@ -1,6 +1,7 @@
 """The checkpoints of log folders: what they are to say, and how they get there without the event loop."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from moldau.runtime import Machine
@@ -17,25 +18,35 @@ ALL_CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS, C
 class LogCheckpoints:
     """Writes a folder's checkpoints from the state of its logs. Methods raise ``OSError``."""
 
-    def __init__(self, machine: Machine, logs_of: Callable[[LogDirectory], Iterable[PartitionLog]]) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
+        other_watermarks: Callable[[LogDirectory], Offsets],
+    ) -> None:
+        """``other_watermarks``: of logs that are kept elsewhere, for the checkpoint of a folder."""
         self._machine = machine
         self._logs_of = logs_of
+        self._other_watermarks = other_watermarks
 
     async def write(self, directory: LogDirectory, *names: str) -> None:
         """Bring checkpoints up to date; those that are so already cost nothing."""
-        if not directory.is_online:
-            return
-        ticket = directory.ticket()
-        offsets = {name: self._of(directory, name) for name in names}
-        due = {name: each for name, each in offsets.items() if directory.says_otherwise(name, each)}
-        if due:
-            await self._machine.workers.run(directory.write_checkpoints, due, ticket)
-
-    def write_all_now(self, directory: LogDirectory) -> None:
-        """Bring every checkpoint up to date. Blocking."""
         if directory.is_online:
             ticket = directory.ticket()
-            directory.write_checkpoints({name: self._of(directory, name) for name in ALL_CHECKPOINTS}, ticket)
+            offsets = {name: self._of(directory, name) for name in names}
+            due = {name: each for name, each in offsets.items() if directory.says_otherwise(name, each)}
+            if due:
+                await self._machine.workers.run(directory.write_checkpoints, due, ticket)
+
+    def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
+        """What brings checkpoints up to date as of now, to be called by a worker.
+
+        What is being written just now is older, and is replaced.
+        """
+        if not directory.is_online:
+            return lambda: None
+        offsets = {name: self._of(directory, name) for name in names}
+        return partial(directory.write_checkpoints, offsets, directory.ticket())
 
     def _of(self, directory: LogDirectory, name: str) -> Offsets:
         if name == CLEANER_OFFSETS:
@@ -44,7 +55,8 @@ class LogCheckpoints:
         if name == RECOVERY_POINTS:
             return {log.topic_partition: log.flushed_offset for log in logs}
         if name == HIGH_WATERMARKS:
-            return {log.topic_partition: log.high_watermark for log in logs}
+            known = {log.topic_partition: log.high_watermark for log in logs}
+            return known | self._other_watermarks(directory)
         return {
             log.topic_partition: log.log_start_offset
             for log in logs

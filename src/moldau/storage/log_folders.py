@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
 from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
-from moldau.storage.file_names import PARTITION_METADATA, folder_of
+from moldau.storage.file_names import HIGH_WATERMARKS, PARTITION_METADATA, RECOVERY_POINTS, folder_of
 from moldau.storage.leader_epochs import LeaderEpochFile
 from moldau.storage.log import PartitionLog
+from moldau.storage.log_checkpoints import LogCheckpoints
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectory
 from moldau.storage.partition_metadata import format_partition_metadata
@@ -56,10 +57,12 @@ class FolderWork:
     def __init__(
         self,
         machine: Machine,
+        checkpoints: LogCheckpoints,
         on_retired: Callable[[RetiredLog], None],
         on_failure: Callable[[LogDirectory, OSError], None],
     ) -> None:
         self._disk = machine.disk
+        self._checkpoints = checkpoints
         # Of their own: a thousand syncs must not stand in front of the metadata log's.
         self._workers = machine.workers.apart(LANES, "moldau-folders")
         self._on_retired = on_retired
@@ -96,6 +99,9 @@ class FolderWork:
                     try:
                         await _in_lanes(mine, self._retire_some)
                         await self._workers.run(self._disk.sync_dir, directory.path)
+                        # Before the folders go: a checkpoint that speaks of one tells a start of a loss.
+                        if any(directory.has_checkpointed(each.log.topic_partition) for each in mine):
+                            await self._checkpoints.write(directory, HIGH_WATERMARKS, RECOVERY_POINTS)
                     except OSError as error:
                         self._on_failure(directory, error)
                         continue

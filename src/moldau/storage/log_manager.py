@@ -42,8 +42,7 @@ ConfigOfTopic = Callable[[str], LogConfig]
 _OTHER_FOLDERS = frozenset(
     {"__cluster_metadata-0", "objects", "remote-log-metadata", "remote-log-index-cache"}
 )
-"""What may lie beside the partitions: the quorum's log, a development node's object store, and caches of
-the remote tier."""
+"""The quorum's log, a development node's object store, and caches of the remote tier."""
 
 
 class LogManager:
@@ -76,8 +75,9 @@ class LogManager:
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._missing: dict[TopicPartition, Repair] = {}  # folders that were gone at the start
         self._removals = LateRemovals(machine)
-        self._checkpoints = LogCheckpoints(machine, self.logs_of)
-        self._folders = FolderWork(machine, self._retired, self._log_failed)
+        self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
+        self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
+        self._folders = FolderWork(machine, self._checkpoints, self._retired, self._log_failed)
         self._tasks: list[asyncio.Task[None]] = []
         self.stray_count = 0  # folders of partitions that are not in the metadata, since the start
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
@@ -149,9 +149,9 @@ class LogManager:
         await self._each(list(self._logs.values()), self._close_log)
         for directory in self.directories:
             with self._guard(directory):
-                self._checkpoints.write_all_now(directory)
+                await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
                 if directory.is_online:
-                    directory.mark_clean()
+                    await self._machine.workers.run(directory.mark_clean)
         self._logs.clear()
         self._homes.clear()
         self._unlock()
@@ -427,11 +427,10 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                while budget > 0 and (paths := log.delete_old_segments(now_ms, max_segments=1)):
+                # One by one: after a loss of power there must be no gap behind a segment that came back.
+                while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)
-                    # One by one: after a loss of power there must be no gap behind a segment that came back.
-                    await log.sync_folder()
             await asyncio.sleep(0)
         await self._removals.run_due()
 
@@ -454,14 +453,14 @@ class LogManager:
             with self._guard(directory):
                 await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
-    def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
-        """What was durable may now be cut and written anew: the checkpoints must not vouch for it."""
+    def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> Callable[[], None]:
+        """What takes back what the checkpoints say of bytes that may now be cut and written anew."""
         log, cleaned = self._logs.get(topic_partition), directory.cleaner_offsets.get(topic_partition)
         if log is not None and cleaned is not None and cleaned > log.log_end_offset:
             directory.cleaner_offsets[topic_partition] = log.log_end_offset
         if directory.has_checkpointed(topic_partition):
-            with self._guard(directory):
-                self._checkpoints.write_all_now(directory)
+            return self._checkpoints.prepare(directory, *ALL_CHECKPOINTS)
+        return lambda: None
 
     def logs_of(self, directory: LogDirectory) -> Iterator[PartitionLog]:
         """The logs that lie in one of the folders."""

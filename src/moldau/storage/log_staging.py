@@ -107,9 +107,11 @@ class StagingLog(AppendingLog):
 
 
 def _stores_as_given(config: LogConfig) -> bool:
-    """Whether a client's batch that passes the header's checks is stored as it is."""
+    """Whether a client's batch that passes the header's checks is stored as it is, and at once."""
     return (
         config.compression is None
+        # The acknowledgement waits for a flush, perhaps.
+        and config.flush_messages == _INT64_MAX
         and config.message_timestamp_type is TimestampType.CREATE_TIME
         and config.message_timestamp_before_max_ms == _INT64_MAX
         and not config.cleanup_compact

@@ -47,8 +47,9 @@ class LogState:
         self._durable: DurableOffset | None = None
         self.on_failure: Callable[[OSError], None] | None = None
         """Told once when the disk fails."""
-        self.on_truncation: Callable[[], None] | None = None
-        """Told after each truncation, before anything is appended behind it."""
+        self.on_truncation: Callable[[], Callable[[], None]] | None = None
+        """Told after each truncation, before anything is appended behind it. What it returns is run by a
+        worker before the truncation is over."""
         self.on_epochs: Callable[[], None] | None = None
         """Told when the file of the leader epochs is out of date: :meth:`epochs_to_save` is to be written."""
         self._failure: KafkaError | None = None
@@ -58,6 +59,8 @@ class LogState:
         self.leader_epochs = LeaderEpochs()
         self.producers = LogProducers(machine.disk, directory, config)
         self.topic_id: uuid.UUID | None = None
+        self.holes: list[tuple[int, int]] = []
+        """Offsets that are missing between segments, as the log was opened."""
         self.awaits_config = False
         """Whether its topic's configuration is not known yet, so that nothing may be taken away."""
         self._is_new_here = True
@@ -75,7 +78,8 @@ class LogState:
         self._epochs_version = 0
         self._last_epoch = -1
         self._truncations = 0
-        self._flushing = asyncio.Lock()
+        self._files = asyncio.Lock()
+        """Held by operations on the files of segments that wait for the disk."""
         self._last_flush_ms = machine.clock.now_ms()
 
     # -- opening ------------------------------------------------------------------------------
@@ -118,13 +122,12 @@ class LogState:
             log.awaits_config = may_be_tiered
             if not may_be_tiered:
                 log.settle_start()
+                log.save_epochs()
         return log
 
     def _load(self, recovery_point: int, clean_shutdown: bool, log_start_offset: int) -> None:
         disk = self._machine.disk
-        if not disk.is_dir(self.directory):
-            disk.make_dirs(self.directory)
-            disk.sync_dir(self.directory.rpartition("/")[0])
+        self._make_folder()
         epochs = self.leader_epochs = self._load_epochs()
         log_start_offset = self._checked_start(log_start_offset, epochs)
         guarded = None if self._guard is None else self._guarded(self._guard, epochs, log_start_offset)
@@ -139,7 +142,7 @@ class LogState:
             guarded=guarded,
             report=self._report,
         )
-        segments = self._segments
+        segments, self.holes = self._segments, loaded.holes
         if loaded.segments:
             segments.adopt(loaded.segments, loaded.end_offset)
         if loaded.segments and segments.end_offset < log_start_offset:
@@ -150,6 +153,7 @@ class LogState:
                 log_start_offset,
             )
         if not loaded.segments or segments.end_offset < log_start_offset:
+            segments.drop_files(segments.segments)
             segments.restart_at(log_start_offset)
         # The epochs are cut at the log's start, at once and durably, whenever it moves: the checkpoint may
         # be older, or lost. Without a remote tier they may also just begin behind a hole.
@@ -181,6 +185,12 @@ class LogState:
         self._save_epochs_now()
         self._last_epoch = self._latest_epoch()
 
+    def _make_folder(self) -> None:
+        disk = self._machine.disk
+        if not disk.is_dir(self.directory):
+            disk.make_dirs(self.directory)
+            disk.sync_dir(self.directory.rpartition("/")[0])
+
     def _load_epochs(self) -> LeaderEpochs:
         """The epochs as the file has them; none when it is unreadable, for the log tells them again."""
         try:
@@ -203,9 +213,9 @@ class LogState:
 
     def _guarded(self, guard: LogGuard, epochs: LeaderEpochs, log_start_offset: int) -> GuardedLog:
         assert self._durable is not None
-        durable_offset = 0
+        durable_offset: int | None = 0
         try:
-            durable_offset = self._durable.read() or 0
+            durable_offset = self._durable.read()
         except ValueError:
             self._report.add(Repair(RepairKind.REBUILT, self._durable.path, "is rebuilt: it cannot be read"))
             self._machine.disk.remove(self._durable.path)
@@ -217,7 +227,7 @@ class LogState:
             latest_start = max(log_start_offset, epochs.earliest.start_offset)
         elif not log_start_offset:
             latest_start = None
-        return GuardedLog(guard, durable_offset, latest_start, epochs)
+        return GuardedLog(guard, durable_offset or 0, latest_start, epochs, durable_offset is not None)
 
     def _lower_durable(self, offset: int) -> None:
         """Before a truncation: the log must not be held to what it is about to lose."""
@@ -239,21 +249,34 @@ class LogState:
         if self._epochs_are_lost and not tiered:
             self.restore_epochs(())
         if self.log_start_offset < start:
-            if not tiered and self._is_new_here:
+            has_snapshots = self._guard is not None and self._guard.has_snapshots
+            if not (tiered or has_snapshots) and self._is_new_here:
                 reason = (
                     f"offsets {self.log_start_offset} to {start - 1} are missing: its first segment is gone"
                 )
                 self._report.add(Repair(RepairKind.LOST, self.directory, reason, self.log_start_offset))
             self._move_start(start)
+        if self._is_new_here and not self._config.cleanup_compact:
+            self._report_holes()
         self._is_new_here = False
 
+    def _report_holes(self) -> None:
+        for start, end in self.holes:
+            reason = f"offsets {start} to {end - 1} are missing: a segment between them is gone or shorter"
+            self._report.add(Repair(RepairKind.LOST, self.directory, reason, start))
+
     def _move_start(self, offset: int) -> None:
-        """The caller has made sure that it is a move up, to what is not above the end."""
+        """The caller has made sure that it is a move up, to what is not above the end.
+
+        It is durable once the owner of the log has saved its epochs, or the caller has.
+        """
         self.log_start_offset = offset
         self.high_watermark = max(self.high_watermark, offset)
         self.leader_epochs.truncate_from_start(offset)
         self.producers.state.advance_log_start(offset)
-        self._save_epochs()
+        self._note_epochs()
+        if self.on_epochs is not None and not self.epochs_are_saved:
+            self.on_epochs()
 
     def _learn_lost_epochs(self) -> None:
         if self._epochs_are_unreadable:

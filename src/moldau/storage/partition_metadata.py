@@ -12,6 +12,12 @@ _VERSION = 0
 class MalformedMetadataError(Exception):
     """The file is not what Kafka or Moldau writes."""
 
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {reason}. It holds the topic's id: restore it from a backup, or see 'Damaged"
+            " files' in docs/operations.md."
+        )
+
 
 def encode_topic_id(topic_id: uuid.UUID) -> str:
     """Kafka's text form of an id: 22 characters of base64url."""
@@ -43,7 +49,7 @@ def read_partition_metadata(disk: Disk, folder: str) -> uuid.UUID | None:
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
         if int(fields["version"]) != _VERSION:
-            raise MalformedMetadataError(f"{path}: unknown version {fields['version']}")
+            raise MalformedMetadataError(path, f"unknown version {fields['version']}")
         return decode_topic_id(fields["topic_id"])
     except (KeyError, ValueError) as error:
-        raise MalformedMetadataError(f"{path}: {error}") from error
+        raise MalformedMetadataError(path, f"{type(error).__name__}: {error}") from error

@@ -128,7 +128,9 @@ class ProducerSnapshots:
     def _write(self, path: str, content: bytes) -> None:
         file = self._disk.open(path, create=True)
         try:
-            file.truncate(0)
+            if file.size():
+                # Not an empty one: ext4 writes a file back at its close once it was truncated to nothing.
+                file.truncate(0)
             file.write_at(0, [content])
         finally:
             file.close()

@@ -53,16 +53,14 @@ class RecoveryReport:
         """The first ones, a bounded number of them."""
         self._counts = dict.fromkeys(RepairKind, 0)
 
-    def add(self, repair: Repair) -> None:
+    def add(self, repair: Repair, *, is_of_cache: bool = False) -> None:
         """Note a repair and log it."""
         with self._lock:
             self._counts[repair.kind] += 1
             if len(self.repairs) < _KEPT_MAX:
                 self.repairs.append(repair)
-        log = logger.info if repair.kind is RepairKind.REBUILT else logger.warning
-        if repair.kind is RepairKind.LOST:
-            log = logger.error
-        log("%s: %s", repair.path, repair.reason)
+        level = logging.ERROR if repair.kind is RepairKind.LOST else logging.WARNING
+        logger.log(logging.INFO if is_of_cache else level, "%s: %s", repair.path, repair.reason)
 
     def of_cache(self) -> "RecoveryReport":
         """A report for a log whose records can be had again: what is repaired in it is not lost."""
@@ -92,5 +90,5 @@ class _CacheReport(RecoveryReport):
         super().__init__()
         self._report = report
 
-    def add(self, repair: Repair) -> None:
-        self._report.add(replace(repair, kind=RepairKind.REBUILT))
+    def add(self, repair: Repair, *, is_of_cache: bool = True) -> None:
+        self._report.add(replace(repair, kind=RepairKind.REBUILT), is_of_cache=is_of_cache)

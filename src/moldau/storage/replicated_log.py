@@ -183,12 +183,15 @@ class ReplicatedLog(Protocol):
         """It never moves back; it is not stored."""
         ...
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop everything from ``offset`` on. Raises ``ValueError`` below the high watermark."""
+    async def truncate_to(self, offset: int) -> None:
+        """Drop everything from ``offset`` on, durably. Raises ``ValueError`` below the high watermark."""
         ...
 
-    def truncate_to_latest_snapshot(self) -> bool:
-        """If the latest snapshot ends above ``end_offset``, restart the empty log at its end."""
+    async def truncate_to_latest_snapshot(self) -> bool:
+        """If the latest snapshot ends above ``end_offset``, restart the empty log at its end.
+
+        As with ``truncate_to``, nobody appends before this returns.
+        """
         ...
 
     async def flush(self) -> int:
@@ -215,7 +218,7 @@ class ReplicatedLog(Protocol):
 
     def open_snapshot(self, snapshot_id: OffsetAndEpoch) -> SnapshotReader | None: ...
 
-    def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
         """Move ``start_offset`` up to the end of this snapshot; drop older segments and snapshots.
 
         False when there is no such snapshot or nothing to drop.

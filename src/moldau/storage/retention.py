@@ -33,6 +33,8 @@ def retention_due(
     """
     segments = log.segments
     copies = config.copies_to_remote
+    # Without a policy nothing is deleted for good, but copied segments leave this disk (KIP-1161).
+    is_bounded = config.cleanup_delete or (copies and not (config.cleanup_compact or config.is_cache))
     retention_ms = config.local_retention_ms if copies else config.retention_ms
     retention_bytes = config.local_retention_bytes if copies else config.retention_bytes
     excess_bytes = log.size_bytes - retention_bytes
@@ -44,12 +46,8 @@ def retention_due(
         if end_offset > high_watermark or (is_active and not segment.size_bytes):
             break
         below_start = end_offset <= log_start_offset
-        expired = (
-            config.cleanup_delete
-            and retention_ms >= 0
-            and now_ms - segment.retention_timestamp_ms > retention_ms
-        )
-        oversized = config.cleanup_delete and retention_bytes >= 0 and excess_bytes >= segment.size_bytes
+        expired = is_bounded and retention_ms >= 0 and now_ms - segment.retention_timestamp_ms > retention_ms
+        oversized = is_bounded and retention_bytes >= 0 and excess_bytes >= segment.size_bytes
         if not (below_start or expired or oversized):
             break
         if copies and is_active and not below_start:

@@ -4,9 +4,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
+from moldau.records.batch import HEADER_SIZE_BYTES
 from moldau.runtime.disk import Buffer, Disk, File
 from moldau.storage.append_info import NO_TIMESTAMP
-from moldau.storage.batch_scan import Sketch, find_fitting_end, find_position, scan
+from moldau.storage.batch_scan import Sketch, find_fitting_end, find_position, scan, sketch_at
 from moldau.storage.file_names import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -141,6 +142,17 @@ class Segment:
         first = next(scan(self.file, 0, self.size_bytes), None)
         self.first_timestamp_ms = first.max_timestamp_ms if first else NO_TIMESTAMP
 
+    def last_batch_end(self) -> int:
+        """The offset behind the last batch; the base offset when there is none. All batches are whole."""
+        # Read, not mapped: at a start the segments of all logs are looked at.
+        position, end_offset = self.offset_index.boundary_before(self.size_bytes), self.base_offset
+        while position + HEADER_SIZE_BYTES <= self.size_bytes:
+            sketch = sketch_at(self.file.read_at(position, HEADER_SIZE_BYTES), 0, position)
+            if sketch.size_bytes < HEADER_SIZE_BYTES:
+                break
+            position, end_offset = position + sketch.size_bytes, sketch.last_offset + 1
+        return end_offset
+
     def reset_indexes(self, size_bytes: int) -> None:
         """Begin to rebuild the indexes: :meth:`note_batch` follows for each valid batch."""
         self.offset_index.create()
@@ -264,22 +276,23 @@ class Segment:
 
     # -- the end ------------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop the batches that hold or follow ``offset``; return the end of the last one that is left.
-
-        The segment becomes the one to append to.
-        """
-        self.unseal()
+    def end_before(self, offset: int) -> tuple[int, int]:
+        """Position and offset behind the last batch that lies wholly before ``offset``."""
         end, end_offset = 0, self.base_offset
         for sketch in scan(self.file, self.offset_index.lookup(offset - 1), self.size_bytes):
             if sketch.last_offset >= offset:
                 break
             end, end_offset = sketch.position + sketch.size_bytes, sketch.last_offset + 1
+        return end, end_offset
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches that hold or follow ``offset``; return the end of the last one that is left.
+
+        The segment becomes the one to append to, once :meth:`cut_file` has returned.
+        """
+        self.unseal()
+        end, end_offset = self.end_before(offset)
         self._remembered.clear()
-        if end < self.size_bytes:
-            # At once durable: a crash must not bring back batches beside the ones that replace them.
-            self.file.truncate(end)
-            self.file.sync()
         self.size_bytes = end
         self.offset_index.truncate_to(end)
         self.time_index.truncate_to(end_offset)
@@ -287,6 +300,15 @@ class Segment:
         self._max_timestamp_ms, self._max_timestamp_offset = self.time_index.last
         self._catch_up()
         return end_offset
+
+    def cut_file(self) -> None:
+        """Cut the log file to what :meth:`truncate_to` has left, durably. Blocking.
+
+        A crash must not bring back batches beside the ones that replace them.
+        """
+        if self.file.size() > self.size_bytes:
+            self.file.truncate(self.size_bytes)
+            self.file.sync()
 
     def sync(self) -> None:
         """Make the segment durable. Blocking; its indexes were written out before."""
@@ -319,12 +341,12 @@ class Segment:
         self.offset_index.hold_file()
         self.time_index.hold_file()
 
-    def mark_deleted(self) -> list[str]:
-        """Rename the files out of the log; return their new paths, to be removed later.
+    def rename_deleted(self) -> list[str]:
+        """Rename the files out of the log; return their new paths, to be removed later. For any thread.
 
-        The log file goes first: what is left of a segment without it is removed at the next start.
+        The log file goes first: what is left of a segment without it is removed at the next start. Whoever
+        may still read the segment has to :meth:`hold_files` before.
         """
-        self.hold_files()
         renamed = []
         for suffix in SEGMENT_SUFFIXES:
             with contextlib.suppress(FileNotFoundError):

@@ -48,6 +48,8 @@ class LoadedSegments:
         self.segments: list[Segment] = []
         self.end_offset = 0
         self.rebuilt_from: int | None = None
+        self.holes: list[tuple[int, int]] = []
+        """Offsets between the end of a segment and the next one, which compaction leaves as well."""
 
     def rebuilt(self, segment: Segment) -> bool:
         """Whether the segment's indexes are new, and its transaction index still has to be filled."""
@@ -70,47 +72,67 @@ def load_segments(
     than a torn end.
     """
     report = report or RecoveryReport()
-    bases = _remaining_segments(disk, folder, guarded)
+    bases, torn_base = _remaining_segments(disk, folder, guarded, report)
     loaded = LoadedSegments()
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
         # The one that ends at the recovery point may have been sealed, and its indexes written, since.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
+        suspect = suspect or (torn_base is not None and base_offset >= torn_base)
         end_offset = None if suspect else _open_clean(segment, is_last, report)
         if end_offset is None:
             end_offset = recover_segment(
-                disk, segment, recovery_point, report, may_be_torn=suspect and is_last
+                disk, segment, recovery_point, report, may_be_torn=is_last and not clean_shutdown
             )
             if loaded.rebuilt_from is None:
                 loaded.rebuilt_from = base_offset
         elif not is_last:
-            end_offset = bases[index + 1]
+            end_offset = segment.last_batch_end()
         loaded.segments.append(segment)
         loaded.end_offset = end_offset
         # Below the recovery point a gap is what compaction has left.
         if suspect and not is_last and end_offset != bases[index + 1] > recovery_point:
             _drop_segments(disk, folder, bases[index + 1 :], end_offset, report)
             break
+        if not is_last and end_offset < bases[index + 1]:
+            loaded.holes.append((end_offset, bases[index + 1]))
     for segment in loaded.segments[:-1]:
         segment.seal()
     return loaded
 
 
-def _remaining_segments(disk: Disk, folder: str, guarded: GuardedLog | None) -> list[int]:
-    """Remove what a crash left over; return the base offsets of the segments."""
-    complete_swaps(disk, folder)
+def _remaining_segments(
+    disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
+) -> tuple[list[int], int | None]:
+    """Remove what a crash left over; return the segments' base offsets, and that of the first torn one."""
+    complete_swaps(disk, folder, report, is_guarded=guarded is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
-    if guarded is not None:
-        check_segments(disk, folder, bases, guarded)
+    torn_base = None if guarded is None else _checked(disk, folder, bases, guarded, report)
     known = set(bases)
     for name in names:
         index_of = [base_offset_of(name, suffix) for suffix in _INDEX_SUFFIXES]
         orphan = any(base is not None and base not in known for base in index_of)
         if orphan or name.endswith(_LEFTOVER_SUFFIXES):
             disk.remove(f"{folder}/{name}")
-    return bases
+    return bases, torn_base
+
+
+def _checked(
+    disk: Disk, folder: str, bases: list[int], guarded: GuardedLog, report: RecoveryReport
+) -> int | None:
+    """Remove segments that do not belong to a guarded log; return the base offset of the torn one."""
+    verdict = check_segments(disk, folder, bases, guarded)
+    if verdict.first:
+        first = bases[verdict.first]
+        reason = f"{verdict.first} segments before offset {first} were deleted, and are deleted again"
+        report.add(Repair(RepairKind.REBUILT, folder, reason))
+        for base_offset in bases[: verdict.first]:
+            disk.remove(f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}")
+        disk.sync_dir(folder)
+        del bases[: verdict.first]
+    return verdict.torn_base
 
 
 def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:

@@ -16,7 +16,7 @@ import contextlib
 import logging
 
 from moldau.runtime.disk import Disk
-from moldau.storage.batch_scan import scan
+from moldau.storage.batch_scan import scan_checked
 from moldau.storage.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
@@ -28,6 +28,8 @@ from moldau.storage.file_names import (
     base_offset_of,
     segment_file,
 )
+from moldau.storage.guarding import ADVICE, DamagedLogError
+from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +64,27 @@ def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
         disk.remove(f"{folder}/{segment_file(base_offset, suffix)}{CLEANED_SUFFIX}")
 
 
-def complete_swaps(disk: Disk, folder: str) -> None:
-    """At the start: finish what a crash has left in state 2 or 3. Blocking."""
+def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarded: bool) -> None:
+    """At the start: finish what a crash has left in state 2 or 3. Blocking.
+
+    A new segment was durable before state 2, so one that is not whole is damaged, and where it ends is not
+    known. Of a guarded log that raises :class:`DamagedLogError`. Else the old segments stay if they exist.
+    """
     names = disk.list(folder)
     swaps = [base_offset_of(name, LOG_SUFFIX + SWAP_SUFFIX) for name in names]
     bases = [base_offset_of(name, LOG_SUFFIX) for name in names]
-    for base_offset in swaps:
-        if base_offset is None:
-            continue
-        end_offset = _end_of_swap(disk, folder, base_offset)
+    ends = {base: _end_of_swap(disk, folder, base) for base in swaps if base is not None}
+    for base_offset, (end_offset, damaged_at) in ends.items():
+        path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
+        if damaged_at is not None:
+            reason = f"is damaged at byte {damaged_at}: the batch there is not valid"
+            if is_guarded:
+                raise DamagedLogError(f"{path} {reason}. {ADVICE}")
+            keeps_old = base_offset in bases
+            kept = "the segments before their compaction" if keeps_old else "what is whole of it"
+            report.add(Repair(RepairKind.LOST, path, f"{reason}; it goes on with {kept}", end_offset))
+            if keeps_old:
+                continue
         logger.info("%s: finishing the compaction of offsets %d to %d", folder, base_offset, end_offset - 1)
         for old in bases:
             if old is not None and base_offset <= old < end_offset:
@@ -85,13 +99,16 @@ def complete_swaps(disk: Disk, folder: str) -> None:
             disk.remove(f"{folder}/{name}")
 
 
-def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> int:
+def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> tuple[int, int | None]:
+    """The offset behind the last valid batch, and where another one begins; None when the file is whole."""
     path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
     file = disk.open(path, read_only=True)
     try:
-        end_offset = base_offset + 1
-        for sketch in scan(file, 0, file.size()):
-            end_offset = sketch.last_offset + 1
-        return end_offset
+        end, end_offset = 0, base_offset + 1
+        for position, header, _ in scan_checked(file, 0, file.size()):
+            if header.next_offset < end_offset:
+                break
+            end, end_offset = position + header.size_bytes, header.next_offset
+        return end_offset, None if end == file.size() else end
     finally:
         file.close()

@@ -1,7 +1,7 @@
 """A row of segments as one sequence of batches: the bytes of a partition log, without its meaning."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from moldau.runtime.machine import Machine
@@ -89,7 +89,8 @@ class SegmentedLog:
         """Seal the active segment and begin a new one."""
         old = self.active
         if old.base_offset == base_offset:
-            self._drop([self.segments.pop()])
+            # It is empty, and its files are those of the new one.
+            self._release(self.segments.pop())
             return self.add_segment(base_offset)
         old.seal()
         segment = self.add_segment(base_offset)
@@ -151,66 +152,83 @@ class SegmentedLog:
 
     # -- removing -----------------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> int:
-        """Drop all batches that hold or follow ``offset``; return the new end."""
+    def end_before(self, offset: int) -> int:
+        """Where the log would end if all batches that hold or follow ``offset`` were dropped."""
+        return self.segments[self.index_holding(offset)].end_before(offset)[1]
+
+    def truncate_to(self, offset: int) -> Callable[[], None]:
+        """Drop all batches that hold or follow ``offset``. Nothing is appended before the returned function,
+        which waits for the disk, has brought the files up to date."""
         keep = self.index_holding(offset) + 1
         dropped = self.segments[keep:]
         del self.segments[keep:]
-        # From the end, so that a crash in between leaves no hole.
-        self._drop(dropped[::-1])
-        self.active = self.segments[-1]
+        active = self.active = self.segments[-1]
         self.sealed_size_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
-        self.end_offset = self.active.truncate_to(offset)
-        return self.end_offset
+        self.end_offset = active.truncate_to(offset)
+
+        def cut_files() -> None:
+            self.drop_files(dropped)
+            active.cut_file()
+
+        for segment in dropped:
+            self._release(segment)
+        return cut_files
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything; the empty log goes on at ``offset``."""
+        """The log, whose segments' files are gone, goes on at ``offset``, empty."""
         dropped, self.segments = self.segments, []
-        self._drop(dropped[::-1])
+        for segment in dropped:
+            self._release(segment)
         self.sealed_size_bytes = 0
         self.end_offset = offset
         self.add_segment(offset)
 
-    def remove_first(self, count: int) -> list[str]:
-        """Take the first segments out of the log; return their files, to be removed later."""
+    def drop_files(self, segments: Sequence[Segment]) -> None:
+        """Remove the files of the last segments, durably. Blocking, for any thread."""
+        paths: list[str] = []
+        # From the end, so that a crash in between leaves no hole.
+        for segment in segments[::-1]:
+            paths += segment.rename_deleted()
+        if segments:
+            self._disk.sync_dir(self.folder)
+        for path in paths:
+            self._disk.remove(path)
+
+    def take_first(self, count: int) -> list[Segment]:
+        """Take the first segments out of the log; their files are still there, and open."""
         removed = self.segments[:count]
+        for segment in removed:
+            segment.hold_files()
         del self.segments[:count]
         self.sealed_size_bytes -= sum(segment.size_bytes for segment in removed)
-        paths: list[str] = []
         for segment in removed:
-            paths += segment.mark_deleted()
             self._release(segment)
         self.folder_changed = True
-        return paths
+        return removed
 
-    def replace(self, old: list[Segment], base_offset: int) -> list[str]:
-        """Put the cleaned segment of this base offset in the place of sealed segments that stand in a row.
+    def swap_files(self, old: Sequence[Segment], base_offset: int) -> tuple[Segment, list[str]]:
+        """Put the files of the cleaned segment of this base offset in the place of others. Blocking.
 
-        Its files are whole and durable under their ``.cleaned`` names. Returns the old files, to be
-        removed later. Blocks for two syncs of the folder.
+        They are whole and durable under their ``.cleaned`` names, and ``old`` are sealed segments that stand
+        in a row and whose files are held. Returns the new segment and the old files, to be removed later.
         """
         commit_cleaned(self._disk, self.folder, base_offset)
         paths: list[str] = []
         for segment in old:
-            paths += segment.mark_deleted()
+            paths += segment.rename_deleted()
         move_in(self._disk, self.folder, base_offset)
-        self.folder_changed = True
         cleaned = Segment(self._disk, self.folder, base_offset, self.config)
         cleaned.open_existing(sealed=True)
+        return cleaned, paths
+
+    def replace(self, old: Sequence[Segment], cleaned: Segment) -> None:
+        """After :meth:`swap_files`."""
+        self.folder_changed = True
         first = self.segments.index(old[0])
         self.segments[first : first + len(old)] = [cleaned]
         self.sealed_size_bytes += cleaned.size_bytes - sum(segment.size_bytes for segment in old)
         for segment in old:
             self._release(segment)
-        return paths
-
-    def _drop(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            for path in segment.mark_deleted():
-                self._disk.remove(path)
-            self._release(segment)
-        if segments:
-            self._disk.sync_dir(self.folder)
 
     def _release(self, segment: Segment) -> None:
         if self._holders:

@@ -28,6 +28,7 @@ from moldau.storage.replicated_log import OffsetAndEpoch
 SETTLE_BYTES: Final = 1024 * 1024
 """How much of a snapshot waits for the disk before it is synced. All of it in one sync held the log's own
 for as long: with 30 MB, 55 ms of commits that take 7."""
+_ADVICE: Final = "Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 _OFFSET_DIGITS = 20
 _EPOCH_DIGITS = 10
 
@@ -77,13 +78,13 @@ class FileSnapshotReader:
             try:
                 header = check_batch(view, position)
             except CorruptRecordError as error:
-                raise CorruptRecordError(f"{self._file.path} is damaged: {error}") from error
+                raise CorruptRecordError(f"{self._file.path} is damaged: {error}. {_ADVICE}") from error
             batch = view[position : position + header.size_bytes]
             yield batch
             position += header.size_bytes
         # It got its name when it was complete, so one that ends early was damaged since.
         if not batch or _control_type(batch, -1) is not ControlType.SNAPSHOT_FOOTER:
-            raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer")
+            raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
 
     def close(self) -> None:
         self._file.close()

@@ -1,6 +1,7 @@
 """A partition log with snapshots: what the quorum and the coordinators write to."""
 
 import uuid
+from collections.abc import Sequence
 from typing import cast
 
 from moldau.records.batch import Buffer, iter_headers
@@ -69,10 +70,12 @@ class SnapshotLog:
             report=report,
         )
         replicated = cls(machine, log)
-        replicated.truncate_to_latest_snapshot()
+        replicated.truncate_to_latest_snapshot_now()
         earliest = replicated.earliest_snapshot_id()
         if earliest is not None and log.log_start_offset < earliest.offset and log.log_start_offset > 0:
             log.update_log_start_offset(min(earliest.offset, log.log_end_offset))
+            with log.guarded("writing the leader epochs of"):
+                log.save_epochs()
         log.high_watermark = log.log_start_offset
         return replicated
 
@@ -164,10 +167,10 @@ class SnapshotLog:
     def update_high_watermark(self, offset: int) -> None:
         self.log.high_watermark = max(self.log.high_watermark, min(offset, self.log.log_end_offset))
 
-    def truncate_to(self, offset: int) -> None:
+    async def truncate_to(self, offset: int) -> None:
         if offset < self.high_watermark:
             raise ValueError(f"truncation to {offset} is below the high watermark {self.high_watermark}")
-        self.log.truncate_to(offset)
+        await self.log.truncate_to(offset)
 
     async def flush(self) -> int:
         return await self.log.flush()
@@ -183,20 +186,39 @@ class SnapshotLog:
     def earliest_snapshot_id(self) -> OffsetAndEpoch | None:
         return self._snapshots[0] if self._snapshots else None
 
-    def truncate_to_latest_snapshot(self) -> bool:
-        latest = self.latest_snapshot_id()
+    async def truncate_to_latest_snapshot(self) -> bool:
+        latest = self._snapshot_ahead()
         if latest is None:
             return False
+        await self.log.truncate_fully_and_start_at(latest.offset)
+        await self._remove_snapshots(self._begin_at(latest))
+        return True
+
+    def truncate_to_latest_snapshot_now(self) -> bool:
+        """As :meth:`truncate_to_latest_snapshot`, on this thread. Blocking."""
+        latest = self._snapshot_ahead()
+        if latest is None:
+            return False
+        self.log.truncate_fully_now(latest.offset)
+        with self.log.guarded("deleting snapshots of"):
+            self._remove(self._begin_at(latest))
+        return True
+
+    def _snapshot_ahead(self) -> OffsetAndEpoch | None:
+        """The latest snapshot, if it ends behind the log."""
+        latest = self.latest_snapshot_id()
+        if latest is None:
+            return None
         behind = latest.offset > self.end_offset or (
             latest.offset == self.end_offset and latest.epoch > self._last_record_epoch()
         )
-        if not behind:
-            return False
-        self.log.truncate_fully_and_start_at(latest.offset)
-        self.log.begin_epoch(latest.epoch)
-        self.log.high_watermark = latest.offset
-        self._remove_snapshots_before(latest)
-        return True
+        return latest if behind else None
+
+    def _begin_at(self, snapshot_id: OffsetAndEpoch) -> list[str]:
+        """The empty log begins where a snapshot ends; returns the files of older ones, to be removed."""
+        self.log.begin_epoch(snapshot_id.epoch)
+        self.log.high_watermark = snapshot_id.offset
+        return self._take_snapshots_before(snapshot_id)
 
     def _last_record_epoch(self) -> int:
         epoch = self.log.leader_epochs.latest_epoch
@@ -238,24 +260,32 @@ class SnapshotLog:
             path = f"{self.log.directory}/{snapshot_file(snapshot_id)}"
             return FileSnapshotReader(self._machine.disk.open(path, read_only=True), snapshot_id)
 
-    def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
+    async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
         if snapshot_id not in self._snapshots or snapshot_id.offset > self.end_offset:
             return False
-        moved = self.log.update_log_start_offset(snapshot_id.offset)
-        removed = self._remove_snapshots_before(snapshot_id)
-        with self.log.guarded("deleting segments of"):
-            paths = self.log.delete_segments_before_start()
-            for path in paths:
-                self._machine.disk.remove(path)
-        return moved or removed or bool(paths)
+        log = self.log
+        moved = log.update_log_start_offset(snapshot_id.offset)
+        await log.persist_start()
+        old = self._take_snapshots_before(snapshot_id)
+        await self._remove_snapshots(old)
+        paths = await log.delete_segments_before_start()
+        with log.guarded("deleting segments of"):
+            await self._machine.workers.run(self._remove, paths)
+        return moved or bool(old) or bool(paths)
 
-    def _remove_snapshots_before(self, snapshot_id: OffsetAndEpoch) -> bool:
+    def _take_snapshots_before(self, snapshot_id: OffsetAndEpoch) -> list[str]:
         old = [found for found in self._snapshots if found < snapshot_id]
+        for found in old:
+            self._snapshots.remove(found)
+        return [f"{self.log.directory}/{snapshot_file(each)}" for each in old]
+
+    async def _remove_snapshots(self, paths: Sequence[str]) -> None:
         with self.log.guarded("deleting snapshots of"):
-            for found in old:
-                self._snapshots.remove(found)
-                self._machine.disk.remove(f"{self.log.directory}/{snapshot_file(found)}")
-        return bool(old)
+            await self._machine.workers.run(self._remove, paths)
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._machine.disk.remove(path)
 
 
 class _Announcing:

@@ -17,9 +17,11 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import apsw
+from crc32c import crc32c
 
 from moldau.protocol.errors import ProtocolError
-from moldau.runtime import Machine
+from moldau.runtime import Disk, Machine
+from moldau.runtime.sealed_files import Seal, break_seal, remove_database, seal_database
 from moldau.tiered.lifecycle import (
     IllegalTransitionError,
     RemoteLogSegmentState,
@@ -43,21 +45,33 @@ __all__ = ["NOTHING_APPLIED", "Applied", "MetadataStore", "Outcome", "StoredPart
 
 logger = logging.getLogger(__name__)
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 _TABLES: Final = """
 create table meta (one integer primary key check (one = 1), version integer not null, topic_id blob not null);
 create table applied (metadata_partition integer primary key, next_offset integer not null,
-    epoch integer not null);
+    epoch integer not null, sum integer as (row_sum(metadata_partition, next_offset, epoch)) stored);
 create table partitions (number integer primary key, topic_id blob not null, partition integer not null,
     topic text not null, metadata_partition integer not null, delete_state integer,
-    delete_timestamp_ms integer, delete_broker_id integer, unique (topic_id, partition));
+    delete_timestamp_ms integer, delete_broker_id integer,
+    sum integer as (row_sum(number, topic_id, partition, topic, metadata_partition, delete_state,
+    delete_timestamp_ms, delete_broker_id)) stored,
+    unique (topic_id, partition));
 create index deletions on partitions (metadata_partition) where delete_state < 2;
 create table segments (number integer not null, id blob not null, content blob not null,
-    primary key (number, id)) without rowid;
+    sum integer as (row_sum(number, id, content)) stored, primary key (number, id)) without rowid;
 create table epochs (number integer not null, epoch integer not null, highest_offset integer not null,
+    sum integer as (row_sum(number, epoch, highest_offset)) stored,
     primary key (number, epoch)) without rowid;
 """
+_COLUMNS: Final = {
+    "applied": "metadata_partition, next_offset, epoch",
+    "partitions": "number, topic_id, partition, topic, metadata_partition, delete_state, delete_timestamp_ms,"
+    " delete_broker_id",
+    "segments": "number, id, content",
+    "epochs": "number, epoch, highest_offset",
+}
+"""Of each table: those whose sum its rows hold. SQLite itself finds damage in the structure of its pages."""
 
 
 class Applied(NamedTuple):
@@ -89,41 +103,51 @@ class StoredPartition:
 class MetadataStore:
     """One open database."""
 
-    def __init__(self, connection: apsw.Connection) -> None:
+    def __init__(self, connection: apsw.Connection, disk: Disk, path: str) -> None:
         self._connection = connection
+        self._disk = disk
+        self._path = path
 
     @classmethod
     def open(cls, machine: Machine, path: str, topic_id: UUID) -> "MetadataStore":
         """What is at ``path`` (absolute), or an empty database in its place."""
         disk = machine.disk
-        if disk.exists(path):
+        seal = break_seal(disk, path)
+        problem = None if seal in (Seal.NONE, Seal.WHOLE) else f"it is {seal.value}"
+        if problem is None and disk.exists(path):
             problem = "it is not of this topic"
             connection = None
             try:
                 connection = _connect(machine, path)
                 row = next(iter(connection.execute("select version, topic_id from meta")), None)
                 if row == (VERSION, topic_id.bytes):
-                    verdict = connection.pragma("quick_check")
-                    if verdict == "ok":
-                        return cls(connection)
-                    problem = str(verdict)
+                    problem = None if seal is Seal.WHOLE else _damage(connection)
+                    if problem is None:
+                        return cls(connection, disk, path)
             except apsw.Error as error:
                 problem = str(error)
             if connection is not None:
                 with contextlib.suppress(apsw.Error):
                     connection.close(True)
-            logger.warning("rebuilding %s from the topic: %s", path, problem)
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            disk.remove(path + suffix)
+        if problem is not None:
+            logger.warning("%s is rebuilt from the topic: %s", path, problem)
+        remove_database(disk, path)
         connection = _connect(machine, path)
         connection.execute(_TABLES)
         connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
-        return cls(connection)
+        return cls(connection, disk, path)
 
     def close(self) -> None:
-        """Release the file; a full disk does not stop that."""
+        """Release the file, and seal it; a full disk does not stop that."""
+        with contextlib.suppress(apsw.Error, OSError):
+            self._connection.close(True)
+            seal_database(self._disk, self._path)
+
+    def abandon(self) -> None:
+        """Release a damaged file and remove it."""
         with contextlib.suppress(apsw.Error):
             self._connection.close(True)
+        remove_database(self._disk, self._path)
 
     # Reads --------------------------------------------------------------------------------------
 
@@ -139,6 +163,9 @@ class MetadataStore:
         number = self._number(partition)
         if number is None:
             return StoredPartition()
+        for table in ("segments", "epochs"):
+            if self._one(f"{_unlike_their_sums(table)} and number = ?", number) is not None:
+                raise apsw.CorruptError(f"a row of {table} is not what was written")
         contents = self._connection.execute("select content from segments where number = ?", (number,))
         epochs = self._connection.execute(
             "select epoch, highest_offset from epochs where number = ?", (number,)
@@ -318,10 +345,30 @@ class MetadataStore:
         self._connection.execute("commit")
 
 
+def _damage(connection: apsw.Connection) -> str | None:
+    """What is wrong with a database that was not closed cleanly; None when it is whole."""
+    verdict = str(connection.pragma("integrity_check"))
+    if verdict != "ok":
+        return verdict
+    for table in _COLUMNS:
+        if next(iter(connection.execute(_unlike_their_sums(table))), None) is not None:
+            return f"a row of {table} is not what was written"
+    return None
+
+
+def _unlike_their_sums(table: str) -> str:
+    return f"select 1 from {table} where sum is not row_sum({_COLUMNS[table]})"
+
+
+def _row_sum(*values: Any) -> int:
+    return crc32c(repr(values).encode())
+
+
 def _connect(machine: Machine, path: str) -> apsw.Connection:
     """A cache with one owner: consistent after a crash of the machine, at worst a little behind."""
     connection = machine.open_sqlite(path)
     try:
+        connection.create_scalar_function("row_sum", _row_sum, deterministic=True)
         connection.pragma("locking_mode", "exclusive")
         connection.pragma("journal_mode", "wal")
         connection.pragma("synchronous", "normal")

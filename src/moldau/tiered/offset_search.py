@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final, NamedTuple
 
 from moldau.records.batch import LOG_OVERHEAD_BYTES, parse_header
-from moldau.records.timestamps import first_offset_at_or_after
 from moldau.replication.partition import FoundOffset
+from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.reader import RemoteReader
 from moldau.tiered.reading import RemoteRange, segment_at
@@ -35,19 +35,19 @@ class RemoteOffsetSearch:
         self._reader = reader
 
     async def find_timestamp(
-        self, wanted: RemoteRange, start_offset: int, timestamp_ms: int
+        self, wanted: RemoteRange, start_offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
         """The first record of ``[start_offset, wanted.end_offset)`` at or after a time."""
-        return await self._limited(wanted, self._find_timestamp(wanted, start_offset, timestamp_ms))
+        return await self._limited(wanted, self._find_timestamp(wanted, start_offset, timestamp_ms, lookup))
 
     async def find_max_timestamp(
-        self, wanted: RemoteRange, start_offset: int, above_ms: int
+        self, wanted: RemoteRange, start_offset: int, above_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
         """The first record with the largest timestamp of that range, if that is above ``above_ms``.
 
         What a segment's metadata say of timestamps counts for all its records.
         """
-        return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms))
+        return await self._limited(wanted, self._find_max_timestamp(wanted, start_offset, above_ms, lookup))
 
     async def _limited(
         self, wanted: RemoteRange, search: Coroutine[Any, Any, FoundOffset | None]
@@ -72,17 +72,17 @@ class RemoteOffsetSearch:
             search.close()
 
     async def _find_timestamp(
-        self, wanted: RemoteRange, start_offset: int, timestamp_ms: int
+        self, wanted: RemoteRange, start_offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
         async for part in self._parts(wanted, start_offset):
             if part.segment.max_timestamp_ms >= timestamp_ms:
-                found = await self._in_segment(part, timestamp_ms)
+                found = await self._in_segment(part, timestamp_ms, lookup)
                 if found is not None:
                     return found
         return None
 
     async def _find_max_timestamp(
-        self, wanted: RemoteRange, start_offset: int, above_ms: int
+        self, wanted: RemoteRange, start_offset: int, above_ms: int, lookup: RecordLookup
     ) -> FoundOffset | None:
         later = [
             part
@@ -92,7 +92,7 @@ class RemoteOffsetSearch:
         best: FoundOffset | None = None
         for part in sorted(later, key=lambda part: part.segment.max_timestamp_ms, reverse=True):
             # A segment of records without timestamps says when its file was written: then it has none.
-            found = await self._in_segment(part, part.segment.max_timestamp_ms)
+            found = await self._in_segment(part, part.segment.max_timestamp_ms, lookup)
             if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
                 best = found
             if best is not None and best.timestamp_ms >= part.segment.max_timestamp_ms:
@@ -111,7 +111,7 @@ class RemoteOffsetSearch:
             if not count % SEGMENTS_A_TURN:
                 await asyncio.sleep(0)
 
-    async def _in_segment(self, part: _Part, timestamp_ms: int) -> FoundOffset | None:
+    async def _in_segment(self, part: _Part, timestamp_ms: int, lookup: RecordLookup) -> FoundOffset | None:
         reader, segment = self._reader, part.segment
         position = await reader.indexes.lookup_timestamp(segment, timestamp_ms, part.start)
         size_bytes = PIECE_BYTES
@@ -129,7 +129,8 @@ class RemoteOffsetSearch:
                     if end > len(piece):
                         size_bytes = max(PIECE_BYTES, end - at)
                         break
-                    found = first_offset_at_or_after(piece[at:end], timestamp_ms, part.start)
+                    batch = memoryview(piece)[at:end]
+                    found = await lookup.at_or_after(batch, timestamp_ms, part.start)
                     if found is not None:
                         return self._as_found(part, *found, header.partition_leader_epoch)
                 at = end

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from moldau.runtime import KafkaError, Machine
+from moldau.runtime.sealed_files import SUM_SUFFIX
 from moldau.tiered.lifecycle import RemoteLogSegmentState, check_segment_move
 from moldau.tiered.metadata_follower import FollowedPartition, MetadataFollower, StoreRenewedError
 from moldau.tiered.metadata_manager import (
@@ -358,8 +359,11 @@ class _Store:
     def _open(self) -> MetadataStore:
         assert self._described is not None
         if self._store is None:
-            self._machine.disk.make_dirs(self._folder)
-            path = f"{self._folder}/{STORE_FILE}"
+            path, disk = f"{self._folder}/{STORE_FILE}", self._machine.disk
+            is_known = not disk.is_dir(self._folder) or any(map(disk.exists, (path, path + SUM_SUFFIX)))
+            if not is_known and not self.generation:
+                logger.warning("%s is missing: it is rebuilt from the topic", path)
+            disk.make_dirs(self._folder)
             self._store = MetadataStore.open(self._machine, path, self._described.topic_id)
         return self._store
 
@@ -371,10 +375,8 @@ class _Store:
             return function(store, *arguments)
         except (apsw.CorruptError, apsw.NotADBError, apsw.SchemaChangeError) as error:
             logger.warning("the remote metadata cache in %s is damaged: %s", self._folder, error)
-            store.close()
+            store.abandon()
             self._store = None
-            for suffix in ("", "-wal", "-shm", "-journal"):
-                self._machine.disk.remove(f"{self._folder}/{STORE_FILE}{suffix}")
             self.generation += 1
             raise
 

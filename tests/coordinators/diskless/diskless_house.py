@@ -4,16 +4,16 @@ from pathlib import Path
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, PartitionsToCreate
-from moldau.coordinators.diskless.files import DisklessSettings
-from moldau.coordinators.diskless.local_log import LocalMetadataLog
-from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
-from moldau.coordinators.diskless.service import DisklessCoordinator
-from moldau.coordinators.diskless.store import DisklessStore
+from moldau.coordinators.diskless.service import DATABASE_FILE, DisklessCoordinator
+from moldau.coordinators.diskless.state.files import DisklessSettings
+from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.runtime import LocalDisk, Machine
 from moldau.runtime.entropy import SeededEntropy
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.testing.lone_partition import lone_metadata_log
 
 TOPIC = UUID(int=0xA)
 OTHER = UUID(int=0xB)
@@ -43,7 +43,7 @@ class House:
     ) -> None:
         self.clock = SetClock()
         self.folder = str(folder / "__diskless_metadata-0")
-        self.database_path = str(folder / "state.sqlite")
+        self.database_path = f"{self.folder}/{DATABASE_FILE}"
         self.machine = Machine(self.clock, SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
         # Time passes by hand here, in steps that are no jumps.
         object.__setattr__(self.machine, "deletion_clock", self.clock)
@@ -57,21 +57,23 @@ class House:
         self.snapshot_log = SnapshotLog.open(
             self.machine, self.folder, TopicPartition("__diskless_metadata", 0), topic_id=self._topic_id
         )
-        self.log = LocalMetadataLog(self.snapshot_log, self.epoch)
-        await self.log.until_committed()
+        self.log = lone_metadata_log(self.machine, self.snapshot_log, self.epoch)
+        await self.log.settled()
         self.service = DisklessCoordinator(self.machine, self._settings, opener=self._opener)
-        self.service.load(0, self.epoch, self.log, self.log, self.database_path)
+        self.service.load(0, self.epoch, self.log)
         await self.service.until_loaded(0)
         assert self.service.is_active(0)
         return self.service
 
     @property
     def store(self) -> DisklessStore:
-        return self.service._led[0].store
+        led = self.service.led(0)
+        assert led is not None
+        return led.store
 
     async def stop(self) -> None:
         await self.service.close()
-        await self.log.until_committed()
+        await self.log.settled()
         self.snapshot_log.close()
 
     def delete_database(self) -> None:

@@ -20,10 +20,10 @@ from moldau.coordinators.diskless.calls import (
     PartitionsToCreate,
     PruneCall,
 )
-from moldau.coordinators.diskless.codec import DisklessCodec
-from moldau.coordinators.diskless.producers import opened
-from moldau.coordinators.diskless.records import DisklessRecord, FileCommitted
-from moldau.coordinators.diskless.shard import DisklessShard
+from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.state.producers import opened
+from moldau.coordinators.diskless.state.records import DisklessRecord, FileCommitted
+from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.effects import PLAIN, Effects, Token
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -51,9 +51,9 @@ def test_an_undamaged_file_is_taken_as_it_is(tmp_path: Path) -> None:
         house = House(tmp_path)
         await fill(house)
         await house.stop()
-        inode = (tmp_path / "state.sqlite").stat().st_ino
+        inode = (tmp_path / "__diskless_metadata-0" / "state.sqlite").stat().st_ino
         await house.start()
-        assert (tmp_path / "state.sqlite").stat().st_ino == inode
+        assert (tmp_path / "__diskless_metadata-0" / "state.sqlite").stat().st_ino == inode
         await house.stop()
 
     asyncio.run(scenario())
@@ -67,7 +67,7 @@ def test_a_file_that_changed_while_it_was_closed_is_rebuilt(tmp_path: Path, dama
         await fill(house)
         expected = await state(house)
         await house.stop()
-        path = tmp_path / "state.sqlite"
+        path = tmp_path / "__diskless_metadata-0" / "state.sqlite"
         content = path.read_bytes()
         position = len(content) * part // 6 + 150
         match damage:
@@ -111,7 +111,7 @@ def test_damage_that_is_found_while_it_runs_is_rebuilt(tmp_path: Path) -> None:
         database.connection.execute("pragma wal_checkpoint(truncate)")
         database.connection.pragma("cache_size", 1)
         database.connection.execute("pragma shrink_memory")
-        path = tmp_path / "state.sqlite"
+        path = tmp_path / "__diskless_metadata-0" / "state.sqlite"
         for page in range(1, path.stat().st_size // PAGE_BYTES):
             overwrite(path, page * PAGE_BYTES, b"\xff" * PAGE_BYTES)
         before = house.store

@@ -11,21 +11,21 @@ from diskless_house import batch, file
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.coordinators.diskless import commit, records
-from moldau.coordinators.diskless.batch_columns import (
+from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch, PartitionId
+from moldau.coordinators.diskless.codecs.batch_columns import (
     decode_batches,
     decode_results,
     encode_batches,
     encode_results,
 )
-from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, CommittedBatch, PartitionId
-from moldau.coordinators.diskless.checkpoint import decode_rows, encode_rows
-from moldau.coordinators.diskless.codec import DisklessCodec
-from moldau.coordinators.diskless.columns import ColumnError, ColumnReader, put_column
-from moldau.coordinators.diskless.commit import CommitDecision
-from moldau.coordinators.diskless.kip_form import decode_kip_file, encode_kip_file
-from moldau.coordinators.diskless.partitions import PartitionState, PartitionTable
-from moldau.coordinators.diskless.producers import last_sequence, opened
+from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column
+from moldau.coordinators.diskless.codecs.kip_form import decode_kip_file, encode_kip_file
+from moldau.coordinators.diskless.state import commit, records
+from moldau.coordinators.diskless.state.commit import CommitDecision
+from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.state.producers import last_sequence, opened
+from moldau.coordinators.diskless.store.checkpoint import decode_rows, encode_rows
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.own import diskless_records as wire
 from moldau.records.builder import build_batch

@@ -23,11 +23,11 @@ from moldau.coordinators.diskless.calls import (
     RetentionPolicy,
     TimestampToList,
 )
-from moldau.coordinators.diskless.database import Database
-from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
-from moldau.coordinators.diskless.transactions import PartitionTransactions
+from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.coordinators.diskless.state.transactions import PartitionTransactions
+from moldau.coordinators.diskless.store.database import Database
+from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.upkeep import Upkeep, UpkeepSettings
-from moldau.coordinators.diskless.wire import answer, commit_request, commit_result
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
 from moldau.protocol.own import diskless_create_partitions as create_partitions
 from moldau.protocol.own import diskless_describe_topics as describe_topics
@@ -343,14 +343,14 @@ def test_the_apis_over_the_wire(tmp_path: Path) -> None:
 
         async def call(api_key: int, request: Message, version: int = 0) -> Any:
             sent = b"".join(encode_request(api_key, version, request))
-            response = await answer(service, api_key, version, decode_request(api_key, version, sent))
+            response = await CALLS[api_key].answer(service, decode_request(api_key, version, sent), version)
             return decode_response(api_key, version, b"".join(encode_response(api_key, version, response)))
 
         created = create_partitions.DisklessCreatablePartitions(topic_id=TOPIC, name="t", num_partitions=2)
         await call(11640, create_partitions.REQUEST(topics=[created]))
         commit = file("f1", batch(0, 2), batch(7, 1), batch(1, 3))
-        response = await call(11642, commit_request(0, commit), version=1)
-        result = commit_result(response)
+        response = await call(11642, CALLS[11642].ask(0, commit, 1, 1000), version=1)
+        result = CALLS[11642].read(response)
         assert [(b.error, b.base_offset) for b in result.batches] == [
             (ErrorCode.none, 0),
             (ErrorCode.unknown_topic_or_partition, -1),
@@ -447,7 +447,7 @@ def test_finds_and_lists_tell_of_open_and_aborted_transactions(tmp_path: Path) -
             topics=[find_batches.DisklessFindBatchesTopic(topic_id=TOPIC, partitions=[row])],
         )
         for version, told in ((0, (-1, [])), (1, (6, [(7, 0, 3), (8, 2, 5)]))):
-            response = await answer(service, 11645, version, asked)
+            response = await CALLS[11645].answer(service, asked, version)
             sent = decode_response(11645, version, b"".join(encode_response(11645, version, response)))
             (result,) = sent.topics[0].partitions
             ranges = [(one.producer_id, one.first_offset, one.last_offset) for one in result.aborted]
@@ -463,10 +463,11 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         house.epoch = 4
         service = await house.start()
         await service.create_partitions(0, [topic()])
-        service.load(0, 3, house.log, house.log, f"{tmp_path}/other.sqlite")
+        store = house.store
+        service.load(0, 3, house.log)
         described = await service.describe_coordinator(0)
         assert (described.epoch, described.partitions) == (5, 2)
-        assert not Path(tmp_path, "other.sqlite").exists()
+        assert house.store is store
         await house.stop()
 
     run(scene())

@@ -12,8 +12,8 @@ import pytest
 from diskless_house import OTHER, TOPIC, House, batch, file, topic
 
 from moldau.coordinators.diskless.calls import FileToHandOver, OffsetToDelete, PruneCall
-from moldau.coordinators.diskless.schema import TABLE_NAMES
 from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 
 DAY_MS = 86_400_000
 
@@ -27,7 +27,7 @@ def state_of(house: House) -> bytes:
     store.write_all()
     while store.materialiser.to_trim:
         store.materialiser.trim_some(house.clock.now_ms())
-    shard = house.service._runtime.shards()[0]
+    shard = house.service.runtime.shards()[0]
     decided = [
         (
             found.number,
@@ -73,7 +73,7 @@ def test_what_a_leader_forgets_its_replicas_forget(tmp_path: Path, ahead_ms: int
             0, file("busy", batch(0, 2, producer=(8, 0, 0)), created=house.clock.time_ms)
         )
         await service.forget_old(0)
-        shard = house.service._runtime.shards()[0]
+        shard = house.service.runtime.shards()[0]
         assert [sorted(found.producers) for found in shard.partitions] == [[8], []]
         assert [key for key, _ in shard.files.results()] == ["busy"]
         await service.commit_file(0, file("last", batch(1, 1), created=house.clock.time_ms))

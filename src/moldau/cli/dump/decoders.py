@@ -6,6 +6,12 @@ from typing import Any, Final
 from moldau.cli.dump import remote_segments
 from moldau.cli.dump.diskless_metadata import decode_record
 from moldau.cli.dump.values import message_fields, text_of
+from moldau.cluster.internal_topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    DISKLESS_METADATA_TOPIC,
+    REMOTE_LOG_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from moldau.protocol import group_records, metadata_records, transaction_records
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.record_schema import KeyedRecords
@@ -69,11 +75,11 @@ DECODERS: Final[dict[str, Decoder]] = {
 """By the names that ``--decoder`` takes."""
 
 TOPIC_DECODERS: Final = {
-    "__consumer_offsets": "offsets",
-    "__transaction_state": "transactions",
+    CONSUMER_OFFSETS_TOPIC: "offsets",
+    TRANSACTION_STATE_TOPIC: "transactions",
     "__cluster_metadata": "metadata",
-    "__diskless_metadata": "diskless",
-    "__remote_log_metadata": "remote-log-metadata",
+    DISKLESS_METADATA_TOPIC: "diskless",
+    REMOTE_LOG_METADATA_TOPIC: "remote-log-metadata",
 }
 
 

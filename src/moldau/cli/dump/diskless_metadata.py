@@ -5,19 +5,19 @@ from itertools import accumulate
 from typing import Any, Final
 
 from moldau.cli.dump.values import plain
-from moldau.coordinators.diskless.checkpoint import decode_rows
-from moldau.coordinators.diskless.codec import DisklessCodec
-from moldau.coordinators.diskless.columns import ColumnError
-from moldau.coordinators.diskless.extents import unpack
-from moldau.coordinators.diskless.producers import opened
-from moldau.coordinators.diskless.records import (
+from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.codecs.columns import ColumnError
+from moldau.coordinators.diskless.state.producers import opened
+from moldau.coordinators.diskless.state.records import (
     FLAG_LOG_APPEND_TIME,
     FLAG_TRANSACTIONAL,
     NO_PRODUCER,
     DisklessRecord,
     FileCommitted,
 )
-from moldau.coordinators.diskless.schema import TABLE_NAMES
+from moldau.coordinators.diskless.store.checkpoint import decode_rows
+from moldau.coordinators.diskless.store.extents import unpack
+from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.record_schema import UnknownRecordTypeError
 from moldau.records.record import Record

@@ -6,6 +6,7 @@ from struct import Struct
 from moldau.cli.dump.decoders import Decoder, decoder_for
 from moldau.cli.dump.file_kind import DETAIL, PROBLEM, DumpedFile, FileKind, Row, by_suffix
 from moldau.cli.dump.values import plain, text_of
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.protocol.errors import ProtocolError
 from moldau.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, check_batch, parse_header
 from moldau.records.control import parse_control_record, parse_control_type
@@ -15,7 +16,6 @@ from moldau.runtime.errors import KafkaError
 _LENGTH_AT = 8
 _unpack_length = Struct(">i").unpack_from
 BATCH_BYTES_MIN = 61
-DISKLESS_METADATA = "__diskless_metadata"
 
 
 def dump_segment(file: DumpedFile) -> Iterator[Row]:
@@ -25,7 +25,7 @@ def dump_segment(file: DumpedFile) -> Iterator[Row]:
 
 def dump_metadata_snapshot(file: DumpedFile) -> Iterator[Row]:
     """As a segment; its records are the cluster's metadata unless it lies with a diskless coordinator."""
-    topic = DISKLESS_METADATA if file.topic == DISKLESS_METADATA else "__cluster_metadata"
+    topic = DISKLESS_METADATA_TOPIC if file.topic == DISKLESS_METADATA_TOPIC else "__cluster_metadata"
     yield from _dump(file, decoder_for(topic, file.decoder))
 
 

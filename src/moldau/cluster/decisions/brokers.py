@@ -106,6 +106,13 @@ def _check_registration(view: View, context: BrokerContext, request: BrokerRegis
             f"Broker {request.broker_id} is of cluster {request.cluster_id}, "
             f"this is {view.settings.cluster_id}.",
         )
+    only_id = view.settings.only_broker_id
+    if only_id not in (None, request.broker_id):
+        raise KafkaError(
+            ErrorCode.invalid_registration,
+            f"Broker {request.broker_id} cannot join: diskless topics and tiered storage are supported with"
+            f" one broker only, and broker {only_id} has them enabled.",
+        )
     existing = view.image.brokers.get(request.broker_id)
     if (
         existing is not None

@@ -8,14 +8,11 @@ from uuid import UUID
 
 from moldau.cluster.decisions import diskless
 from moldau.cluster.decisions.placement import check_assignment, default_directory, place
-from moldau.cluster.decisions.topic_names import (
-    CLUSTER_METADATA_TOPIC,
-    DISKLESS_METADATA_TOPIC,
-    check_new_name,
-)
+from moldau.cluster.decisions.topic_names import check_new_name
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.delta import image_of
 from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.internal_topics import CLUSTER_METADATA_TOPIC, DISKLESS_METADATA_TOPIC
 from moldau.cluster.partition import NO_COORDINATOR, RESERVED_DIRECTORY_COUNT
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
@@ -44,24 +41,26 @@ class _NewTopic:
 
 
 def create_topics(view: View, request: CreateTopicsRequest) -> ControllerResult:
-    """Create topics, each on its own merits; with ``validate_only`` only say what would happen."""
+    """Create topics, each on its own merits; with ``validate_only`` only say what would happen.
+
+    Raises ``KafkaError(policy_violation)`` for more partitions than one request may create.
+    """
     counts = Counter(topic.name for topic in request.topics)
+    _check_request_size(view, [topic for topic in request.topics if counts[topic.name] == 1])
     results: list[CreatableTopicResult] = []
     records: list[Message] = []
-    partitions_left = view.settings.partitions_per_request_max
     for topic in request.topics:
         if counts[topic.name] > 1:
             if not any(result.name == topic.name for result in results):
                 results.append(_refused(topic.name, ErrorCode.invalid_request, "Duplicate topic name."))
             continue
         try:
-            new = _create(view, topic, partitions_left)
+            new = _create(view, topic)
         except KafkaError as error:
             results.append(_refused(topic.name, error.code, error.message))
             continue
         if topic is not request.topics[-1]:
             view = replace(view, image=image_of(new.records, view.image))
-        partitions_left -= new.result.num_partitions
         records += new.records
         results.append(new.result)
     if request.validate_only:
@@ -70,15 +69,31 @@ def create_topics(view: View, request: CreateTopicsRequest) -> ControllerResult:
     return ControllerResult(CreateTopicsResponse(topics=results), records)
 
 
-def _create(view: View, topic: CreatableTopic, partitions_left: int) -> _NewTopic:
+def _check_request_size(view: View, topics: Sequence[CreatableTopic]) -> None:
+    partitions_max, default = view.settings.partitions_per_request_max, view.settings.default_partition_count
+    total = 0
+    for topic in topics:
+        asked = default if topic.num_partitions == USE_DEFAULT else max(0, topic.num_partitions)
+        total += len(topic.assignments) or asked
+    check_partition_limit(partitions_max, partitions_max, total)
+
+
+def _create(view: View, topic: CreatableTopic) -> _NewTopic:
     if topic.name == CLUSTER_METADATA_TOPIC:
         raise KafkaError(ErrorCode.invalid_request, f"Creation of internal topic {topic.name} is prohibited.")
     check_new_name(view.image.topics, topic.name)
     configs = diskless.new_topic_configs(view, topic.name, _requested_configs(topic))
     view.configs.validate(ResourceType.TOPIC, topic.name, configs)
-    assignments = _assignments(view, topic, partitions_left)
+    assignments = _assignments(view, topic)
     check_room(view, assignments)
     replication_factor = len(assignments[0])
+    most = view.settings.replication_factor_max
+    if replication_factor > most:
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"Replication factor: {replication_factor} larger than {most}: it is not supported yet that a"
+            " partition has more replicas.",
+        )
     if view.topic_policy is not None:
         view.topic_policy.check(topic.name, len(assignments), replication_factor, configs)
     topic_id = new_topic_id(view)
@@ -114,11 +129,8 @@ def _requested_configs(topic: CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _assignments(view: View, topic: CreatableTopic, partitions_left: int) -> list[tuple[int, ...]]:
+def _assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ...]]:
     if topic.assignments:
-        check_partition_limit(
-            view.settings.partitions_per_request_max, partitions_left, len(topic.assignments)
-        )
         return _manual_assignments(view, topic)
     if topic.num_partitions < USE_DEFAULT or topic.num_partitions == 0:
         raise KafkaError(
@@ -137,7 +149,6 @@ def _assignments(view: View, topic: CreatableTopic, partitions_left: int) -> lis
         if topic.replication_factor == USE_DEFAULT
         else topic.replication_factor
     )
-    check_partition_limit(settings.partitions_per_request_max, partitions_left, count)
     return place(view.image.brokers.values(), count, factor, view.entropy)
 
 

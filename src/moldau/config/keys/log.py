@@ -236,16 +236,14 @@ LOG = (
     class_(
         "create.topic.policy.class.name",
         None,
-        "Accepted for Kafka's sake; a Java class cannot be loaded.",
+        "Must not be set: a Java class cannot be loaded, and its rules would not hold.",
         LOW,
-        has_effect=False,
     ),
     class_(
         "alter.config.policy.class.name",
         None,
-        "Accepted for Kafka's sake; a Java class cannot be loaded.",
+        "Must not be set: a Java class cannot be loaded, and its rules would not hold.",
         LOW,
-        has_effect=False,
     ),
     string(
         "compression.type",

@@ -354,9 +354,21 @@ OPERATIONS = (
         check=at_least(1),
         has_effect=False,
     ),
-    class_("client.quota.callback.class", None, _NO_JAVA, LOW, has_effect=False),
+    class_(
+        "client.quota.callback.class",
+        None,
+        "Must not be set: a Java class cannot be loaded, and its quotas would not hold.",
+        LOW,
+    ),
     string("security.providers", None, _NO_JAVA, LOW, has_effect=False),
-    list_("config.providers", (), _NO_JAVA, LOW, check=list_of_any(), update=CLUSTER_WIDE, has_effect=False),
+    list_(
+        "config.providers",
+        (),
+        "Must not be set in a node's file: a Java class cannot be loaded, and values would stay as `${…}`.",
+        LOW,
+        check=list_of_any(),
+        update=CLUSTER_WIDE,
+    ),
     list_(
         "kafka.metrics.reporters",
         (),

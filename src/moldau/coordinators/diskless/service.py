@@ -8,42 +8,32 @@ first suspension, so calls made in order take effect in it, and any number may b
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
-from moldau.coordinators.diskless.checkpoint import SnapshottedLog
-from moldau.coordinators.diskless.codec import DisklessCodec
-from moldau.coordinators.diskless.files import DisklessSettings
-from moldau.coordinators.diskless.finding import Finder
-from moldau.coordinators.diskless.offsets import OffsetLister
-from moldau.coordinators.diskless.reading import StoreReader
-from moldau.coordinators.diskless.records import DisklessRecord
-from moldau.coordinators.diskless.schema import SqliteOpener, open_sqlite
-from moldau.coordinators.diskless.shard import DisklessShard
-from moldau.coordinators.diskless.snapshots import Snapshotter
-from moldau.coordinators.diskless.store import DisklessStore
-from moldau.coordinators.diskless.view import StoredPartition
-from moldau.coordinators.diskless.waiting import CommitWaiters
-from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.diskless.codecs.codec import DisklessCodec
+from moldau.coordinators.diskless.led import LedCoordinator, MetadataLog
+from moldau.coordinators.diskless.reads.finding import Finder
+from moldau.coordinators.diskless.reads.offsets import OffsetLister
+from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.coordinators.diskless.reads.waiting import CommitWaiters
+from moldau.coordinators.diskless.state.files import DisklessSettings
+from moldau.coordinators.diskless.state.records import DisklessRecord
+from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.coordinators.diskless.store.view import StoredPartition
+from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.topics import DISKLESS_METADATA
+from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.replicated_log import OffsetAndEpoch
 
 logger = logging.getLogger(__name__)
 
-METADATA_TOPIC: Final = "__diskless_metadata"
-
-
-@dataclass(frozen=True, slots=True)
-class _LedCoordinator:
-    """One coordinator for as long as this node leads it, from one epoch on."""
-
-    epoch: int
-    store: DisklessStore
-    reader: StoreReader
-    snapshotter: Snapshotter
+DATABASE_FILE: Final = "state.sqlite"
 
 
 class DisklessCoordinator:
@@ -61,97 +51,93 @@ class DisklessCoordinator:
         self._machine = machine
         self._opener = opener
         self._waiters = CommitWaiters()
-        self._led: dict[int, _LedCoordinator] = {}
         self._finder = Finder(self._waiters)
         self._lister = OffsetLister()
-        self._runtime: CoordinatorRuntime[DisklessShard, DisklessRecord] = CoordinatorRuntime(
-            METADATA_TOPIC,
-            machine.clock,
-            lambda _: DisklessShard(self.settings),
-            DisklessCodec(),
-            commit_timeout_ms=commit_timeout_ms,
-            unexpected=machine.unexpected,
+        kind: CoordinatorKind[DisklessShard, DisklessRecord] = CoordinatorKind(
+            topic=DISKLESS_METADATA,
+            new_shard=lambda _: DisklessShard(self.settings),
+            codec=DisklessCodec(),
+            new_store=self._new_store,
+            policy=LogPolicy(commit_timeout_ms=commit_timeout_ms),
+            key_type=DISKLESS_COORDINATOR_KEY_TYPE,
+            partition_of=lambda key, partition_count: coordinator_of_key(key),
+        )
+        self.runtime: CoordinatorRuntime[DisklessShard, DisklessRecord] = CoordinatorRuntime(
+            kind, machine.clock, machine.unexpected, lambda _: self._waiters.wake_all()
         )
 
     # -- leadership -----------------------------------------------------------------------------
 
-    def load(
-        self,
-        coordinator_id: int,
-        epoch: int,
-        log: CoordinatorLog,
-        snapshots: SnapshottedLog,
-        database_path: str,
-    ) -> None:
+    @property
+    def kind(self) -> CoordinatorKind[DisklessShard, DisklessRecord]:
+        """The declaration of diskless coordinators."""
+        return self.runtime.kind
+
+    def load(self, coordinator_id: int, epoch: int, log: MetadataLog) -> None:
         """This node leads the partition from ``epoch`` on; returns at once.
 
-        ``database_path`` is the absolute path of the SQLite file, which is a cache: it may be deleted.
+        The SQLite file lies in the log's folder. It is a cache: it may be deleted.
         """
-        if coordinator_id in self._runtime.partitions:
-            self._waiters.wake_all()
+        self.runtime.load(coordinator_id, epoch, log)
 
-        def new_store() -> DisklessStore:
-            store = DisklessStore(
-                self._machine,
-                snapshots,
-                database_path,
-                coordinator_id,
-                opener=self._opener,
-                listener=self._changed,
-            )
-            store.on_damage = rebuild
-            self._led[coordinator_id] = _LedCoordinator(epoch, store, StoreReader(store), Snapshotter(store))
-            return store
-
-        def rebuild() -> None:
-            # After whatever found the damage: the store must not go away under its reader.
-            asyncio.get_running_loop().call_soon(reload)
-
-        def reload() -> None:
-            led = self._led.get(coordinator_id)
-            if led is not None and led.epoch == epoch:
-                self._runtime.unload(coordinator_id)
-                self._runtime.load(coordinator_id, epoch, log, new_store)
-                self._waiters.wake_all()
-
-        self._runtime.load(coordinator_id, epoch, log, new_store)
+    def _new_store(self, term: Term) -> LedCoordinator:
+        coordinator_id, epoch, log = term
+        metadata_log = cast(MetadataLog, log)
+        store = DisklessStore(
+            self._machine,
+            metadata_log,
+            f"{metadata_log.directory}/{DATABASE_FILE}",
+            coordinator_id,
+            opener=self._opener,
+            listener=self._changed,
+        )
+        return LedCoordinator(epoch, store, lambda: self.runtime.reload(coordinator_id, epoch))
 
     def unload(self, coordinator_id: int, epoch: int | None = None) -> None:
-        """This node leads the partition no more."""
-        self._runtime.unload(coordinator_id, epoch)
-        if coordinator_id not in self._runtime.partitions:
-            self._led.pop(coordinator_id, None)
-            self._waiters.wake_all()
+        """This node leads the partition no more; an ``epoch`` older than the loaded one is ignored."""
+        self.runtime.unload(coordinator_id, epoch)
 
     @property
     def coordinator_ids(self) -> list[int]:
         """The coordinators that are led here, loaded or not."""
-        return self._runtime.partitions
+        return self.runtime.partitions
 
     def problem(self) -> str | None:
         """Which coordinators cannot be loaded, and why; ``None`` when there is none."""
-        return self._runtime.problem()
+        return self.runtime.problem()
 
     def is_active(self, coordinator_id: int) -> bool:
-        return self._runtime.is_active(coordinator_id)
+        return self.runtime.is_active(coordinator_id)
 
     async def until_loaded(self, coordinator_id: int) -> None:
-        await self._runtime.until_loaded(coordinator_id)
+        await self.runtime.until_loaded(coordinator_id)
+
+    async def until_all_loaded(self) -> None:
+        """Wait until the loads that are under way have ended."""
+        for coordinator_id in self.coordinator_ids:
+            await self.runtime.until_loaded(coordinator_id)
 
     async def close(self) -> None:
         """Unload everything; SQLite files are left clean."""
         self._waiters.wake_all()
-        await self._runtime.close()
+        await self.runtime.close()
 
     def _changed(self, partitions: Sequence[StoredPartition]) -> None:
         self._waiters.wake([partition.id for partition in partitions])
 
-    def _active(self, coordinator_id: int) -> "_LedCoordinator":
+    def led(self, coordinator_id: int) -> LedCoordinator | None:
+        """A coordinator that is led here, loaded or not."""
+        host = self.runtime.led(coordinator_id)
+        return None if host is None else cast(LedCoordinator, host.store)
+
+    def _active(self, coordinator_id: int) -> LedCoordinator:
         """Raises NOT_COORDINATOR, or COORDINATOR_LOAD_IN_PROGRESS."""
-        led = self._led.get(coordinator_id)
-        if led is None or coordinator_id not in self._runtime.partitions:
-            raise KafkaError(ErrorCode.not_coordinator, f"{METADATA_TOPIC}-{coordinator_id} is not here.")
-        if not self._runtime.is_active(coordinator_id):
+        led = self.led(coordinator_id)
+        if led is None:
+            raise KafkaError(
+                ErrorCode.not_coordinator, f"{DISKLESS_METADATA.name}-{coordinator_id} is not here."
+            )
+        if not self.runtime.is_active(coordinator_id):
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "The coordinator is being loaded.")
         return led
 
@@ -159,7 +145,7 @@ class DisklessCoordinator:
         """Raises as :meth:`_active`."""
         return self._active(coordinator_id).reader
 
-    def _written(self, coordinator_id: int) -> "_LedCoordinator":
+    def _written(self, coordinator_id: int) -> LedCoordinator:
         """The same, with all that is committed in its tables."""
         led = self._active(coordinator_id)
         led.store.write_all()
@@ -176,7 +162,7 @@ class DisklessCoordinator:
         """
         # What is given a time now must not be old as soon as a clock that went back is set right.
         self._machine.deletion_clock.now_ms()
-        return self._runtime.write(
+        return self.runtime.write(
             coordinator_id, lambda shard, now_ms, token: shard.commit_file(call, now_ms, token)
         )
 
@@ -184,7 +170,7 @@ class DisklessCoordinator:
         self, coordinator_id: int, offsets: Sequence[calls.OffsetToDelete]
     ) -> list[calls.DeletedRecords]:
         """Move log starts."""
-        deleted: list[calls.DeletedRecords] = await self._runtime.write(
+        deleted: list[calls.DeletedRecords] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.delete_records(offsets, token)
         )
         return deleted
@@ -193,21 +179,21 @@ class DisklessCoordinator:
         self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
     ) -> list[calls.TopicResult]:
         """Converge to the image: what is missing is created at offset 0."""
-        created: list[calls.TopicResult] = await self._runtime.write(
+        created: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.create_partitions(topics, token)
         )
         return created
 
     async def delete_topics(self, coordinator_id: int, topic_ids: Sequence[UUID]) -> list[calls.TopicResult]:
         """Converge to the image: these topics are gone from the cluster's metadata."""
-        deleted: list[calls.TopicResult] = await self._runtime.write(
+        deleted: list[calls.TopicResult] = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.delete_topics(topic_ids, token)
         )
         return deleted
 
     async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition:
         """Move ``wal_start`` on, the compare-and-set of consolidation; or only fence older epochs."""
-        pruned: calls.PrunedPartition = await self._runtime.write(
+        pruned: calls.PrunedPartition = await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.prune(call, token)
         )
         size_bytes, batches = self._reader(coordinator_id).wal_size(call.topic_id, call.partition_index)
@@ -247,13 +233,21 @@ class DisklessCoordinator:
         partitions = [found for found in led.store.view if wanted is None or found.id.topic_id in wanted]
         return led.reader.describe_partitions(sorted(partitions, key=lambda found: (found.name, found.id[1])))
 
-    def describe_objects(
-        self, coordinator_id: int, topic_id: UUID, with_keys: bool = False
-    ) -> calls.DescribedObjects:
-        """For tools: the objects that a topic's batches lie in; call ``describe_topics`` before."""
+    async def describe_topics_and_objects(
+        self, coordinator_id: int, call: calls.DescribeTopicsCall
+    ) -> calls.DescribedTopics:
+        """For tools: the partitions of topics, and the objects that their batches lie in."""
+        described = await self.describe_topics(coordinator_id, call.topic_ids)
         led = self._active(coordinator_id)
-        partitions = [found for found in led.store.view if found.id.topic_id == topic_id]
-        return led.reader.describe_objects(partitions, with_keys)
+        by_topic: dict[UUID, list[StoredPartition]] = {found.topic_id: [] for found in described}
+        for partition in led.store.view:
+            if partition.id.topic_id in by_topic:
+                by_topic[partition.id.topic_id].append(partition)
+        objects = {
+            topic_id: led.reader.describe_objects(partitions, call.with_object_keys)
+            for topic_id, partitions in by_topic.items()
+        }
+        return calls.DescribedTopics(described, objects)
 
     async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator:
         """For tools: what the coordinator holds and how far its state has come."""
@@ -276,7 +270,7 @@ class DisklessCoordinator:
 
     async def _barrier(self, coordinator_id: int) -> None:
         """Return when everything decided so far is committed and seen by the store."""
-        await self._runtime.read(coordinator_id, lambda shard, now_ms: None)
+        await self.runtime.read(coordinator_id, lambda shard, now_ms: None)
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -289,7 +283,7 @@ class DisklessCoordinator:
             files = shard.files
             return [(files.result(key) is not None, files.is_closed(key)) for key in object_keys]
 
-        states = await self._runtime.read(coordinator_id, closed)
+        states = await self.runtime.read(coordinator_id, closed)
         reader = self._written(coordinator_id).reader
         described = []
         for key, (remembered, is_closed) in zip(object_keys, states, strict=True):
@@ -332,7 +326,7 @@ class DisklessCoordinator:
         """
         reader = self._written(coordinator_id).reader
         live = {key for key in object_keys if reader.describe_file(key).is_known}
-        closed: list[calls.ClosedFile] = await self._runtime.write(
+        closed: list[calls.ClosedFile] = await self.runtime.write(
             coordinator_id,
             lambda shard, now_ms, token: shard.close_files(object_keys, live, now_ms, token),
         )
@@ -341,7 +335,7 @@ class DisklessCoordinator:
     async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None:
         """Own a file that another coordinator hands over, its ``remaining_owner_ids`` this one first."""
         remaining = [owner for owner in file.remaining_owner_ids if owner != coordinator_id]
-        await self._runtime.write(
+        await self.runtime.write(
             coordinator_id,
             lambda shard, now_ms, token: shard.take_over(
                 file.object_key, remaining, file.size_bytes, file.created_ms, now_ms, token
@@ -350,7 +344,7 @@ class DisklessCoordinator:
 
     async def release_files(self, coordinator_id: int, object_keys: Sequence[str]) -> None:
         """These files were handed over, or their objects were deleted."""
-        await self._runtime.write(
+        await self.runtime.write(
             coordinator_id, lambda shard, _, token: shard.release_files(object_keys, token)
         )
 
@@ -393,7 +387,7 @@ class DisklessCoordinator:
     async def forget_old(self, coordinator_id: int) -> None:
         """Drop producers that were quiet for long, and results that nobody may ask for any more."""
         now_ms = self._machine.deletion_clock.now_ms()
-        await self._runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
+        await self.runtime.write(coordinator_id, lambda shard, _, token: shard.expire(now_ms, token))
 
     async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
         """Snapshot the committed state and prune the log, while commits go on."""
@@ -401,3 +395,10 @@ class DisklessCoordinator:
 
     def records_since_snapshot(self, coordinator_id: int) -> int:
         return self._active(coordinator_id).store.records_since_snapshot
+
+
+def coordinator_of_key(key: str) -> int:
+    """The coordinator that a FindCoordinator key names. Raises INVALID_REQUEST."""
+    if not (key.isascii() and key.isdigit() and len(key) <= 9):
+        raise KafkaError(ErrorCode.invalid_request, f"{key!r} is not the number of a diskless coordinator")
+    return int(key)

@@ -7,20 +7,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from moldau.coordinators.effects import Effects, Token
-from moldau.coordinators.groups import offset_requests
+from moldau.coordinators.groups.classic.joining import Join
+from moldau.coordinators.groups.classic.member import ClientFacts
+from moldau.coordinators.groups.classic.rebalance import join_error
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.directory import TopicDirectory
-from moldau.coordinators.groups.joining import Join
-from moldau.coordinators.groups.member import ClientFacts
-from moldau.coordinators.groups.offset_requests import CommitPlan
-from moldau.coordinators.groups.rebalance import join_error
+from moldau.coordinators.groups.offsets import requests as offset_requests
+from moldau.coordinators.groups.offsets.requests import CommitPlan
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.groups.tally import GroupTally
+from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.partitioning import coordinator_partition
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.topics import CONSUMER_OFFSETS
 from moldau.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -54,7 +56,8 @@ from moldau.runtime import Clock, Entropy, ErrorCode, KafkaError, UnexpectedErro
 
 logger = logging.getLogger(__name__)
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
+GROUP_KEY_TYPE: Final = 0
+"""The key type of FindCoordinator for groups."""
 
 _NULLABLE_PROTOCOL_NAME_VERSION: Final = 7
 _PROTOCOL_REQUIRED_SYNC_VERSION: Final = 5
@@ -91,25 +94,37 @@ class GroupService:
         self._entropy = entropy
         self._directory = directory
         self.tally = GroupTally()
-        self.runtime: CoordinatorRuntime[GroupShard, ConsumerOffsetsRecord] = CoordinatorRuntime(
-            OFFSETS_TOPIC,
-            clock,
-            lambda partition: GroupShard(settings, self.tally),
-            ConsumerOffsetsCodec(),
-            commit_timeout_ms=settings.offset_commit_timeout_ms,
-            compression=settings.offsets_compression,
-            unexpected=unexpected,
-            # Each record is one offset, or a group whole.
-            skips_broken=True,
+        kind: CoordinatorKind[GroupShard, ConsumerOffsetsRecord] = CoordinatorKind(
+            topic=CONSUMER_OFFSETS,
+            new_shard=lambda partition: GroupShard(settings, self.tally),
+            codec=ConsumerOffsetsCodec(),
+            policy=LogPolicy(
+                compression=settings.offsets_compression,
+                # Each record is one offset, or a group whole.
+                skips_broken=True,
+                commit_timeout_ms=settings.offset_commit_timeout_ms,
+            ),
+            key_type=GROUP_KEY_TYPE,
+            partition_of=coordinator_partition,
         )
+        self.runtime: CoordinatorRuntime[GroupShard, ConsumerOffsetsRecord] = CoordinatorRuntime(
+            kind, clock, unexpected
+        )
+
+    @property
+    def kind(self) -> CoordinatorKind[GroupShard, ConsumerOffsetsRecord]:
+        """The declaration of group coordinators."""
+        return self.runtime.kind
 
     def partition_of(self, group_id: str) -> int:
         """The partition of ``__consumer_offsets`` that a group lives in (FindCoordinator).
 
         The topic's own number of partitions counts; the config only says how it is created.
         """
-        count = self._directory.partition_count(OFFSETS_TOPIC) or self.settings.offsets_topic_partitions
-        return coordinator_partition(group_id, count)
+        count = (
+            self._directory.partition_count(CONSUMER_OFFSETS.name) or self.settings.offsets_topic_partitions
+        )
+        return self.kind.partition_of(group_id, count)
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
         """This node leads a partition of the offsets topic."""

@@ -11,12 +11,13 @@ from typing import assert_never
 from uuid import UUID
 
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token
-from moldau.coordinators.groups import describing, joining, offsets, rebalance, syncing
-from moldau.coordinators.groups.group import UNKNOWN_MEMBER_ID, Group
-from moldau.coordinators.groups.offset_store import OffsetStore
+from moldau.coordinators.groups.classic import describing, joining, rebalance, syncing
+from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
+from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.offsets import operations as offsets
+from moldau.coordinators.groups.offsets.store import OffsetStore
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecord, OffsetRecord
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.groups.states import GroupState
 from moldau.coordinators.groups.tally import GroupTally
 from moldau.coordinators.groups.turn import ExpiryTimer, HeartbeatTimer, JoinTimer, SyncTimer, Turn
 from moldau.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsResponse

@@ -14,8 +14,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from moldau.client.cluster import Client, connected, parse_bootstrap
+from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
-from moldau.coordinators.diskless.files import DisklessSettings
+from moldau.coordinators.diskless.state.files import DisklessSettings
 from moldau.diskless.object_keys import wal_folders
 from moldau.diskless.orphans import OrphanReport, OrphanScan, OrphanSettings
 from moldau.diskless.store_claim import StoreClaim
@@ -23,7 +24,6 @@ from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
 from moldau.objects.storage import StorageError
 from moldau.pipeline.checks.tier_orphans import ScanTier, TierFolder, TierReport
-from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
 from moldau.pipeline.reading.sink_keys import SINK_PREFIX, is_part
 from moldau.pipeline.reading.tier_segments import TIER_ENABLED, Tier, find_tier
 from moldau.pipeline.reading.wal_access import broker_config, find_storage
@@ -105,7 +105,7 @@ class ScanFolders:
         try:
             scan = OrphanScan(
                 storage,
-                CoordinatorCalls(client),
+                DisklessCoordinators(client),
                 lambda: self.coordinator_ids,
                 FixedClock(self.now_ms),
                 self.settings,
@@ -167,15 +167,15 @@ async def _tier_of(job: OrphansJob, scan: ScanFolders) -> tuple[Tier | None, lis
         tier = await find_tier(client, job.storage, scan.storage)
         partitions: dict[tuple[str, UUID], list[int]] = {}
         for coordinator_id in scan.coordinator_ids:
-            for topic in await CoordinatorCalls(client).describe_topics(coordinator_id):
-                mine = partitions.setdefault((topic.name, topic.topic_id), [])
-                mine += [one.partition_index for one in topic.partitions]
+            described = await DisklessCoordinators(client).describe_topics(coordinator_id)
+            for one in described.partitions:
+                partitions.setdefault((one.topic_name, one.topic_id), []).append(one.partition_index)
     return tier, [TierFolder(name, id, tuple(sorted(some))) for (name, id), some in partitions.items()]
 
 
 async def _prepare(job: OrphansJob, clock: Clock) -> ScanFolders:
     async with connected(job.bootstrap, job.timeout_s) as client:
-        coordinator_ids = list(await CoordinatorCalls(client).ids())
+        coordinator_ids = list(await DisklessCoordinators(client).ids())
         grace_ms = job.older_than_ms
         if grace_ms is None:
             grace_ms = int(await broker_config(client, GRACE) or 0)

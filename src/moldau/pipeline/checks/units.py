@@ -8,17 +8,16 @@ from typing import Final
 from uuid import UUID
 
 from moldau.client.cluster import Client, parse_bootstrap
-from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.client.diskless import DisklessCoordinators
+from moldau.coordinators.diskless.calls import BatchCoordinate, FoundPartition
 from moldau.diskless.object_reads import PlannedRead, plan_reads
 from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, Checked, Findings, find_gaps, judge_batch
 from moldau.pipeline.checks.tier import BrokerCheck, SegmentCheck, VerifyUnit
-from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
 from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
 from moldau.pipeline.reading.tier_segments import Tier
 from moldau.pipeline.reading.wal_plan import in_object_order
-from moldau.protocol.own.diskless_find_batches import DisklessBatchInfo, DisklessFindBatchesPartitionResult
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 GAP_BYTES: Final = 1024 * 1024
@@ -46,7 +45,7 @@ class Verify:
                 return await SegmentCheck(client, open_ranges(self.tier.storage), self.tier, unit).run()
             if unit.coordinator_id is None:
                 return await BrokerCheck(client, self.bootstrap, unit, self.timeout_s).run()
-            return await WalCheck(CoordinatorCalls(client), open_ranges(self.storage), unit).run()
+            return await WalCheck(DisklessCoordinators(client), open_ranges(self.storage), unit).run()
         finally:
             await client.close()
 
@@ -54,7 +53,7 @@ class Verify:
 class WalCheck:
     """Coordinates of a window of offsets, then the bytes that they name."""
 
-    def __init__(self, coordinators: CoordinatorCalls, ranges: Ranges, unit: VerifyUnit) -> None:
+    def __init__(self, coordinators: DisklessCoordinators, ranges: Ranges, unit: VerifyUnit) -> None:
         assert unit.coordinator_id is not None
         self._coordinators = coordinators
         self._coordinator_id = unit.coordinator_id
@@ -76,28 +75,26 @@ class WalCheck:
 
     def _judged(
         self,
-        row: DisklessFindBatchesPartitionResult,
+        row: FoundPartition,
         positions: dict[int, int],
         ends: dict[int, int],
     ) -> list[BatchCoordinate]:
         """The next coordinates of a partition; moves its position, and takes it out at its end."""
         partition = row.partition_index
         position, end = positions[partition], ends[partition]
-        if row.error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
+        if row.error in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
             return self._passed(positions, partition, end, end)  # deleted meanwhile
         behind = row.wal_start_offset if row.moved_to_tier else row.log_start_offset
-        if row.moved_to_tier or row.error_code is ErrorCode.offset_out_of_range:
+        if row.moved_to_tier or row.error is ErrorCode.offset_out_of_range:
             if behind > position:
                 return self._passed(positions, partition, min(behind, end), end)
             reason = f"the coordinator has nothing here, and says that it begins at {behind}"
             self._findings.bad(GAP, partition, position, end - 1, reason)
             del positions[partition]
             return []
-        if row.error_code is not ErrorCode.none:
-            raise KafkaError(row.error_code, f"{self._unit.topic}-{partition}: {row.error_code.name}")
-        batches = [
-            _coordinate(self._topic_id, partition, one) for one in row.batches if one.base_offset < end
-        ]
+        if row.error is not ErrorCode.none:
+            raise KafkaError(row.error, f"{self._unit.topic}-{partition}: {row.error.name}")
+        batches = [one for one in row.batches if one.base_offset < end]
         reached = batches[-1].last_offset + 1 if batches else end
         is_last = not batches or reached >= end or len(batches) < len(row.batches)
         for first, last in find_gaps(batches, position, end if is_last else reached):
@@ -191,10 +188,3 @@ class WalCheck:
         )
         keys = [batch.object_key for row in rows for batch in row.batches]
         return keys == [one.object_key]
-
-
-def _coordinate(topic_id: UUID, partition: int, one: DisklessBatchInfo) -> BatchCoordinate:
-    return BatchCoordinate(
-        topic_id, partition, one.base_offset, one.last_offset, one.object_key, one.byte_offset,
-        one.byte_size, one.log_append_timestamp, one.batch_max_timestamp, one.timestamp_type,
-    )  # fmt: skip

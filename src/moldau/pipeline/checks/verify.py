@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from moldau.client.cluster import Client, connected
+from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
+from moldau.coordinators.diskless.calls.grouping import by_topic
 from moldau.pipeline.checks.damage import GAP, Checked, Damage, total, uncovered
 from moldau.pipeline.checks.tier import VerifyUnit
 from moldau.pipeline.checks.units import Verify
-from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
 from moldau.pipeline.reading.planning import OffsetRange, group, split
 from moldau.pipeline.reading.tier_segments import Tier, find_tier, list_segments
 from moldau.pipeline.reading.wal_access import find_storage
@@ -63,34 +64,35 @@ async def _plan(job: VerifyJob) -> Plan:
     names: set[str] = set()
     gaps: list[Damage] = []
     async with connected(job.bootstrap, job.timeout_s) as client:
-        coordinators = CoordinatorCalls(client)
+        coordinators = DisklessCoordinators(client)
         storage = await find_storage(client, job.storage)
         tier = await find_tier(client, job.storage, storage)
         for coordinator_id in await coordinators.ids():
-            for topic in await coordinators.describe_topics(coordinator_id):
-                if job.topics and topic.name not in job.topics:
+            described = await coordinators.describe_topics(coordinator_id)
+            for topic_uuid, rows in by_topic(described.partitions):
+                name, topic_id = rows[0].topic_name, str(topic_uuid)
+                if job.topics and name not in job.topics:
                     continue
-                names.add(topic.name)
-                partitions += len(topic.partitions)
+                names.add(name)
+                partitions += len(rows)
                 in_wal = [
                     OffsetRange(one.partition_index, one.wal_start_offset, one.high_watermark)
-                    for one in topic.partitions
+                    for one in rows
                     if one.high_watermark > one.wal_start_offset
                 ]
                 in_tier = [
                     OffsetRange(one.partition_index, one.log_start_offset, one.wal_start_offset)
-                    for one in topic.partitions
+                    for one in rows
                     if one.wal_start_offset > one.log_start_offset
                 ]
                 owners = dict.fromkeys((one.partition for one in in_wal), coordinator_id)
-                topic_id = str(topic.topic_id)
                 begins = {one.partition: one.start for one in in_wal}
                 units += [
-                    VerifyUnit(topic.name, topic_id, together, coordinator_id, begins)
+                    VerifyUnit(name, topic_id, together, coordinator_id, begins)
                     for together in group(in_wal, owners, job.unit_records_max)
                 ]
                 for one in in_tier:
-                    found = await _in_tier(client, topic.name, topic_id, one, tier, job.unit_records_max)
+                    found = await _in_tier(client, name, topic_id, one, tier, job.unit_records_max)
                     units += found.units
                     gaps += found.gaps
         if missing := sorted(set(job.topics) - names):

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from moldau.client.cluster import Client, Endpoint, Topic
 from moldau.client.errors import ToolError
@@ -16,8 +16,9 @@ from moldau.pipeline.reading.wal_access import (
     find_config,
     find_storage,
 )
-from moldau.protocol.own.tiered_list_segments import TieredListSegmentsRequest, TieredSegment
+from moldau.protocol.own.tiered_list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.tiered.calls import ListSegmentsCall, RemoteTier
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_layout import decode_location, segment_keys
 from moldau.tiered.segments import RemoteLogSegmentId
@@ -122,19 +123,13 @@ def _located(one: TieredSegment, topic: Topic, partition: int, tier: Tier) -> Se
 
 
 async def _page(client: Client, topic: Topic, partition: int, skip: int) -> list[TieredSegment]:
-    request = TieredListSegmentsRequest(
-        topic=topic.name, partition_index=partition, skip=skip, limit=SEGMENTS_A_PAGE
-    )
+    call = ListSegmentsCall(topic.name, partition, skip, SEGMENTS_A_PAGE)
 
-    async def ask() -> Any:
+    async def ask() -> list[TieredSegment]:
         leader = (await client.topic(topic.name)).leaders[partition]
         brokers = {row.node_id: Endpoint(row.host, row.port) for row in (await client.metadata([])).brokers}
         if leader not in brokers:
             raise KafkaError(ErrorCode.leader_not_available, f"broker {leader} is not there")
-        response = await client.ask(request, broker=brokers[leader], version=0)
-        if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, response.error_message or response.error_code.name)
-        return list(response.segments)
+        return (await RemoteTier(client.channel(brokers[leader])).list_segments(call)).segments
 
-    found: list[TieredSegment] = await client.retrying(ask)
-    return found
+    return await client.retrying(ask)

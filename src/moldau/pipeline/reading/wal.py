@@ -12,8 +12,9 @@ from typing import Final
 from uuid import UUID
 
 from moldau.client.cluster import RETRY_BACKOFF_S, Client
+from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
-from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
+from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate, FoundPartition
 from moldau.diskless.object_reads import PlannedRead, plan_reads
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.reading.broker import BrokerReader
@@ -21,9 +22,8 @@ from moldau.pipeline.reading.decoding import FoundBatch
 from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
 from moldau.pipeline.reading.planning import OffsetRange, Source
 from moldau.pipeline.reading.tier import PartitionReader
-from moldau.pipeline.reading.wal_access import Coordinators, WalAccess
+from moldau.pipeline.reading.wal_access import WalAccess
 from moldau.pipeline.reading.wal_plan import in_object_order, is_dense
-from moldau.protocol.own.diskless_find_batches import DisklessFindBatchesPartitionResult
 from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
 from moldau.runtime.errors import ErrorCode, KafkaError
 
@@ -51,7 +51,7 @@ class WalReader:
         self._client = client
         self._source = source
         self._access = access
-        self._coordinators = Coordinators(client)
+        self._coordinators = DisklessCoordinators(client)
         self._topic_id = UUID(source.topic_id)
         self._ends = {one.partition: one.end for one in ranges}
         self._positions = {one.partition: one.start for one in ranges}
@@ -124,27 +124,19 @@ class WalReader:
         return min(ROUND_BATCHES // len(offsets) + 1, int(longest / self._records_a_batch * 1.05) + 8)
 
     async def _judged(
-        self, row: DisklessFindBatchesPartitionResult, before: list[BatchCoordinate]
+        self, row: FoundPartition, before: list[BatchCoordinate]
     ) -> list[BatchCoordinate] | None:
         """A partition's coordinates up to its end with the next ones; ``None``: ask the broker."""
         partition = row.partition_index
         position = before[-1].last_offset + 1 if before else self._positions[partition]
-        if row.error_code is ErrorCode.offset_out_of_range and not before:
+        if row.error is ErrorCode.offset_out_of_range and not before:
             await self._skip_lost(partition, row.log_start_offset)
             return []
-        if row.moved_to_tier or row.error_code is not ErrorCode.none:
+        if row.moved_to_tier or row.error is not ErrorCode.none:
             # What was found before is read first; this answer comes again then.
             return before or None
         end = self._ends[partition]
-        batches = [
-            BatchCoordinate(
-                self._topic_id, partition, one.base_offset, one.last_offset, one.object_key,
-                one.byte_offset, one.byte_size, one.log_append_timestamp, one.batch_max_timestamp,
-                one.timestamp_type,
-            )
-            for one in row.batches
-            if one.base_offset < end
-        ]  # fmt: skip
+        batches = [one for one in row.batches if one.base_offset < end]
         usable = batches and is_dense(batches, position) and all(batch.object_key for batch in batches)
         return before + batches if usable else before or None
 

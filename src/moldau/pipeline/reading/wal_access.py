@@ -1,39 +1,27 @@
 """Where a diskless topic's batches can be found without the brokers' help: who knows, and what holds them.
 
-The coordinators know (CLUSTER_ACTION), the object store holds. A topic for which either cannot be had is
+The coordinators know (READ on the topic), the object store holds. A topic for which either cannot be had is
 read through the brokers, which is right and slower.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
-from uuid import UUID
+from typing import Final
 
-from moldau.client.cluster import RETRIABLE, Client, Endpoint, Topic
+from moldau.client.cluster import Client, Topic
+from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
 from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
-from moldau.protocol.own.diskless_find_batches import (
-    DisklessFindBatchesPartition,
-    DisklessFindBatchesPartitionResult,
-    DisklessFindBatchesRequest,
-    DisklessFindBatchesResponse,
-    DisklessFindBatchesTopic,
-)
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-METADATA_TOPIC: Final = "__diskless_metadata"
 OPTION_PREFIX: Final = "diskless.storage."
 URL: Final = "diskless.storage.url"
 CLASS_NAME: Final = "diskless.storage.class.name"
-BYTES_MAX: Final = 2**31 - 1
 
 TOPIC_CONFIG: Final = 2
 _BROKER_CONFIG: Final = 4
@@ -46,62 +34,6 @@ class WalAccess:
     coordinators: Mapping[int, int]
     """By partition, the diskless coordinator that owns it; that never changes."""
     storage: StorageSettings
-
-
-class Coordinators:
-    """Asks the diskless coordinators where batches lie."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._endpoints: dict[int, Endpoint] = {}
-
-    async def find(
-        self, coordinator_id: int, topic_id: UUID, offsets: Mapping[int, int], batches_max: int
-    ) -> Sequence[DisklessFindBatchesPartitionResult]:
-        """For each partition up to ``batches_max`` batches from its offset on, and its own error."""
-        rows = [
-            DisklessFindBatchesPartition(
-                partition_index=partition, offset=offset, max_partition_fetch_bytes=BYTES_MAX
-            )
-            for partition, offset in offsets.items()
-        ]
-        request = DisklessFindBatchesRequest(
-            coordinator_id=coordinator_id,
-            fetch_max_bytes=BYTES_MAX,
-            max_batches_per_partition=batches_max,
-            topics=[DisklessFindBatchesTopic(topic_id=topic_id, partitions=rows)],
-            timeout_ms=self._client.timeout_ms,
-        )
-        response = await self.asked(coordinator_id, lambda endpoint: self._find(endpoint, request))
-        return [row for topic in response.topics for row in topic.partitions]
-
-    async def _find(
-        self, endpoint: Endpoint, request: DisklessFindBatchesRequest
-    ) -> DisklessFindBatchesResponse:
-        response: DisklessFindBatchesResponse = await self._client.ask(request, broker=endpoint, version=0)
-        if response.error_code is not ErrorCode.none:
-            raise KafkaError(response.error_code, response.error_message or response.error_code.name)
-        return response
-
-    async def asked(self, coordinator_id: int, call: Callable[[Endpoint], Awaitable[T]]) -> T:
-        """Call with the coordinator's broker, again where it has moved or does not answer."""
-
-        async def ask() -> T:
-            endpoint = self._endpoints.get(coordinator_id)
-            if endpoint is None:
-                about = f"diskless coordinator {coordinator_id}"
-                found = await self._client.find_coordinator(
-                    DISKLESS_COORDINATOR_KEY_TYPE, str(coordinator_id), about
-                )
-                endpoint = self._endpoints[coordinator_id] = found.endpoint
-            try:
-                return await call(endpoint)
-            except KafkaError as error:
-                if error.code in RETRIABLE:  # it may be led by another broker now
-                    self._endpoints.pop(coordinator_id, None)
-                raise
-
-        return await self._client.retrying(ask)
 
 
 async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]) -> WalAccess | None:
@@ -122,7 +54,7 @@ async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]
 
 async def high_watermarks(client: Client, topic: Topic, access: WalAccess) -> dict[int, int]:
     """Where partitions end, told by who decides it: a leader may hear of a commit a moment later."""
-    asking, ends = Coordinators(client), dict[int, int]()
+    asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
     for partition, coordinator_id in access.coordinators.items():
         by_owner.setdefault(coordinator_id, {})[partition] = 0
@@ -134,18 +66,15 @@ async def high_watermarks(client: Client, topic: Topic, access: WalAccess) -> di
 
 async def _find_owners(client: Client, topic: Topic) -> dict[int, int]:
     """Partitions by coordinator: each is asked which it has."""
-    (row,) = (await client.metadata([METADATA_TOPIC])).topics
-    if row.error_code is not ErrorCode.none:
-        raise KafkaError(row.error_code, f"{METADATA_TOPIC}: {row.error_code.name}")
-    asking = Coordinators(client)
-    ids = [partition.partition_index for partition in row.partitions]
+    asking = DisklessCoordinators(client)
+    ids = await asking.ids()
     starts = dict.fromkeys(topic.leaders, 0)
     answers = await asyncio.gather(*(asking.find(one, topic.topic_id, starts, 1) for one in ids))
     return {
         found.partition_index: coordinator_id
         for coordinator_id, answer in zip(ids, answers, strict=True)
         for found in answer
-        if found.error_code is not ErrorCode.unknown_topic_or_partition
+        if found.error is not ErrorCode.unknown_topic_or_partition
     }
 
 

@@ -22,20 +22,25 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.client.cluster import Client, Endpoint
+from moldau.client.cluster import Client
+from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
-from moldau.coordinators.diskless import wire
-from moldau.coordinators.diskless.calls import CREATE_TIME, LOG_APPEND_TIME, BatchToCommit, CommitFileCall
+from moldau.coordinators.diskless.calls import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    BatchToCommit,
+    CommitFileCall,
+)
+from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.wal import parse_object
 from moldau.objects.factory import StorageSettings
-from moldau.pipeline.reading.coordinator_calls import CoordinatorCalls
 from moldau.pipeline.reading.sink_keys import SINK_PREFIX
 from moldau.pipeline.sink.rows import batches_of, grouped, lay_out_object
 from moldau.pipeline.sink.store import SinkStore
 from moldau.runtime.clock import Clock
 from moldau.runtime.entropy import Entropy
-from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.errors import ErrorCode
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +49,6 @@ PARTLY: Final = b"partly "
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
 """Of a driver's memory. A streaming batch must fit into one object: else it could not be committed whole."""
 MARKERS_KEPT: Final = 100
-COMMIT_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class SinkCommitter:
         self, client: Client, store: SinkStore, target: CommitTarget, clock: Clock, entropy: Entropy
     ) -> None:
         self._client = client
-        self._coordinators = CoordinatorCalls(client)
+        self._coordinators = DisklessCoordinators(client)
         self._store = store
         self._target = target
         self._clock = clock
@@ -247,16 +251,12 @@ class SinkCommitter:
             ],
             owner_ids=(target.coordinator_id,),
         )  # fmt: skip
-        request = wire.commit_request(target.coordinator_id, call)
 
-        async def ask(endpoint: Endpoint) -> None:
-            response = await self._client.ask(request, broker=endpoint, version=COMMIT_VERSION)
-            if response.error_code is not ErrorCode.none:
-                raise KafkaError(response.error_code, response.error_message or response.error_code.name)
-            answers = wire.commit_result(response).batches
+        async def commit(coordinators: DisklessCoordinatorCalls) -> None:
+            answers = (await coordinators.commit_file(target.coordinator_id, call)).batches
             refused = [one for one in answers if one.error is not ErrorCode.none]
             if refused:
                 reason = f"{target.topic}: {refused[0].message or refused[0].error.name}"
                 raise RefusedError(reason, is_partial=len(refused) < len(answers))
 
-        await self._coordinators.asked(target.coordinator_id, ask)
+        await self._coordinators.asked(target.coordinator_id, commit)

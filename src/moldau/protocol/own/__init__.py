@@ -23,6 +23,8 @@ DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
 
 # API key: (module in this folder or full path, versions, versions that are flexible)
 MODULES: dict[int, tuple[str, str, str]] = {
+    # What a listener serves of these: asked before any other.
+    11600: ("describe_own_apis", "0", "0+"),
     # The diskless coordinator: 11640 + n - 93 is KIP-1164's n; from 11650 on what it implies.
     11640: ("diskless_create_partitions", "0", "0+"),
     11641: ("diskless_delete_topics", "0", "0+"),

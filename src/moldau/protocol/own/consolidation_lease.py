@@ -26,6 +26,8 @@ class ConsolidationLeaseRequest(Message):
         [ConsolidationLeasePartition], nullable="0+", default=None
     )
     """With 0 ms: only these are given up; null for all."""
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
 
 
 @message

@@ -56,6 +56,8 @@ class ConsolidationPlanRequest(Message):
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
     """Only these; null for all."""
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
 
 
 @message

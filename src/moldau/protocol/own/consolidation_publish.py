@@ -37,6 +37,8 @@ class ConsolidationPublishRequest(Message):
     FLEXIBLE = "0+"
     lease_id: UUID = wire("uuid")
     copies: Sequence[ConsolidationCopy] = wire([ConsolidationCopy], default=())
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
 
 
 @message

@@ -1,7 +1,7 @@
 """Records of ``__diskless_metadata``: KIP-1164's 100 to 103 and, from 104 on, what it implies.
 
 Version 0 of 102 is the KIP's form; version 1 is what we write: the batches of a file as columns, in two
-byte strings whose layout ``moldau.coordinators.diskless.columns`` and ``.file_codec`` define.
+byte strings whose layout ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define.
 """
 
 from collections.abc import Sequence

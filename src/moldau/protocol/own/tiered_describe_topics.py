@@ -40,6 +40,8 @@ class TieredDescribeTopicsRequest(Message):
     FLEXIBLE = "0+"
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
     """Names; null for all that are tiered."""
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
 
 
 @message

@@ -41,6 +41,8 @@ class TieredListSegmentsRequest(Message):
     skip: int = wire("int32", default=0)
     """So many of the first segments, in order of their start offsets, were listed before."""
     limit: int = wire("int32", default=1000)
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
 
 
 @message

@@ -19,7 +19,7 @@ from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import authorization, loggers
 from moldau.server.authorization import CLUSTER_NAME, Authorizer
-from moldau.server.dispatch import Handler
+from moldau.server.requests.dispatch import Handler
 
 _KEPT: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}

@@ -29,8 +29,8 @@ from moldau.protocol.messages.list_config_resources import (
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import loggers
 from moldau.server.cluster_view import ClusterView
-from moldau.server.dispatch import Handler
-from moldau.server.topic_configs import EffectiveConfigs
+from moldau.server.metadata.topic_configs import EffectiveConfigs
+from moldau.server.requests.dispatch import Handler
 
 
 class ConfigHandlers:

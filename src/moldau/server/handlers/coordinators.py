@@ -1,7 +1,6 @@
 """FindCoordinator: which broker leads the partition that a key belongs to."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from moldau.network.context import RequestContext
@@ -13,10 +12,10 @@ from moldau.protocol.messages.find_coordinator import (
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.cluster_view import ClusterView
-from moldau.server.dispatch import Handler
+from moldau.server.coordinators.entry import KeyLookup
+from moldau.server.requests.dispatch import Handler
 from moldau.server.topic_creation import InternalTopic, TopicCreator
 
-GROUP: Final = 0
 TRANSACTION: Final = 1
 
 _BATCHED_VERSION: Final = 4
@@ -25,26 +24,19 @@ _LIBRDKAFKA_VERSION: Final = 2
 _NO_TRANSACTIONS: Final = "transactions are not supported yet"
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorKind:
-    """A type of key: the topic that its coordinators stand on, and the partition of a key."""
-
-    topic: InternalTopic
-    partition_of: Callable[[str], int]
-    """May raise INVALID_REQUEST."""
-    check: Callable[[RequestContext], None] = lambda context: None
-    """Raises an authorization error for whoever may not know."""
-
-
 class CoordinatorHandlers:
     """The FindCoordinator API; creates the coordinators' topic when it is first asked for."""
 
     def __init__(
-        self, view: ClusterView, creator: TopicCreator, kinds: Mapping[int, CoordinatorKind]
+        self,
+        view: ClusterView,
+        creator: TopicCreator,
+        lookups: Mapping[int, tuple[InternalTopic, KeyLookup]],
     ) -> None:
+        """``lookups``: by key type, the coordinators' topic and how a key is looked up."""
         self._view = view
         self._creator = creator
-        self._kinds = kinds
+        self._lookups = lookups
 
     def table(self) -> dict[int, Handler]:
         return {ApiKey.FIND_COORDINATOR: self.find_coordinator}
@@ -73,16 +65,17 @@ class CoordinatorHandlers:
             )
 
     async def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
-        kind = self._kinds.get(key_type)
-        if kind is None:
+        found = self._lookups.get(key_type)
+        if found is None:
             if key_type == TRANSACTION:
                 return self._without_transactions(context, key)
             raise KafkaError(
                 ErrorCode.invalid_request, f"coordinator type {key_type} is not supported by this broker"
             )
-        kind.check(context)
-        await self._creator.ensure(kind.topic)
-        leader = self._view.leader_of(kind.topic.name, kind.partition_of(key))
+        topic, lookup = found
+        lookup.check(context)
+        await self._creator.ensure(topic)
+        leader = self._view.leader_of(topic.name, lookup.partition_of(key))
         broker = None if leader is None else self._view.broker(leader, context.listener_name)
         if broker is None:
             raise KafkaError(ErrorCode.coordinator_not_available)

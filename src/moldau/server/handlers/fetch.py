@@ -5,10 +5,11 @@ append there or its ``max_wait_ms``. Bytes are views of segments and are never j
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from moldau.network.context import RequestContext
@@ -25,19 +26,28 @@ from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
-from moldau.server.dispatch import Handler, Outcome
-from moldau.server.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import Handler, Outcome
+from moldau.server.requests.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
 
 READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
+
+POSITIONS_A_TURN: Final = 1_000
+"""Partitions of a request that are read without a break: some 10 ms."""
+
+POSITIONS_AT_ONCE: Final = 4 * POSITIONS_A_TURN
+"""A request with more is answered in turns of the event loop."""
+
+FetchedPosition: TypeAlias = tuple[FetchTarget, FetchPosition, ReadOutcome]
+TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]
 
 
 @dataclass(slots=True)
 class Gathering:
     """What one pass over the partitions of a request found."""
 
-    outcomes: list[tuple[FetchTarget, FetchPosition, ReadOutcome]] = field(default_factory=list)
+    outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False
     """An error, a divergence or a redirection, of which the fetcher should hear at once; or it is behind:
@@ -86,14 +96,64 @@ class FetchHandlers:
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
         forbidden = self._forbidden(context, scope, replica_id)
+        if len(scope.positions) > POSITIONS_AT_ONCE:
+            return self._fetch_in_turns(scope, request, replica_id, forbidden)
         pending = self._gather(scope, request, replica_id, forbidden)
         if isinstance(pending, Gathering) and self._is_enough(pending, request):
-            return self._answer(scope, pending, request)
+            return self._answer(scope, pending)
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
         waiting = WaitingFetch(scope, request, replica_id, forbidden, due, room.loop.create_future())
         self._wait(waiting, pending)
         return waiting.answer
+
+    async def _fetch_in_turns(
+        self, scope: FetchScope, request: FetchRequest, replica_id: int, forbidden: frozenset[FetchTarget]
+    ) -> FetchResponse:
+        """As :meth:`fetch`, with turns of the loop between the partitions."""
+        room = self._arrivals
+        due = room.due(request.max_wait_ms / 1000)
+        keys = await self._keys_in_turns(scope)
+        while True:
+            # In the room before the first is read: what arrives at it meanwhile is not missed.
+            waiter = room.wait_until(keys, due)
+            try:
+                gathering = await self._gather_in_turns(scope, request, replica_id, forbidden)
+                if not self._is_enough(gathering, request) and await waiter.future:
+                    continue
+            finally:
+                waiter.finish(False)
+            topics: TopicRows = {}
+            for start in range(0, len(gathering.outcomes), POSITIONS_A_TURN):
+                self._add_rows(topics, scope, gathering.outcomes[start : start + POSITIONS_A_TURN])
+                await asyncio.sleep(0)
+            return _response(scope, topics)
+
+    async def _keys_in_turns(self, scope: FetchScope) -> list[PartitionKey]:
+        keys: list[PartitionKey] = []
+        for count, target in enumerate(list(scope.positions), 1):
+            with contextlib.suppress(KafkaError):
+                keys.append(self._partitions.find(*target).key)
+            if not count % POSITIONS_A_TURN:
+                await asyncio.sleep(0)
+        return keys
+
+    async def _gather_in_turns(
+        self, scope: FetchScope, request: FetchRequest, replica_id: int, forbidden: frozenset[FetchTarget]
+    ) -> Gathering:
+        steps = self._gathering(list(scope.items()), request, replica_id, forbidden)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                pending: Gathering | Remote = end.value
+                break
+            await asyncio.sleep(0)
+        if isinstance(pending, Gathering):
+            return pending
+        gathered: asyncio.Future[Gathering] = asyncio.get_running_loop().create_future()
+        pending.then(gathered.set_result, gathered)
+        return await gathered
 
     def _open_session(self, request: FetchRequest, now_s: float) -> FetchScope:
         requested = [
@@ -157,7 +217,7 @@ class FetchHandlers:
         if answer.done():
             return
         try:
-            answer.set_result(self._answer(waiting.scope, gathering, waiting.request))
+            answer.set_result(self._answer(waiting.scope, gathering))
         except Exception as error:
             answer.set_exception(error)
 
@@ -189,12 +249,31 @@ class FetchHandlers:
         replica_id: int,
         forbidden: frozenset[FetchTarget],
     ) -> "Gathering | Remote":
-        """Spend the byte budget in order; the first partition with data gets a batch whatever its size."""
+        steps = self._gathering(scope.items(), request, replica_id, forbidden)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def _gathering(
+        self,
+        positions: Iterable[tuple[FetchTarget, FetchPosition]],
+        request: FetchRequest,
+        replica_id: int,
+        forbidden: frozenset[FetchTarget],
+    ) -> "Generator[None, None, Gathering | Remote]":
+        """Spend the byte budget in order; the first partition with data gets a batch whatever its size.
+
+        Yields now and then, for a turn of the loop.
+        """
         gathering = Gathering()
         remote: Remote | None = None
         budget = min(request.max_bytes, self._fetch_max_bytes)
         read_committed = request.isolation_level == READ_COMMITTED
-        for target, position in scope.items():
+        for count, (target, position) in enumerate(positions, 1):
+            if not count % POSITIONS_A_TURN:
+                yield
             if forbidden and target in forbidden:
                 note(gathering, target, position, ReadOutcome(error=ErrorCode.topic_authorization_failed))
                 continue
@@ -224,9 +303,13 @@ class FetchHandlers:
                 budget = max(0, budget - read.max_bytes)
         return remote or gathering
 
-    def _answer(self, scope: FetchScope, gathering: Gathering, request: FetchRequest) -> FetchResponse:
-        topics: dict[tuple[str, UUID], list[PartitionData]] = {}
-        for target, position, outcome in gathering.outcomes:
+    def _answer(self, scope: FetchScope, gathering: Gathering) -> FetchResponse:
+        topics: TopicRows = {}
+        self._add_rows(topics, scope, gathering.outcomes)
+        return _response(scope, topics)
+
+    def _add_rows(self, topics: TopicRows, scope: FetchScope, outcomes: Iterable[FetchedPosition]) -> None:
+        for target, position, outcome in outcomes:
             if scope.incremental and not has_news(position, outcome):
                 continue
             row = self._row(target, outcome)
@@ -236,13 +319,6 @@ class FetchHandlers:
             position.told_error = outcome.error is not ErrorCode.none
             if scope.session is not None and outcome.size_bytes:
                 scope.session.served(target)
-        return FetchResponse(
-            session_id=scope.session_id,
-            responses=[
-                FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=rows)
-                for (topic, topic_id), rows in topics.items()
-            ],
-        )
 
     def _row(self, target: FetchTarget, outcome: ReadOutcome) -> PartitionData:
         if outcome.error is ErrorCode.none and outcome.diverging_epoch is None and outcome.aborted is None:
@@ -286,7 +362,7 @@ class Remote:
         """As a gathering's."""
         return self._gathering.keys
 
-    def then(self, take: Callable[[Gathering], None], answer: "asyncio.Future[FetchResponse]") -> None:
+    def then(self, take: Callable[[Gathering], None], answer: "asyncio.Future[Any]") -> None:
         """Call ``take`` when all of them are done; what one of them raised goes to ``answer``."""
         left = len(self.reads)
 
@@ -306,6 +382,16 @@ class Remote:
 
         for _, _, future in self.reads:
             future.add_done_callback(done)
+
+
+def _response(scope: FetchScope, topics: TopicRows) -> FetchResponse:
+    return FetchResponse(
+        session_id=scope.session_id,
+        responses=[
+            FetchableTopicResponse(topic=topic, topic_id=topic_id, partitions=rows)
+            for (topic, topic_id), rows in topics.items()
+        ],
+    )
 
 
 def note(gathering: Gathering, target: FetchTarget, position: FetchPosition, outcome: ReadOutcome) -> None:

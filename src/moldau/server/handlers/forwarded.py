@@ -16,7 +16,7 @@ from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTo
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode
-from moldau.server.dispatch import Handler
+from moldau.server.requests.dispatch import Handler
 
 VISIBLE_TIMEOUT_S: Final = 5.0
 

@@ -9,7 +9,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
-from moldau.server.dispatch import Handler
+from moldau.server.requests.dispatch import Handler
 
 Call = Callable[[Caller, Any], Coroutine[Any, Any, Message]]
 

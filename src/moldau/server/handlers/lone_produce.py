@@ -18,8 +18,8 @@ from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_p
 from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
-from moldau.server.dispatch import DirectHandler
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import DirectHandler
 
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Whether the general handler would append what this request brings for a partition."""
@@ -60,7 +60,7 @@ def lone_produce(
         partition = find((topic, index))
         if partition is None or (acks != -1 and acks != 1) or not may_write(context, partition):
             return None
-        outcome = append(partition, records, acks, timeout_ms)
+        outcome = append(partition, records, acks, timeout_ms, context.connection)
         if type(outcome) is AppendOutcome:
             return answer(topic, index, outcome)
         assert isinstance(outcome, asyncio.Future)

@@ -31,7 +31,7 @@ from moldau.server.authorization import (
     authorized_operations,
 )
 from moldau.server.cluster_view import INTERNAL_TOPICS, ClusterView
-from moldau.server.dispatch import Handler, Outcome
+from moldau.server.requests.dispatch import Handler, Outcome
 from moldau.server.topic_creation import TopicCreator
 
 ENDPOINT_BROKERS: Final = 1

@@ -19,8 +19,8 @@ from moldau.replication.partition import (
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
-from moldau.server.dispatch import Handler
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import Handler
 
 READ_COMMITTED: Final = 1
 _FIRST_VERSIONS: Final = {
@@ -65,7 +65,7 @@ class OffsetHandlers:
                 elif context.api_version < _FIRST_VERSIONS.get(part.timestamp, 0):
                     refusal = ErrorCode.unsupported_version
                 else:
-                    rows.append(self._list_one(topic.name, part, read_committed))
+                    rows.append(self._list_one(context, topic.name, part, read_committed))
                     continue
                 rows.append(_refused(part.partition_index, refusal))
             topics.append(
@@ -74,7 +74,7 @@ class OffsetHandlers:
         return listing.ListOffsetsResponse(topics=topics)
 
     async def _list_one(
-        self, topic: str, part: listing.ListOffsetsPartition, read_committed: bool
+        self, context: RequestContext, topic: str, part: listing.ListOffsetsPartition, read_committed: bool
     ) -> listing.ListOffsetsPartitionResponse:
         try:
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
@@ -82,6 +82,7 @@ class OffsetHandlers:
                 part.timestamp,
                 read_committed=read_committed,
                 current_leader_epoch=part.current_leader_epoch,
+                client=context.connection,
             )
         except KafkaError as error:
             return listing.ListOffsetsPartitionResponse(

@@ -24,9 +24,9 @@ from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
 from moldau.server.cluster_view import INTERNAL_TOPICS
-from moldau.server.dispatch import DirectHandler, Handler, Outcome
 from moldau.server.handlers.lone_produce import lone_produce
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client id that Kafka lets write to internal topics."""
@@ -139,7 +139,12 @@ class ProduceHandlers:
                 ErrorCode.unsupported_compression_type,
                 message=f"zstd needs a produce request of version {ZSTD_VERSION} or newer",
             )
-        return partition.append(view, required_acks=request.acks, timeout_ms=request.timeout_ms)
+        return partition.append(
+            view,
+            required_acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            client=context.connection,
+        )
 
     def _slow_down(self, context: RequestContext) -> float:
         """Back-pressure: while too much of what was taken waits, read this producer in small sips.

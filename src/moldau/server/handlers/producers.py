@@ -7,9 +7,9 @@ from moldau.protocol.messages import describe_producers as description
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.dispatch import Handler
 from moldau.server.producer_ids import ProducerIds
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import Handler
 
 
 class ProducerHandlers:

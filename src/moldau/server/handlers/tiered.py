@@ -1,26 +1,19 @@
-"""What tools ask of the remote tier; served to whoever has CLUSTER_ACTION, and advertised to none."""
+"""The answers of a broker to the calls about its remote tier."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from moldau.network.context import RequestContext
 from moldau.protocol.own.tiered_describe_topics import (
     TieredDescribedPartition,
     TieredDescribedTopic,
-    TieredDescribeTopicsRequest,
-    TieredDescribeTopicsResponse,
 )
-from moldau.protocol.own.tiered_list_segments import (
-    TieredListSegmentsRequest,
-    TieredListSegmentsResponse,
-    TieredSegment,
-    TieredSegmentEpoch,
-)
+from moldau.protocol.own.tiered_list_segments import TieredSegment, TieredSegmentEpoch
 from moldau.replication.partition import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer
-from moldau.server.dispatch import Handler
-from moldau.server.handlers.diskless import check_cluster_action
+from moldau.server.handlers.own_calls import BrokerCallHandlers
 from moldau.server.registry import PartitionRegistry
+from moldau.server.requests.dispatch import Handler
+from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata_manager import RemoteLogMetadataManager, RemoteMetadataNotReadyError
 from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
@@ -30,34 +23,35 @@ SEGMENTS_MAX = 10_000
 """In one answer, whatever was asked for: about two megabytes."""
 
 
-class TieredHandlers:
-    """Answers for the partitions that this broker leads."""
+def tiered_handlers(
+    partitions: PartitionRegistry,
+    metadata: RemoteLogMetadataManager | None,
+    is_tiered: Callable[[str], bool],
+    authorizer: Authorizer,
+) -> dict[int, Handler]:
+    """The handlers of the calls, over a :class:`LocalTier`."""
+    tier = LocalTier(partitions, metadata, is_tiered)
+    return BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer).table()
+
+
+class LocalTier:
+    """:class:`TieredCalls` for the partitions that this broker leads."""
 
     def __init__(
         self,
         partitions: PartitionRegistry,
         metadata: RemoteLogMetadataManager | None,
         is_tiered: Callable[[str], bool],
-        authorizer: Authorizer,
     ) -> None:
         """``metadata`` is None where there is no remote tier; ``is_tiered`` tells of a topic by name."""
         self._partitions = partitions
         self._manager = metadata
         self._is_tiered = is_tiered
-        self._authorizer = authorizer
 
-    def table(self) -> dict[int, Handler]:
-        return {
-            TieredDescribeTopicsRequest.API_KEY: self.describe_topics,
-            TieredListSegmentsRequest.API_KEY: self.list_segments,
-        }
-
-    async def describe_topics(
-        self, context: RequestContext, request: TieredDescribeTopicsRequest
-    ) -> TieredDescribeTopicsResponse:
+    async def describe_topics(self, names: Collection[str] | None) -> list[TieredDescribedTopic]:
         """Offsets and sizes of both tiers."""
-        metadata = self._allowed(context)
-        wanted = None if request.topics is None else set(request.topics)
+        metadata = self._metadata()
+        wanted = None if names is None else set(names)
         topics: dict[str, TieredDescribedTopic] = {}
         for partition in self._tiered(metadata, wanted):
             row = await _describe(metadata, partition)
@@ -66,10 +60,9 @@ class TieredHandlers:
             topics[partition.topic] = TieredDescribedTopic(
                 name=partition.topic, topic_id=partition.key.topic_id, partitions=[*before, row]
             )
-        return TieredDescribeTopicsResponse(topics=list(topics.values()))
+        return list(topics.values())
 
-    def _allowed(self, context: RequestContext) -> RemoteLogMetadataManager:
-        check_cluster_action(self._authorizer, context)
+    def _metadata(self) -> RemoteLogMetadataManager:
         if self._manager is None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
@@ -85,26 +78,22 @@ class TieredHandlers:
             if self._is_tiered(name) or metadata.is_ready(_identity(partition)):
                 yield partition
 
-    def list_segments(
-        self, context: RequestContext, request: TieredListSegmentsRequest
-    ) -> TieredListSegmentsResponse:
+    async def list_segments(self, call: ListSegmentsCall) -> ListedSegments:
         """All that are known, in whatever state, a page at a time."""
-        metadata = self._allowed(context)
-        partition = self._partitions.get(request.topic, request.partition_index)
+        metadata = self._metadata()
+        partition = self._partitions.get(call.topic, call.partition_index)
         if partition is None or not partition.is_leader:
             raise KafkaError(
                 ErrorCode.not_leader_or_follower,
-                f"{request.topic}-{request.partition_index} is not led by this broker",
+                f"{call.topic}-{call.partition_index} is not led by this broker",
             )
         try:
             segments = metadata.list_remote_log_segments(_identity(partition))
         except RemoteStorageError as error:
-            return TieredListSegmentsResponse(error_code=_code_of(error), error_message=str(error))
-        skip, limit = max(0, request.skip), max(0, min(request.limit, SEGMENTS_MAX))
-        return TieredListSegmentsResponse(
-            topic_id=partition.key.topic_id,
-            segments=[_row(each) for each in segments[skip : skip + limit]],
-        )
+            raise KafkaError(_code_of(error), str(error)) from error
+        skip, limit = max(0, call.skip), max(0, min(call.limit, SEGMENTS_MAX))
+        rows = [_row(each) for each in segments[skip : skip + limit]]
+        return ListedSegments(partition.key.topic_id, rows)
 
 
 async def _describe(metadata: RemoteLogMetadataManager, partition: Partition) -> TieredDescribedPartition:

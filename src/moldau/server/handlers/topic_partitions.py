@@ -15,7 +15,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import Authorizer, Operation, ResourceType, authorized_operations
 from moldau.server.cluster_view import INTERNAL_TOPICS, ClusterView
-from moldau.server.dispatch import Handler
+from moldau.server.requests.dispatch import Handler
 from moldau.server.topic_creation import TopicCreator
 
 NO_CURSOR: Final = ("", 0)

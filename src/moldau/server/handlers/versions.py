@@ -13,14 +13,15 @@ from moldau.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from moldau.runtime.errors import ErrorCode
-from moldau.server.dispatch import Handler
+from moldau.server.handlers.own_calls import OwnApiHandlers
+from moldau.server.requests.dispatch import Handler
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """What KIP-511 allows in a client's software name and version."""
 
 
 class VersionHandlers:
-    """The ApiVersions API of one listener.
+    """The ApiVersions API of one listener, and DescribeOwnApis.
 
     ``finalized`` gives the features' epoch and levels as of the current image, ``supported`` the ranges
     of levels that this node can work with.
@@ -39,7 +40,7 @@ class VersionHandlers:
         self._finalized = finalized
 
     def table(self) -> dict[int, Handler]:
-        return {ApiKey.API_VERSIONS: self.api_versions}
+        return {ApiKey.API_VERSIONS: self.api_versions, **OwnApiHandlers(self._served).table()}
 
     def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.api_version >= 3:

@@ -1,9 +1,10 @@
 """Between the messages of APIs 11656 to 11658 and plans. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from moldau.coordinators.diskless.columns import ColumnError, ColumnReader, put_column, put_varint
+from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
 from moldau.protocol.own.consolidation_lease import ConsolidationLeasePartition
 from moldau.protocol.own.consolidation_plan import (
     ConsolidationHeldPlan,
@@ -28,25 +29,25 @@ __all__ = [
     "as_published",
     "copy_message",
     "partition_message",
-    "plan_message",
+    "plan_fields",
     "published_message",
 ]
 
 
-def plan_message(plan: Plan) -> ConsolidationPlanResponse:
-    """The answer that carries a plan."""
+def plan_fields(plan: Plan) -> Mapping[str, Any]:
+    """A plan as fields of its answer."""
     numbers: dict[str, int] = {}
     segments = [_segment_message(work, numbers) for work in plan.work]
-    return ConsolidationPlanResponse(
-        lease_id=plan.lease_id,
-        lease_until_ms=plan.until_ms,
-        object_keys=list(numbers),
-        segments=segments,
-        held=[
+    return {
+        "lease_id": plan.lease_id,
+        "lease_until_ms": plan.until_ms,
+        "object_keys": list(numbers),
+        "segments": segments,
+        "held": [
             ConsolidationHeldPlan(engine=one.engine, until_ms=one.until_ms, partitions=one.partitions)
             for one in plan.held
         ],
-    )
+    }
 
 
 def _segment_message(work: PlannedWork, numbers: dict[str, int]) -> ConsolidationSegment:

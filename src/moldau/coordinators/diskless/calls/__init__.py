@@ -1,0 +1,430 @@
+"""What can be asked of a diskless coordinator, and its answers: plain values, the same in process and by RPC.
+
+Where KIP-1164 has a field, it has the same meaning here. What is ours: ``created_ms`` and the closing of
+keys (they fence late commits), min bytes and max wait (a cacher follows the coordinator), ``wal_start`` and
+"moved to tier" (a read below the WAL is answered, never out of range), and the calls that the KIP only
+implies.
+
+A call that fails whole raises :class:`moldau.runtime.KafkaError`; what concerns one batch, partition or
+file is in its own ``error``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from moldau.runtime import ErrorCode
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+"""Values of ``timestamp_type``, as in a record batch's attributes."""
+
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+MAX_TIMESTAMP: Final = -3
+LATEST_TIERED_TIMESTAMP: Final = -5
+"""Special timestamps of ListOffsets, as Kafka 4.x has them (earliest local, -4, is each replica's own)."""
+
+OBJECT_FORMAT_WAL: Final = 1
+"""KIP-1164's WRITE_AHEAD_MULTI_SEGMENT."""
+
+MAX_FILE_BATCHES: Final = 65_536
+"""A file with more is refused: its record must fit one batch of the coordinator's log."""
+
+METADATA_MAX_MESSAGE_BYTES: Final = 8 << 20
+"""``max.message.bytes`` of ``__diskless_metadata``, for the largest file at its worst."""
+
+FENCE_ONLY: Final = -1
+"""As both offsets of a prune: only take note of the epoch."""
+
+DEFINITE_REFUSALS: Final = frozenset(
+    {ErrorCode.resource_not_found, ErrorCode.invalid_timestamp, ErrorCode.invalid_request}
+)
+"""Codes of a refused ``commit_file`` after which nothing of the file is, or ever will be, committed.
+
+RESOURCE_NOT_FOUND: the object was closed. INVALID_TIMESTAMP: it is older than the max commit age.
+INVALID_REQUEST: the call makes no sense. After any other error the outcome is unknown: repeat the call.
+"""
+
+
+class PartitionId(NamedTuple):
+    """A user partition."""
+
+    topic_id: UUID
+    partition_index: int
+
+
+# -- commit ------------------------------------------------------------------------------------
+
+
+TRANSACTIONAL: Final = 1
+FOLLOWS_DROPPED: Final = 2
+"""Flags of a batch to commit. The second: its broker dropped a batch of the producer before it. It is
+accepted only directly behind the producer's last batch, and refused where the coordinator has none."""
+
+
+class BatchToCommit(NamedTuple):
+    """A record batch in an uploaded object. The batches of a partition get offsets in list order."""
+
+    topic_id: UUID
+    partition_index: int
+    request_id: int
+    """Names the produce request it came with; carried, not interpreted."""
+    byte_offset: int
+    size_bytes: int
+    last_offset_delta: int
+    records_count: int
+    max_timestamp_ms: int
+    timestamp_type: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+    last_sequence: int = -1
+    flags: int = 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.flags & TRANSACTIONAL)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFileCall:
+    """Commit an uploaded object's batches. The same call may be repeated until its outcome is known."""
+
+    object_key: str
+    size_bytes: int
+    """Of the object; below 4 GiB."""
+    created_ms: int
+    """When the uploader began the object, by its clock: too old a file is refused."""
+    uploader_broker_id: int
+    batches: Sequence[BatchToCommit]
+    """Cheapest when the batches of a partition stand together, as they do in a WAL object."""
+    owner_ids: Sequence[int] = ()
+    """Coordinators (metadata partitions) that get a share of this file; the first owns it."""
+    object_format: int = OBJECT_FORMAT_WAL
+
+
+class CommittedBatch(NamedTuple):
+    """The outcome of one batch. ``message`` is ``None`` unless ``error`` is set."""
+
+    error: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    """-1 for batches of CreateTime, as in a produce response."""
+    log_start_offset: int = -1
+    message: str | None = None
+    is_duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitFileResult:
+    """Outcomes in the order of the call's batches."""
+
+    batches: Sequence[CommittedBatch]
+
+
+# -- find --------------------------------------------------------------------------------------
+
+
+class BatchCoordinate(NamedTuple):
+    """Where a committed batch lies."""
+
+    topic_id: UUID
+    partition_index: int
+    base_offset: int
+    last_offset: int
+    object_key: str
+    byte_offset: int
+    size_bytes: int
+    log_append_time_ms: int
+    """When it was committed; the timestamp of its records if ``timestamp_type`` is LOG_APPEND_TIME."""
+    max_timestamp_ms: int
+    timestamp_type: int
+
+
+class PartitionToFind(NamedTuple):
+    """From where on a partition's batches are wanted."""
+
+    topic_id: UUID
+    partition_index: int
+    offset: int
+    max_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class FindBatchesCall:
+    """Find batches from offsets on, waiting until ``min_bytes`` of them are there or ``max_wait_ms`` is over.
+
+    Bytes are spent in the order of the partitions, and at least one batch is found if there is any. An
+    error, or a partition that has moved to the tier, is answered at once.
+    """
+
+    partitions: Sequence[PartitionToFind]
+    max_bytes: int = 50 << 20
+    max_batches_per_partition: int = 0
+    """0: as many as fit the bytes."""
+    min_bytes: int = 0
+    max_wait_ms: int = 0
+
+
+class AbortedRange(NamedTuple):
+    """An aborted transaction: the producer's records in this range are not for readers of committed ones."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Of its marker."""
+
+
+class FoundPartition(NamedTuple):
+    """A partition's batches from the one that holds the asked offset on, and its offsets."""
+
+    topic_id: UUID
+    partition_index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    log_start_offset: int = -1
+    wal_start_offset: int = -1
+    high_watermark: int = -1
+    moved_to_tier: bool = False
+    """The offset is below ``wal_start_offset``: read it from remote storage."""
+    batches: Sequence[BatchCoordinate] = ()
+    last_stable_offset: int = -1
+    """Where readers of committed records stop, as of ``high_watermark``."""
+    aborted: Sequence[AbortedRange] = ()
+    """Aborted transactions with an offset within ``batches``."""
+
+
+# -- offsets -----------------------------------------------------------------------------------
+
+
+class TimestampToList(NamedTuple):
+    """Asks for an offset by timestamp, or one of the special timestamps."""
+
+    topic_id: UUID
+    partition_index: int
+    timestamp_ms: int
+
+
+class ListedOffset(NamedTuple):
+    """An offset; for a timestamp, the first *batch* that may hold it.
+
+    With ``batch`` set, open it for the first record that has the timestamp and is not below
+    ``log_start_offset``; when it holds none, ask again from its last offset on.
+    ``offset`` is then the batch's base, or -1 where nothing is found.
+    """
+
+    topic_id: UUID
+    partition_index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    timestamp_ms: int = -1
+    offset: int = -1
+    log_start_offset: int = -1
+    wal_start_offset: int = -1
+    batch: BatchCoordinate | None = None
+    last_stable_offset: int = -1
+    """Of the partition; no answer for a reader of committed records lies at or above it."""
+
+
+class OffsetToDelete(NamedTuple):
+    """Records below ``offset`` go; -1 means all there are."""
+
+    topic_id: UUID
+    partition_index: int
+    offset: int
+
+
+class DeletedRecords(NamedTuple):
+    topic_id: UUID
+    partition_index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    low_watermark: int = -1
+
+
+class PruneCall(NamedTuple):
+    """Offsets [from_offset, to_offset) can be read from remote storage: forget where they lie in objects.
+
+    The only compare-and-set of consolidation: ``from_offset`` must be the partition's wal_start and
+    ``epoch`` not older than the newest that pruned. A repeat of the prune that was done last succeeds.
+
+    With ``FENCE_ONLY`` for both offsets nothing moves: no older epoch's prune is accepted any more, and the
+    answer is where the partition stands.
+    """
+
+    topic_id: UUID
+    partition_index: int
+    from_offset: int
+    to_offset: int
+    epoch: int
+    remote_metadata_position: int = -1
+    """What a replica must have read of the remote log metadata before it trusts the new wal_start."""
+
+
+class PrunedPartition(NamedTuple):
+    topic_id: UUID
+    partition_index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    log_start_offset: int = -1
+    wal_start_offset: int = -1
+    remote_metadata_position: int = -1
+    """Of the prune done last: who has read so far knows all segments below ``wal_start_offset``."""
+    wal_size_bytes: int = -1
+    """What lies in the WAL, about: the store follows commits a moment later."""
+    wal_batches: int = -1
+
+
+class Backlog(NamedTuple):
+    """What lies in the WAL of the coordinators that a broker leads, about."""
+
+    size_bytes: int = 0
+    """Of live batches."""
+    batches: int = 0
+    oldest_created_ms: int | None = None
+    """When the oldest object with live batches was begun; ``None`` when there is none."""
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+class PartitionsToCreate(NamedTuple):
+    """Partitions of a topic that the image gives to this coordinator. Existing ones stay as they are."""
+
+    topic_id: UUID
+    name: str
+    partition_indexes: Sequence[int]
+
+
+class TopicResult(NamedTuple):
+    topic_id: UUID
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+class RetentionPolicy(NamedTuple):
+    """A partition's ``retention.ms`` and ``retention.bytes``; -1 for none."""
+
+    topic_id: UUID
+    partition_index: int
+    retention_ms: int
+    retention_bytes: int
+
+
+class DescribedPartition(NamedTuple):
+    """For tools: a partition's offsets and what of it lies in objects."""
+
+    topic_id: UUID
+    partition_index: int
+    topic_name: str
+    log_start_offset: int
+    wal_start_offset: int
+    high_watermark: int
+    size_bytes: int
+    """Of its live batches in objects."""
+    batches: int
+    objects_bytes: int
+    """Total size of the objects that hold live batches of it."""
+    deleted_bytes: int
+    """Of those objects' bytes, what is no live batch of any partition here."""
+
+
+class DescribedObjects(NamedTuple):
+    """For tools: the objects that a topic's live batches at one coordinator lie in, each counted once."""
+
+    objects: int = 0
+    size_bytes: int = 0
+    deleted_bytes: int = 0
+    """What of them is no live batch of any topic here."""
+    object_keys: Sequence[str] = ()
+    """If asked for."""
+
+
+class DescribeTopicsCall(NamedTuple):
+    """Describe some topics, or (``None``) all; ``with_object_keys`` names the objects, too."""
+
+    topic_ids: Sequence[UUID] | None = None
+    with_object_keys: bool = False
+
+
+class DescribedTopics(NamedTuple):
+    """The partitions of topics, those of one topic together, and the objects by topic."""
+
+    partitions: Sequence[DescribedPartition]
+    objects: Mapping[UUID, DescribedObjects]
+
+
+class DescribedCoordinator(NamedTuple):
+    """For tools: the state of a coordinator."""
+
+    coordinator_id: int
+    epoch: int
+    partitions: int
+    live_batches: int
+    files: int
+    applied_offset: int
+    """The SQLite file goes up to here."""
+    log_start_offset: int
+    log_end_offset: int
+    snapshot_offset: int = -1
+    """End of the newest snapshot; -1 when there is none."""
+    snapshot_epoch: int = -1
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+class DescribeFilesCall(NamedTuple):
+    """Describe some objects or, with ``None``, ``limit`` known ones after a key."""
+
+    object_keys: Sequence[str] | None
+    after_key: str = ""
+    limit: int = 1000
+
+
+class DescribedFile(NamedTuple):
+    """What a coordinator knows of an object."""
+
+    object_key: str
+    is_known: bool = False
+    is_closed: bool = False
+    """Never again will anything of it be committed here."""
+    has_live_batches: bool = False
+    size_bytes: int = -1
+    used_bytes: int = 0
+    live_batches: int = 0
+    created_ms: int = -1
+    is_owned: bool = False
+    """This coordinator is the one that frees it when nobody needs it."""
+    next_owner_ids: Sequence[int] = ()
+    """To be asked, in this order, before it is freed."""
+    unused_since_ms: int = -1
+    """When its last batch here went; -1 while it has some."""
+
+
+class ClosedFile(NamedTuple):
+    """The outcome of closing a key: an error only when the file still has live batches here."""
+
+    object_key: str
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+
+
+class FileToHandOver(NamedTuple):
+    """A file whose last batch at its owner is gone and that has further owners: ask the first of them."""
+
+    object_key: str
+    remaining_owner_ids: Sequence[int]
+    """The next owner first."""
+    size_bytes: int
+    created_ms: int
+
+
+class FreeFile(NamedTuple):
+    """A file that nobody needs: delete the object once ``free_since_ms`` is a grace period ago."""
+
+    object_key: str
+    free_since_ms: int
+    size_bytes: int

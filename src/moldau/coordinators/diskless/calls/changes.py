@@ -1,0 +1,270 @@
+"""The calls that change the partitions of a coordinator."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.calls.grouping import by_topic
+from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.protocol.own import diskless_create_partitions as create_wire
+from moldau.protocol.own import diskless_delete_records as records_wire
+from moldau.protocol.own import diskless_delete_topics as topics_wire
+from moldau.protocol.own import diskless_prune as prune_wire
+from moldau.protocol.own.rights import Right
+from moldau.runtime import ErrorCode, KafkaError
+
+NUM_PARTITIONS_MAX: Final = 100_000
+"""Of the partitions that are asked for by their number alone, which costs four bytes."""
+
+# -- create partitions -------------------------------------------------------------------------
+
+
+def _create_fields(topics: Sequence[calls.PartitionsToCreate], version: int) -> Fields:
+    rows = [
+        create_wire.DisklessCreatablePartitions(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            num_partitions=-1,
+            partition_indexes=list(topic.partition_indexes),
+        )
+        for topic in topics
+    ]
+    return {"topics": rows}
+
+
+def _create_arguments(request: Any) -> Sequence[calls.PartitionsToCreate]:
+    if sum(max(0, topic.num_partitions) for topic in request.topics) > NUM_PARTITIONS_MAX:
+        raise KafkaError(ErrorCode.invalid_request, f"more than {NUM_PARTITIONS_MAX} partitions in one call")
+    return [
+        calls.PartitionsToCreate(
+            topic.topic_id,
+            topic.name,
+            range(topic.num_partitions) if topic.partition_indexes is None else topic.partition_indexes,
+        )
+        for topic in request.topics
+    ]
+
+
+def _created_fields(results: Sequence[calls.TopicResult], version: int) -> Fields:
+    rows = [
+        create_wire.DisklessCreatablePartitionsResult(
+            topic_id=topic_id, error_code=error, error_message=message
+        )
+        for topic_id, error, message in results
+    ]
+    return {"topics": rows}
+
+
+def _created(response: Any) -> list[calls.TopicResult]:
+    return [calls.TopicResult(row.topic_id, row.error_code, row.error_message) for row in response.topics]
+
+
+CREATE_PARTITIONS: Final = DisklessCall(
+    request=create_wire.REQUEST,
+    response=create_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, topics: coordinators.create_partitions(coordinator_id, topics),
+    request_fields=_create_fields,
+    arguments=_create_arguments,
+    response_fields=_created_fields,
+    result=_created,
+)
+
+# -- delete topics -----------------------------------------------------------------------------
+
+
+def _topics_fields(topic_ids: Sequence[UUID], version: int) -> Fields:
+    return {"topics": [topics_wire.DisklessDeletableTopicState(topic_id=topic_id) for topic_id in topic_ids]}
+
+
+def _topic_ids(request: Any) -> Sequence[UUID]:
+    return [topic.topic_id for topic in request.topics]
+
+
+def _deleted_topics_fields(results: Sequence[calls.TopicResult], version: int) -> Fields:
+    rows = [
+        topics_wire.DisklessDeletableTopicResult(topic_id=topic_id, error_code=error, error_message=message)
+        for topic_id, error, message in results
+    ]
+    return {"responses": rows}
+
+
+def _deleted_topics(response: Any) -> list[calls.TopicResult]:
+    return [calls.TopicResult(row.topic_id, row.error_code, row.error_message) for row in response.responses]
+
+
+DELETE_TOPICS: Final = DisklessCall(
+    request=topics_wire.REQUEST,
+    response=topics_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, ids: coordinators.delete_topics(coordinator_id, ids),
+    request_fields=_topics_fields,
+    arguments=_topic_ids,
+    response_fields=_deleted_topics_fields,
+    result=_deleted_topics,
+)
+
+# -- delete records ----------------------------------------------------------------------------
+
+
+def _records_fields(offsets: Sequence[calls.OffsetToDelete], version: int) -> Fields:
+    topics = [
+        records_wire.DisklessDeleteRecordsTopic(
+            topic_id=topic_id,
+            partitions=[
+                records_wire.DisklessDeleteRecordsPartition(
+                    partition_index=row.partition_index, offset=row.offset
+                )
+                for row in rows
+            ],
+        )
+        for topic_id, rows in by_topic(offsets)
+    ]
+    return {"topics": topics}
+
+
+def _records_arguments(request: Any) -> Sequence[calls.OffsetToDelete]:
+    return [
+        calls.OffsetToDelete(topic.topic_id, row.partition_index, row.offset)
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+def _deleted_records_fields(results: Sequence[calls.DeletedRecords], version: int) -> Fields:
+    topics = [
+        records_wire.DisklessDeleteRecordsTopicResult(
+            topic_id=topic_id,
+            partitions=[
+                records_wire.DisklessDeleteRecordsPartitionResult(
+                    partition_index=found.partition_index,
+                    error_code=found.error,
+                    error_message=found.message,
+                    low_watermark=found.low_watermark,
+                )
+                for found in partitions
+            ],
+        )
+        for topic_id, partitions in by_topic(results)
+    ]
+    return {"topics": topics}
+
+
+def _deleted_records(response: Any) -> list[calls.DeletedRecords]:
+    return [
+        calls.DeletedRecords(
+            topic.topic_id, row.partition_index, row.error_code, row.error_message, row.low_watermark
+        )
+        for topic in response.topics
+        for row in topic.partitions
+    ]
+
+
+DELETE_RECORDS: Final = DisklessCall(
+    request=records_wire.REQUEST,
+    response=records_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, offsets: coordinators.delete_records(coordinator_id, offsets),
+    request_fields=_records_fields,
+    arguments=_records_arguments,
+    response_fields=_deleted_records_fields,
+    result=_deleted_records,
+)
+
+# -- prune -------------------------------------------------------------------------------------
+
+
+def _prune_fields(prunes: Sequence[calls.PruneCall], version: int) -> Fields:
+    topics = [
+        prune_wire.DisklessPruneTopic(
+            topic_id=topic_id,
+            partitions=[
+                prune_wire.DisklessPrunePartition(
+                    partition_index=row.partition_index,
+                    from_offset=row.from_offset,
+                    to_offset=row.to_offset,
+                    epoch=row.epoch,
+                    remote_metadata_position=row.remote_metadata_position,
+                )
+                for row in rows
+            ],
+        )
+        for topic_id, rows in by_topic(prunes)
+    ]
+    return {"topics": topics}
+
+
+def _prune_arguments(request: Any) -> Sequence[calls.PruneCall]:
+    return [
+        calls.PruneCall(
+            topic.topic_id,
+            row.partition_index,
+            row.from_offset,
+            row.to_offset,
+            row.epoch,
+            row.remote_metadata_position,
+        )
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+async def _prune(
+    coordinators: DisklessCoordinatorCalls, coordinator_id: int, prunes: Sequence[calls.PruneCall]
+) -> Sequence[calls.PrunedPartition]:
+    return [await coordinators.prune(coordinator_id, call) for call in prunes]
+
+
+def _pruned_fields(results: Sequence[calls.PrunedPartition], version: int) -> Fields:
+    topics = [
+        prune_wire.DisklessPruneTopicResult(
+            topic_id=topic_id,
+            partitions=[
+                prune_wire.DisklessPrunePartitionResult(
+                    partition_index=found.partition_index,
+                    error_code=found.error,
+                    error_message=found.message,
+                    log_start_offset=found.log_start_offset,
+                    wal_start_offset=found.wal_start_offset,
+                    remote_metadata_position=found.remote_metadata_position,
+                    wal_size_bytes=found.wal_size_bytes,
+                    wal_batches=found.wal_batches,
+                )
+                for found in partitions
+            ],
+        )
+        for topic_id, partitions in by_topic(results)
+    ]
+    return {"topics": topics}
+
+
+def _pruned(response: Any) -> Sequence[calls.PrunedPartition]:
+    return [
+        calls.PrunedPartition(
+            topic.topic_id,
+            row.partition_index,
+            row.error_code,
+            row.error_message,
+            row.log_start_offset,
+            row.wal_start_offset,
+            row.remote_metadata_position,
+            row.wal_size_bytes,
+            row.wal_batches,
+        )
+        for topic in response.topics
+        for row in topic.partitions
+    ]
+
+
+PRUNE: Final = DisklessCall(
+    request=prune_wire.REQUEST,
+    response=prune_wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=_prune,
+    request_fields=_prune_fields,
+    arguments=_prune_arguments,
+    response_fields=_pruned_fields,
+    result=_pruned,
+)

@@ -1,0 +1,98 @@
+"""The call that commits a file. Version 0 has the KIP's structures, version 1 columns."""
+
+from typing import Any, Final
+
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.codecs.batch_columns import (
+    decode_batches,
+    decode_results,
+    encode_batches,
+    encode_results,
+)
+from moldau.coordinators.diskless.codecs.columns import ColumnError
+from moldau.protocol.own import diskless_commit_file as wire
+from moldau.protocol.own.rights import Right
+from moldau.runtime import ErrorCode, KafkaError
+
+COLUMNS_VERSION: Final = 1
+"""From this version on, batches and results are columns."""
+
+
+def _fields(call: calls.CommitFileCall, version: int) -> Fields:
+    return {
+        "object_key": call.object_key,
+        "object_format": call.object_format,
+        "file_size": call.size_bytes,
+        "created_ms": call.created_ms,
+        "uploader_broker_id": call.uploader_broker_id,
+        "owner_ids": call.owner_ids,
+        "columns": encode_batches(call.batches),
+    }
+
+
+def _arguments(request: Any) -> calls.CommitFileCall:
+    if request.columns:
+        try:
+            batches = decode_batches(request.columns)
+        except ColumnError as error:
+            raise KafkaError(ErrorCode.invalid_request, f"The batches cannot be read: {error}.") from error
+    else:
+        batches = [
+            calls.BatchToCommit(
+                batch.topic_id,
+                batch.partition_index,
+                batch.request_id,
+                batch.byte_offset,
+                batch.size,
+                batch.last_offset - batch.base_offset,
+                batch.last_offset - batch.base_offset + 1,
+                batch.batch_max_timestamp,
+                batch.timestamp_type,
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.last_sequence,
+                calls.TRANSACTIONAL if batch.is_transactional else 0,
+            )
+            for batch in request.batches
+        ]
+    return calls.CommitFileCall(
+        request.object_key,
+        request.file_size,
+        request.created_ms,
+        request.uploader_broker_id,
+        batches,
+        tuple(request.owner_ids),
+        request.object_format,
+    )
+
+
+def _result_fields(result: calls.CommitFileResult, version: int) -> Fields:
+    if version >= COLUMNS_VERSION:
+        return {"columns": encode_results(result.batches)}
+    rows = [
+        wire.DisklessCommitBatchResult(
+            error_code=batch.error,
+            error_message=batch.message,
+            assigned_base_offset=batch.base_offset,
+            log_append_time=batch.log_append_time_ms,
+            log_start_offset=batch.log_start_offset,
+            is_duplicate=batch.is_duplicate,
+        )
+        for batch in result.batches
+    ]
+    return {"batches": rows}
+
+
+COMMIT_FILE: Final = DisklessCall(
+    request=wire.REQUEST,
+    response=wire.RESPONSE,
+    right=Right.CLUSTER_ACTION,
+    serve=lambda coordinators, coordinator_id, call: coordinators.commit_file(coordinator_id, call),
+    request_fields=_fields,
+    arguments=_arguments,
+    response_fields=_result_fields,
+    result=lambda response: calls.CommitFileResult(decode_results(response.columns)),
+    version_min=COLUMNS_VERSION,
+)

@@ -1,0 +1,69 @@
+"""The calls of diskless coordinators, the same in process and over the network."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from moldau.coordinators.diskless import calls
+
+
+class DisklessCoordinatorCalls(Protocol):
+    """Each call names its coordinator (the partition of ``__diskless_metadata``) first.
+
+    In process it is ``DisklessCoordinator``, over the network ``RemoteDisklessCoordinators``. A call that
+    fails whole raises :class:`moldau.runtime.KafkaError`. After an error other than NOT_COORDINATOR and
+    COORDINATOR_LOAD_IN_PROGRESS the outcome of a call that changes something may be unknown; each may be
+    repeated.
+    """
+
+    def commit_file(
+        self, coordinator_id: int, call: calls.CommitFileCall
+    ) -> Awaitable[calls.CommitFileResult]: ...
+
+    async def delete_records(
+        self, coordinator_id: int, offsets: Sequence[calls.OffsetToDelete]
+    ) -> list[calls.DeletedRecords]: ...
+
+    async def create_partitions(
+        self, coordinator_id: int, topics: Sequence[calls.PartitionsToCreate]
+    ) -> list[calls.TopicResult]: ...
+
+    async def delete_topics(
+        self, coordinator_id: int, topic_ids: Sequence[UUID]
+    ) -> list[calls.TopicResult]: ...
+
+    async def prune(self, coordinator_id: int, call: calls.PruneCall) -> calls.PrunedPartition: ...
+
+    async def find_batches(
+        self, coordinator_id: int, call: calls.FindBatchesCall
+    ) -> list[calls.FoundPartition]: ...
+
+    async def list_offsets(
+        self, coordinator_id: int, timestamps: Sequence[calls.TimestampToList]
+    ) -> list[calls.ListedOffset]: ...
+
+    async def describe_topics(
+        self, coordinator_id: int, topic_ids: Sequence[UUID] | None = None
+    ) -> list[calls.DescribedPartition]: ...
+
+    async def describe_topics_and_objects(
+        self, coordinator_id: int, call: calls.DescribeTopicsCall
+    ) -> calls.DescribedTopics: ...
+
+    async def describe_coordinator(self, coordinator_id: int) -> calls.DescribedCoordinator: ...
+
+    async def describe_files(
+        self, coordinator_id: int, object_keys: Sequence[str]
+    ) -> list[calls.DescribedFile]: ...
+
+    async def list_files(
+        self, coordinator_id: int, after_key: str = "", limit: int = 1000
+    ) -> list[calls.DescribedFile]: ...
+
+    async def oldest_file(self, coordinator_id: int) -> int | None: ...
+
+    async def close_files(
+        self, coordinator_id: int, object_keys: Sequence[str]
+    ) -> list[calls.ClosedFile]: ...
+
+    async def take_over(self, coordinator_id: int, file: calls.FileToHandOver) -> None: ...

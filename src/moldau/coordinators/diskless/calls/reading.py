@@ -1,0 +1,242 @@
+"""The calls of readers: batches from an offset on, and offsets by timestamp."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from moldau.coordinators.diskless import calls
+from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
+from moldau.coordinators.diskless.calls.grouping import by_topic
+from moldau.protocol.own import diskless_find_batches as find_wire
+from moldau.protocol.own import diskless_list_offsets as offsets_wire
+from moldau.protocol.own.rights import Right
+
+
+def _topic_ids(request: Any) -> Iterable[UUID]:
+    return {topic.topic_id for topic in request.topics}
+
+
+B = TypeVar("B", find_wire.DisklessBatchInfo, offsets_wire.DisklessBatchInfo)
+
+
+def _infos(kind: type[B], batches: Iterable[calls.BatchCoordinate]) -> list[B]:
+    return [
+        kind(
+            object_key=batch.object_key,
+            byte_offset=batch.byte_offset,
+            byte_size=batch.size_bytes,
+            base_offset=batch.base_offset,
+            last_offset=batch.last_offset,
+            log_append_timestamp=batch.log_append_time_ms,
+            batch_max_timestamp=batch.max_timestamp_ms,
+            timestamp_type=batch.timestamp_type,
+        )
+        for batch in batches
+    ]
+
+
+def _coordinates(topic_id: UUID, index: int, infos: Iterable[Any]) -> list[calls.BatchCoordinate]:
+    return [
+        calls.BatchCoordinate(
+            topic_id,
+            index,
+            info.base_offset,
+            info.last_offset,
+            info.object_key,
+            info.byte_offset,
+            info.byte_size,
+            info.log_append_timestamp,
+            info.batch_max_timestamp,
+            info.timestamp_type,
+        )
+        for info in infos
+    ]
+
+
+# -- find batches ------------------------------------------------------------------------------
+
+
+def _find_fields(call: calls.FindBatchesCall, version: int) -> Fields:
+    topics = [
+        find_wire.DisklessFindBatchesTopic(
+            topic_id=topic_id,
+            partitions=[
+                find_wire.DisklessFindBatchesPartition(
+                    partition_index=row.partition_index,
+                    offset=row.offset,
+                    max_partition_fetch_bytes=row.max_bytes,
+                )
+                for row in rows
+            ],
+        )
+        for topic_id, rows in by_topic(call.partitions)
+    ]
+    return {
+        "topics": topics,
+        "fetch_max_bytes": call.max_bytes,
+        "max_batches_per_partition": call.max_batches_per_partition,
+        "min_bytes": call.min_bytes,
+        "max_wait_ms": call.max_wait_ms,
+    }
+
+
+def _find_arguments(request: Any) -> calls.FindBatchesCall:
+    return calls.FindBatchesCall(
+        [
+            calls.PartitionToFind(
+                topic.topic_id,
+                partition.partition_index,
+                partition.offset,
+                partition.max_partition_fetch_bytes,
+            )
+            for topic in request.topics
+            for partition in topic.partitions
+        ],
+        request.fetch_max_bytes,
+        request.max_batches_per_partition,
+        request.min_bytes,
+        # At its deadline a caller wants what there is.
+        min(request.max_wait_ms, request.timeout_ms // 2),
+    )
+
+
+def _found_fields(results: Sequence[calls.FoundPartition], version: int) -> Fields:
+    topics = [
+        find_wire.DisklessFindBatchesTopicResult(
+            topic_id=topic_id,
+            partitions=[
+                find_wire.DisklessFindBatchesPartitionResult(
+                    partition_index=found.partition_index,
+                    error_code=found.error,
+                    error_message=found.message,
+                    log_start_offset=found.log_start_offset,
+                    high_watermark=found.high_watermark,
+                    wal_start_offset=found.wal_start_offset,
+                    moved_to_tier=found.moved_to_tier,
+                    batches=_infos(find_wire.DisklessBatchInfo, found.batches),
+                    last_stable_offset=found.last_stable_offset,
+                    aborted=[find_wire.DisklessAbortedRange(**each._asdict()) for each in found.aborted],
+                )
+                for found in partitions
+            ],
+        )
+        for topic_id, partitions in by_topic(results)
+    ]
+    return {"topics": topics}
+
+
+def _found(response: Any) -> list[calls.FoundPartition]:
+    return [
+        calls.FoundPartition(
+            topic.topic_id,
+            row.partition_index,
+            row.error_code,
+            row.error_message,
+            row.log_start_offset,
+            row.wal_start_offset,
+            row.high_watermark,
+            row.moved_to_tier,
+            _coordinates(topic.topic_id, row.partition_index, row.batches),
+            row.last_stable_offset,
+            [calls.AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in row.aborted],
+        )
+        for topic in response.topics
+        for row in topic.partitions
+    ]
+
+
+FIND_BATCHES: Final = DisklessCall(
+    request=find_wire.REQUEST,
+    response=find_wire.RESPONSE,
+    right=Right.READ_TOPIC,
+    topic_ids=_topic_ids,
+    serve=lambda coordinators, coordinator_id, call: coordinators.find_batches(coordinator_id, call),
+    request_fields=_find_fields,
+    arguments=_find_arguments,
+    response_fields=_found_fields,
+    result=_found,
+)
+
+# -- list offsets ------------------------------------------------------------------------------
+
+
+def _offsets_fields(timestamps: Sequence[calls.TimestampToList], version: int) -> Fields:
+    topics = [
+        offsets_wire.DisklessListOffsetsTopic(
+            topic_id=topic_id,
+            partitions=[
+                offsets_wire.DisklessListOffsetsPartition(
+                    partition_index=row.partition_index, timestamp=row.timestamp_ms
+                )
+                for row in rows
+            ],
+        )
+        for topic_id, rows in by_topic(timestamps)
+    ]
+    return {"topics": topics}
+
+
+def _offsets_arguments(request: Any) -> Sequence[calls.TimestampToList]:
+    return [
+        calls.TimestampToList(topic.topic_id, row.partition_index, row.timestamp)
+        for topic in request.topics
+        for row in topic.partitions
+    ]
+
+
+def _listed_fields(results: Sequence[calls.ListedOffset], version: int) -> Fields:
+    topics = [
+        offsets_wire.DisklessListOffsetsTopicResult(
+            topic_id=topic_id,
+            partitions=[
+                offsets_wire.DisklessListOffsetsPartitionResult(
+                    partition_index=found.partition_index,
+                    error_code=found.error,
+                    error_message=found.message,
+                    timestamp=found.timestamp_ms,
+                    offset=found.offset,
+                    log_start_offset=found.log_start_offset,
+                    wal_start_offset=found.wal_start_offset,
+                    last_stable_offset=found.last_stable_offset,
+                    batches=_infos(
+                        offsets_wire.DisklessBatchInfo, () if found.batch is None else (found.batch,)
+                    ),
+                )
+                for found in partitions
+            ],
+        )
+        for topic_id, partitions in by_topic(results)
+    ]
+    return {"topics": topics}
+
+
+def _listed(response: Any) -> list[calls.ListedOffset]:
+    return [
+        calls.ListedOffset(
+            topic.topic_id,
+            row.partition_index,
+            row.error_code,
+            row.error_message,
+            row.timestamp,
+            row.offset,
+            row.log_start_offset,
+            row.wal_start_offset,
+            next(iter(_coordinates(topic.topic_id, row.partition_index, row.batches)), None),
+            row.last_stable_offset,
+        )
+        for topic in response.topics
+        for row in topic.partitions
+    ]
+
+
+LIST_OFFSETS: Final = DisklessCall(
+    request=offsets_wire.REQUEST,
+    response=offsets_wire.RESPONSE,
+    right=Right.READ_TOPIC,
+    topic_ids=_topic_ids,
+    serve=lambda coordinators, coordinator_id, times: coordinators.list_offsets(coordinator_id, times),
+    request_fields=_offsets_fields,
+    arguments=_offsets_arguments,
+    response_fields=_listed_fields,
+    result=_listed,
+)

@@ -1,0 +1,184 @@
+"""FileCommitted as two byte strings of columns: the receipt and the locations. Pure.
+
+The receipt is what the answer to the uploader is made of; it is kept in memory while the uploader may ask
+again, so it holds nothing else. At 500 batches over 50 partitions the two take 10 to 13 bytes a batch
+(KIP-1164's form: 67).
+"""
+
+from itertools import chain
+from operator import add, sub
+from typing import NamedTuple
+from uuid import UUID
+
+from moldau.coordinators.diskless.codecs.columns import ColumnReader, put_column, put_varint
+from moldau.coordinators.diskless.state.records import FileCommitted, MarkerExtent, Rejected, Run
+from moldau.protocol.own.diskless_records import DisklessFileCommittedRecord
+from moldau.runtime import ErrorCode
+
+
+class Receipt(NamedTuple):
+    """What an uploader was told of its file."""
+
+    runs: list[Run]
+    offset_deltas: list[int]
+    flags: list[int]
+    rejected: list[Rejected]
+
+
+def _topics(record: FileCommitted) -> dict[UUID, int]:
+    found: dict[UUID, int] = {}
+    previous: UUID | None = None
+    for run in record.runs:
+        if run.topic_id is not previous:
+            previous = run.topic_id
+            found.setdefault(previous, len(found))
+    for marker in record.markers:
+        found.setdefault(marker.topic_id, len(found))
+    return found
+
+
+def encode_receipt(record: FileCommitted) -> bytes:
+    """Topics, runs, offset deltas, flags, rejected batches."""
+    out = bytearray()
+    topics = _topics(record)
+    put_varint(out, len(topics))
+    for topic_id in topics:
+        out += topic_id.bytes
+    runs = record.runs
+    put_varint(out, len(runs))
+    if runs:
+        numbers: list[int] = []
+        previous: UUID | None = None
+        number = 0
+        for run in runs:
+            if run.topic_id is not previous:
+                previous = run.topic_id
+                number = topics[previous]
+            numbers.append(number)
+        _, indexes, base_offsets, counts = zip(*runs, strict=True)
+        put_column(out, numbers)
+        put_column(out, indexes)
+        put_column(out, base_offsets)
+        put_column(out, counts)
+        put_column(out, record.offset_deltas)
+        put_column(out, record.flags)
+    put_varint(out, len(record.rejected))
+    if record.rejected:
+        positions, errors, offsets, times = zip(*record.rejected, strict=True)
+        put_column(out, positions)
+        put_column(out, [error.value for error in errors])
+        put_column(out, offsets)
+        put_column(out, times)
+    return bytes(out)
+
+
+def _read_receipt(content: bytes) -> tuple[list[UUID], Receipt]:
+    reader = ColumnReader(content)
+    topics = [UUID(bytes=reader.raw(16)) for _ in range(reader.count())]
+    run_count = reader.count()
+    columns = [reader.column(run_count) for _ in range(4)]
+    runs = [
+        Run(topics[number], index, base_offset, count)
+        for number, index, base_offset, count in zip(*columns, strict=True)
+    ]
+    total = sum(columns[3])
+    deltas, flags = reader.column(total), reader.column(total)
+    rejected_count = reader.count()
+    columns = [reader.column(rejected_count) for _ in range(4)]
+    rejected = [
+        Rejected(position, ErrorCode(error), offset, time)
+        for position, error, offset, time in zip(*columns, strict=True)
+    ]
+    reader.end()
+    return topics, Receipt(runs, deltas, flags, rejected)
+
+
+def decode_receipt(content: bytes) -> Receipt:
+    """Raises :class:`ColumnError`."""
+    return _read_receipt(content)[1]
+
+
+def encode_locations(record: FileCommitted) -> bytes:
+    """Gaps between batches, sizes, timestamps, producers, sequences, markers."""
+    out = bytearray()
+    sizes, byte_offsets = record.sizes_bytes, record.byte_offsets
+    ends = map(add, byte_offsets, sizes)
+    put_column(out, list(map(sub, byte_offsets, chain((0,), ends))))
+    put_column(out, sizes)
+    put_column(out, record.max_timestamps_ms)
+    put_varint(out, len(record.producers))
+    if record.producers:
+        producer_ids, epochs = zip(*record.producers, strict=True)
+        put_column(out, producer_ids)
+        put_column(out, epochs)
+        put_column(out, record.producer_indexes)
+        put_column(out, record.base_sequences)
+    put_varint(out, len(record.markers))
+    if record.markers:
+        topics = _topics(record)
+        put_column(out, [topics[marker.topic_id] for marker in record.markers])
+        for column in list(zip(*record.markers, strict=True))[1:]:
+            put_column(out, [int(value) for value in column])
+    return bytes(out)
+
+
+def encode_file(record: FileCommitted) -> DisklessFileCommittedRecord:
+    """The record in our version (1); leaves the receipt in ``record``."""
+    record.receipt = encode_receipt(record)
+    return DisklessFileCommittedRecord(
+        object_key=record.object_key,
+        object_format=record.object_format,
+        file_size=record.size_bytes,
+        uploader_broker_id=record.uploader_broker_id,
+        owner_ids=record.owner_ids,
+        created_ms=record.created_ms,
+        committed_ms=record.committed_ms,
+        receipt=record.receipt,
+        locations=encode_locations(record),
+    )
+
+
+def decode_file(value: DisklessFileCommittedRecord) -> FileCommitted:
+    """Raises :class:`ColumnError`."""
+    topics, receipt = _read_receipt(value.receipt)
+    count = len(receipt.offset_deltas)
+    reader = ColumnReader(value.locations)
+    gaps, sizes, timestamps = (reader.column(count) for _ in range(3))
+    byte_offsets = []
+    end = 0
+    for gap, size_bytes in zip(gaps, sizes, strict=True):
+        byte_offsets.append(end + gap)
+        end += gap + size_bytes
+    producer_count = reader.count()
+    producers: list[tuple[int, int]] = []
+    indexes, sequences = [0] * count, [-1] * count
+    if producer_count:
+        producers = list(zip(reader.column(producer_count), reader.column(producer_count), strict=True))
+        indexes, sequences = reader.column(count), reader.column(count)
+    marker_count = reader.count()
+    columns = [reader.column(marker_count) for _ in range(7)] if marker_count else []
+    reader.end()
+    return FileCommitted(
+        object_key=value.object_key,
+        object_format=value.object_format,
+        size_bytes=value.file_size,
+        uploader_broker_id=value.uploader_broker_id,
+        owner_ids=tuple(value.owner_ids),
+        created_ms=value.created_ms,
+        committed_ms=value.committed_ms,
+        runs=receipt.runs,
+        offset_deltas=receipt.offset_deltas,
+        flags=receipt.flags,
+        rejected=receipt.rejected,
+        byte_offsets=byte_offsets,
+        sizes_bytes=sizes,
+        max_timestamps_ms=timestamps,
+        producers=producers,
+        producer_indexes=indexes,
+        base_sequences=sequences,
+        markers=[
+            MarkerExtent(topics[row[0]], row[1], row[2], row[3], row[4], row[5], bool(row[6]))
+            for row in zip(*columns, strict=True)
+        ],
+        receipt=bytes(value.receipt),
+    )

@@ -1,0 +1,42 @@
+"""A diskless coordinator for as long as this node leads it: its store, what reads it and what saves it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog
+from moldau.coordinators.diskless.store.snapshots import Snapshotter
+from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.shard import CommittedRecord
+
+
+class MetadataLog(CoordinatorLog, SnapshottedLog, Protocol):
+    """The log of a diskless coordinator."""
+
+
+class LedCoordinator:
+    """Implements the runtime's ``ShardStore`` by its ``store``."""
+
+    def __init__(self, epoch: int, store: DisklessStore, rebuild: Callable[[], None]) -> None:
+        """``rebuild`` loads the coordinator anew; it is called once the store has found damage."""
+        self.epoch = epoch
+        self.store = store
+        self.reader = StoreReader(store)
+        self.snapshotter = Snapshotter(store)
+
+        # After the reader that found the damage: the store must not go away under it.
+        def rebuild_soon() -> None:
+            asyncio.get_running_loop().call_soon(rebuild)
+
+        store.on_damage = rebuild_soon
+
+    async def restore(self, shard: object) -> int | None:
+        return await self.store.restore(shard)
+
+    def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
+        self.store.committed(records, up_to_offset)
+
+    async def close(self) -> None:
+        await self.store.close()

@@ -1,0 +1,1 @@
+"""Answers from the committed state of a diskless coordinator, and the calls that wait for it to change."""

@@ -1,0 +1,53 @@
+"""FindBatches: budgets spent fairly, and waiting for enough bytes."""
+
+import asyncio
+from collections.abc import Callable
+
+from moldau.coordinators.diskless.calls import FindBatchesCall, FoundPartition, PartitionId
+from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.coordinators.diskless.reads.waiting import CommitWaiters
+from moldau.runtime import ErrorCode
+
+
+class Finder:
+    """Answers FindBatches calls, waiting on commits."""
+
+    def __init__(self, waiters: CommitWaiters) -> None:
+        self._waiters = waiters
+
+    async def find(self, reader: Callable[[], StoreReader], call: FindBatchesCall) -> list[FoundPartition]:
+        """``reader`` is asked for anew after each wait: the coordinator may have moved."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + call.max_wait_ms / 1000
+        ids = [PartitionId(wanted.topic_id, wanted.partition_index) for wanted in call.partitions]
+        while True:
+            found, enough = self.find_now(reader(), call)
+            left_s = deadline - loop.time()
+            if enough or left_s <= 0:
+                return found
+            await self._waiters.wait(ids, left_s)
+
+    @staticmethod
+    def find_now(reader: StoreReader, call: FindBatchesCall) -> tuple[list[FoundPartition], bool]:
+        """What is there, and whether it is enough to answer.
+
+        The budget is spent in the order of the call; "at least one batch" is granted once.
+        """
+        left_bytes, total = call.max_bytes, 0
+        found: list[FoundPartition] = []
+        at_once = not call.partitions
+        for topic_id, index, offset, max_bytes in call.partitions:
+            partition = reader.find(
+                topic_id,
+                index,
+                offset,
+                min(max_bytes, left_bytes),
+                call.max_batches_per_partition,
+                at_least_one=total == 0,
+            )
+            found.append(partition)
+            size_bytes = sum(batch.size_bytes for batch in partition.batches)
+            total += size_bytes
+            left_bytes = max(0, left_bytes - size_bytes)
+            at_once = at_once or partition.error is not ErrorCode.none or partition.moved_to_tier
+        return found, at_once or total >= call.min_bytes

@@ -1,0 +1,342 @@
+"""Reads of the committed state: SQLite first, then what is committed and not in it yet."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import (
+    Backlog,
+    BatchCoordinate,
+    DescribedFile,
+    DescribedObjects,
+    DescribedPartition,
+    FileToHandOver,
+    FoundPartition,
+    FreeFile,
+    PartitionId,
+    RetentionPolicy,
+)
+from moldau.coordinators.diskless.state.records import FLAG_LOG_APPEND_TIME
+from moldau.coordinators.diskless.store.database import END_OF_LOG, decode_owners
+from moldau.coordinators.diskless.store.extents import Extent, unpack
+from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.coordinators.diskless.store.view import StoredPartition
+from moldau.runtime import ErrorCode
+
+EXTENTS_A_PAGE: Final = 16
+EXTENT_COLUMNS: Final = (
+    "e.partition, e.last_offset, e.first_offset, e.file_id, e.size_bytes, e.max_timestamp_ms,"
+    " e.timestamp_bound_ms, e.committed_ms, e.packed"
+)
+FILE_COLUMNS: Final = (
+    "object_key, size_bytes, used_bytes, live_batches, created_ms, owned, next_owners, unused_since_ms"
+)
+RETENTION_EXTENTS: Final = 1000
+"""Extents that one retention pass looks at in one partition."""
+
+
+class StoreReader:
+    """Answers from a store. Nothing here waits, and each answer is bounded by its size."""
+
+    def __init__(self, store: DisklessStore) -> None:
+        self._store = store
+
+    def partition(self, topic_id: object, partition_index: int) -> StoredPartition | None:
+        return self._store.view.find(PartitionId(topic_id, partition_index))  # type: ignore[arg-type]
+
+    def extents(self, partition: StoredPartition, offset: int) -> Iterator[tuple[Extent, str]]:
+        """Extents and object keys from the one that holds ``offset`` on.
+
+        The caller must not let the loop turn while it iterates: a write would move the tail.
+        """
+        database, number = self._store.database, partition.number
+        while True:
+            rows = list(
+                database.all(
+                    f"select {EXTENT_COLUMNS}, f.object_key from extents e join files f on f.id = e.file_id"
+                    " where e.partition = ? and e.last_offset >= ? order by e.last_offset limit ?",
+                    (number, offset, EXTENTS_A_PAGE),
+                )
+            )
+            for row in rows:
+                yield Extent._make(row[:9]), row[9]
+            if len(rows) < EXTENTS_A_PAGE:
+                break
+            offset = rows[-1][1] + 1
+        keys = self._store.view.file_keys
+        for extent in partition.tail:
+            if extent.last_offset >= offset:
+                yield extent, keys[extent.file_id]
+
+    def find(
+        self,
+        topic_id: object,
+        partition_index: int,
+        offset: int,
+        max_bytes: int,
+        max_batches: int,
+        *,
+        at_least_one: bool,
+    ) -> FoundPartition:
+        """Batches from the one that holds ``offset`` on, within the bounds."""
+        partition = self.partition(topic_id, partition_index)
+        if partition is None:
+            return FoundPartition(
+                topic_id,  # type: ignore[arg-type]
+                partition_index,
+                ErrorCode.unknown_topic_or_partition,
+                "This coordinator has no such partition.",
+            )
+        found = FoundPartition(
+            partition.id.topic_id,
+            partition_index,
+            log_start_offset=partition.log_start,
+            wal_start_offset=partition.wal_start,
+            high_watermark=partition.next,
+            last_stable_offset=partition.last_stable,
+        )
+        if not partition.log_start <= offset <= partition.next:
+            message = f"Offset {offset} is not within {partition.log_start} and {partition.next}."
+            return found._replace(error=ErrorCode.offset_out_of_range, message=message)
+        if offset < partition.wal_start:
+            return found._replace(moved_to_tier=True)
+        if offset == partition.next:
+            return found
+        batches = self._batches(partition, offset, max_bytes, max_batches, at_least_one=at_least_one)
+        if partition.transactions is None or not batches:
+            return found._replace(batches=batches)
+        aborted = partition.transactions.aborted_within(offset, batches[-1].last_offset + 1)
+        return found._replace(batches=batches, aborted=aborted)
+
+    def _batches(
+        self, partition: StoredPartition, offset: int, max_bytes: int, max_batches: int, *, at_least_one: bool
+    ) -> list[BatchCoordinate]:
+        topic_id, index = partition.id
+        batches: list[BatchCoordinate] = []
+        left_bytes = max_bytes
+        for extent, key in self.extents(partition, offset):
+            for base, last, byte_offset, size, timestamp, flags in unpack(extent.first_offset, extent.packed):
+                if last < offset:
+                    continue
+                if (left_bytes < size and (batches or not at_least_one)) or len(batches) == max_batches > 0:
+                    return batches
+                left_bytes -= size
+                batches.append(
+                    BatchCoordinate(topic_id, index, base, last, key, byte_offset, size, extent.committed_ms,
+                                    timestamp, flags & FLAG_LOG_APPEND_TIME)
+                )  # fmt: skip
+        return batches
+
+    def wal_size(self, topic_id: UUID, partition_index: int) -> tuple[int, int]:
+        """Bytes and batches of a partition, as far as they are in SQLite; (0, 0) when it is not there."""
+        partition = self.partition(topic_id, partition_index)
+        written = None if partition is None else self._store.materialiser.partitions.get(partition.number)
+        return (0, 0) if written is None else (written.size_bytes, written.batches)
+
+    def backlog(self) -> Backlog:
+        """What is in the WAL, as far as it is in SQLite."""
+        written = self._store.materialiser.partitions.values()
+        row = self._store.database.one("select min(created_ms) from files where live_batches > 0")
+        oldest_ms: int | None = None if row is None else row[0]
+        return Backlog(
+            sum(found.size_bytes for found in written), sum(found.batches for found in written), oldest_ms
+        )
+
+    # -- timestamps -----------------------------------------------------------------------------
+
+    def first_at_or_after(
+        self, partition: StoredPartition, timestamp_ms: int, from_offset: int = 0
+    ) -> BatchCoordinate | None:
+        """The first readable batch in the WAL that may hold a record of that time or later."""
+        start = max(partition.wal_start, from_offset)
+        start = self._search(partition, timestamp_ms, start)
+        topic_id, index = partition.id
+        for extent, key in self.extents(partition, start):
+            if extent.max_timestamp_ms < timestamp_ms:
+                continue
+            for batch in unpack(extent.first_offset, extent.packed):
+                if batch.max_timestamp_ms >= timestamp_ms and batch.last_offset >= start:
+                    return BatchCoordinate(
+                        topic_id, index, batch.base_offset, batch.last_offset, key, batch.byte_offset,
+                        batch.size_bytes, extent.committed_ms, batch.max_timestamp_ms,
+                        batch.flags & FLAG_LOG_APPEND_TIME,
+                    )  # fmt: skip
+        return None
+
+    def _search(self, partition: StoredPartition, timestamp_ms: int, start: int) -> int:
+        """First offset of the first extent whose timestamp bound reaches the timestamp: by halving.
+
+        The bound ascends with the offsets, so no index by time is needed.
+        """
+        low, high = start, partition.next
+        while low < high:
+            middle = (low + high) // 2
+            row = self._store.database.one(
+                "select last_offset, timestamp_bound_ms from extents"
+                " where partition = ? and last_offset >= ? order by last_offset limit 1",
+                (partition.number, middle),
+            )
+            if row is None or row[1] >= timestamp_ms:
+                high = middle
+            else:
+                low = row[0] + 1
+        return low
+
+    def latest_timestamp(self, partition: StoredPartition) -> BatchCoordinate | None:
+        """The first batch that may hold the record with the largest timestamp."""
+        row = self._store.database.one(
+            "select max(max_timestamp_ms) from extents where partition = ? and last_offset >= ?",
+            (partition.number, partition.wal_start),
+        )
+        candidates = [extent.max_timestamp_ms for extent in partition.tail]
+        if row is not None and row[0] is not None:
+            candidates.append(row[0])
+        return self.first_at_or_after(partition, max(candidates)) if candidates else None
+
+    # -- retention ------------------------------------------------------------------------------
+
+    def retained_from(self, policy: RetentionPolicy, now_ms: int) -> int | None:
+        """The log start that the policy asks for; ``None`` when nothing (more) is to be deleted.
+
+        Bounded: at most ``RETENTION_EXTENTS`` extents are looked at; the next pass goes on.
+        """
+        partition = self.partition(policy.topic_id, policy.partition_index)
+        if partition is None or partition.log_start < partition.wal_start:
+            return None  # the part in remote storage is older, and goes first
+        written = self._store.materialiser.partitions.get(partition.number)
+        excess = 0
+        # While freed batches are still being counted off, the size says too much.
+        settled = (
+            written is not None
+            and written.wal_start == partition.wal_start
+            and partition.number not in self._store.materialiser.to_trim
+        )
+        if written is not None and settled and policy.retention_bytes >= 0:
+            excess = written.size_bytes - policy.retention_bytes
+        before_ms = now_ms - policy.retention_ms if policy.retention_ms >= 0 else None
+        start, looked_at = partition.wal_start, 0
+        for extent, _ in self.extents(partition, start):
+            looked_at += 1
+            if looked_at > RETENTION_EXTENTS:
+                break
+            for batch in unpack(extent.first_offset, extent.packed):
+                if batch.last_offset < start:
+                    continue
+                # Records without a timestamp are as old as their commit, as Kafka takes the file's age.
+                age_from_ms = batch.max_timestamp_ms if batch.max_timestamp_ms >= 0 else extent.committed_ms
+                expired = before_ms is not None and age_from_ms < before_ms
+                if not expired and excess < batch.size_bytes:
+                    return start if start > partition.wal_start else None
+                excess -= batch.size_bytes
+                start = batch.last_offset + 1
+        return start if start > partition.wal_start else None
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def describe_file(self, object_key: str) -> DescribedFile:
+        row = self._store.database.one(
+            f"select {FILE_COLUMNS} from files where object_key = ?", (object_key,)
+        )
+        return DescribedFile(object_key) if row is None else _described(row)
+
+    def list_files(self, after_key: str, limit: int) -> list[DescribedFile]:
+        """Files in the order of their keys, for tools."""
+        rows = self._store.database.all(
+            f"select {FILE_COLUMNS} from files where object_key > ? order by object_key limit ?",
+            (after_key, limit),
+        )
+        return [_described(row) for row in rows]
+
+    def oldest_created_ms(self) -> int | None:
+        """When the oldest file that is still here was begun."""
+        row = self._store.database.one("select min(created_ms) from files")
+        oldest: int | None = None if row is None else row[0]
+        return oldest
+
+    def files_to_hand_over(self, limit: int) -> list[FileToHandOver]:
+        return [
+            FileToHandOver(key, decode_owners(owners), size, created)
+            for key, owners, size, created, _ in self._store.database.all(
+                "select object_key, next_owners, size_bytes, created_ms, unused_since_ms from files"
+                " where live_batches = 0 and owned = 1 and next_owners <> '[]'"
+                " order by unused_since_ms, id limit ?",
+                (limit,),
+            )
+        ]
+
+    def free_files(self, limit: int, unused_before_ms: int = END_OF_LOG) -> list[FreeFile]:
+        return self._unused_files("owned = 1 and next_owners = '[]'", limit, unused_before_ms)
+
+    def files_of_others(self, limit: int, unused_before_ms: int, unused_from_ms: int = 0) -> list[FreeFile]:
+        return self._unused_files("owned = 0", limit, unused_before_ms, unused_from_ms)
+
+    def _unused_files(
+        self, condition: str, limit: int, unused_before_ms: int, unused_from_ms: int = 0
+    ) -> list[FreeFile]:
+        return [
+            FreeFile(key, since, size)
+            for key, size, since in self._store.database.all(
+                "select object_key, size_bytes, unused_since_ms from files"
+                f" where live_batches = 0 and {condition} and unused_since_ms between ? and ?"
+                " order by unused_since_ms, id limit ?",
+                (unused_from_ms, unused_before_ms, limit),
+            )
+        ]
+
+    # -- tools ----------------------------------------------------------------------------------
+
+    def describe_partitions(self, partitions: Sequence[StoredPartition]) -> list[DescribedPartition]:
+        """Sums over files: for tools, not for a hot path."""
+        described = []
+        for partition in partitions:
+            written = self._store.materialiser.partitions.get(partition.number)
+            row = self._store.database.one(
+                "select sum(size_bytes), sum(size_bytes - used_bytes) from files where id in"
+                " (select file_id from extents where partition = ?)",
+                (partition.number,),
+            )
+            described.append(
+                DescribedPartition(
+                    *partition.id,
+                    partition.name,
+                    partition.log_start,
+                    partition.wal_start,
+                    partition.next,
+                    0 if written is None else written.size_bytes,
+                    0 if written is None else written.batches,
+                    row[0] or 0,
+                    row[1] or 0,
+                )
+            )
+        return described
+
+    def describe_objects(self, partitions: Sequence[StoredPartition], with_keys: bool) -> DescribedObjects:
+        """The objects that hold live batches of any of these partitions."""
+        database, numbers = self._store.database, tuple(partition.number for partition in partitions)
+        marks = ",".join("?" * len(numbers))
+        files = f"from files where id in (select file_id from extents where partition in ({marks}))"
+        row = database.one(f"select count(*), sum(size_bytes), sum(size_bytes - used_bytes) {files}", numbers)
+        keys = [key for (key,) in database.all(f"select object_key {files}", numbers)] if with_keys else []
+        return DescribedObjects() if row is None else DescribedObjects(row[0], row[1] or 0, row[2] or 0, keys)
+
+    def counts(self) -> tuple[int, int, int]:
+        """How many partitions, live batches and files there are."""
+        written = self._store.materialiser.partitions.values()
+        (files,) = self._store.database.one("select count(*) from files") or (0,)
+        return sum(1 for _ in self._store.view), sum(found.batches for found in written), files
+
+
+def _described(row: Sequence[Any]) -> DescribedFile:
+    key, size, used, live, created, owned, next_owners, unused_since = row
+    return DescribedFile(
+        key,
+        is_known=True,
+        has_live_batches=live > 0,
+        size_bytes=size,
+        used_bytes=used,
+        live_batches=live,
+        created_ms=created,
+        is_owned=bool(owned),
+        next_owner_ids=decode_owners(next_owners),
+        unused_since_ms=-1 if live > 0 else unused_since,
+    )

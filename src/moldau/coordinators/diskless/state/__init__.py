@@ -1,0 +1,1 @@
+"""The state of a diskless coordinator and its decisions. Pure."""

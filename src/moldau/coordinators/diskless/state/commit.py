@@ -1,0 +1,452 @@
+"""Committing a file: offsets are given, sequences checked, and the answer made. Pure.
+
+One batch's refusal does not fail its file: the others commit, and its bytes are dead.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby, repeat
+from operator import add, and_, sub
+from typing import Any, Final, TypeAlias
+
+from moldau.coordinators.diskless.calls import (
+    FOLLOWS_DROPPED,
+    LOG_APPEND_TIME,
+    BatchToCommit,
+    CommitFileCall,
+    CommitFileResult,
+    CommittedBatch,
+)
+from moldau.coordinators.diskless.codecs.file_codec import Receipt
+from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.state.producers import (
+    NO_EPOCH,
+    SEQUENCE_MODULUS,
+    Verdict,
+    Window,
+    all_extended,
+    extended,
+    follows,
+    judge,
+    last_sequence,
+)
+from moldau.coordinators.diskless.state.records import (
+    FLAG_LOG_APPEND_TIME,
+    NO_PRODUCER,
+    FileCommitted,
+    Moved,
+    Rejected,
+    Run,
+)
+from moldau.runtime import ErrorCode
+
+MAX_FILE_BYTES: Final = (1 << 32) - 1
+MAX_OFFSET_DELTA: Final = (1 << 31) - 1
+_SEQUENCE_MASK: Final = SEQUENCE_MODULUS - 1
+
+MESSAGES: Final = {
+    ErrorCode.unknown_topic_or_partition: "This coordinator has no such partition.",
+    ErrorCode.invalid_record: "The batch's fields contradict each other.",
+    ErrorCode.invalid_txn_state: "Transactions on diskless topics are not supported yet.",
+    ErrorCode.invalid_producer_epoch: "The producer has a newer epoch.",
+    ErrorCode.out_of_order_sequence_number: "The batch's sequence does not follow the producer's last.",
+}
+
+_VERDICTS: Final = {
+    Verdict.STALE_EPOCH: ErrorCode.invalid_producer_epoch,
+    Verdict.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
+}
+
+
+class _Draft:
+    """A partition within the file being decided: what its earlier batches in the file have done."""
+
+    __slots__ = ("next", "partition", "windows")
+
+    def __init__(self, partition: PartitionState) -> None:
+        self.partition = partition
+        self.next = partition.next
+        self.windows: dict[int, Window] = {}
+
+    def window(self, producer_id: int) -> Window | None:
+        return self.windows.get(producer_id) or self.partition.producers.get(producer_id)
+
+
+_Columns: TypeAlias = tuple[tuple[Any, ...], ...]
+"""The fields of :class:`BatchToCommit`, each for all batches of a file or a stretch."""
+
+
+class CommitDecision:
+    """Decides over one file; ``record`` is what came out.
+
+    A file without anything unusual is decided column by column, or at least its stretches are, each the
+    batches of one partition that stand together. The others are decided batch by batch, which takes five
+    times as long.
+    """
+
+    def __init__(self, partitions: PartitionTable, call: CommitFileCall, now_ms: int) -> None:
+        self._partitions = partitions
+        self._drafts: dict[int, _Draft] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._moved: list[Moved] = []
+        self.record = FileCommitted(
+            object_key=call.object_key,
+            object_format=call.object_format,
+            size_bytes=call.size_bytes,
+            uploader_broker_id=call.uploader_broker_id,
+            owner_ids=tuple(call.owner_ids),
+            created_ms=call.created_ms,
+            committed_ms=now_ms,
+            runs=[],
+            offset_deltas=[],
+            flags=[],
+            rejected=[],
+            byte_offsets=[],
+            sizes_bytes=[],
+            max_timestamps_ms=[],
+            producers=[],
+            producer_indexes=[],
+            base_sequences=[],
+        )
+        if call.batches:
+            self._decide(call.batches)
+        self.record.producers.extend(self._numbers)
+        self.record.decided = self._moved
+
+    def _decide(self, batches: Sequence[BatchToCommit]) -> None:
+        columns: _Columns = tuple(zip(*batches, strict=True))
+        if _is_plain(columns, self.record.size_bytes):
+            if not self._whole(columns):
+                self._plain(batches, columns, 0)
+            return
+        for start, end in _stretches(columns):
+            mine = tuple(column[start:end] for column in columns)
+            if _is_plain(mine, self.record.size_bytes):
+                self._plain(batches[start:end], mine, start)
+            else:
+                self._one_by_one(batches[start:end], start)
+
+    def _whole(self, columns: _Columns) -> bool:
+        """Accept a plain file at once; false, and nothing has changed, if it must be looked at closer.
+
+        For that, a partition is in one place, and each producer known there by a full window and has one
+        batch of it, the next; or no batch has a producer.
+        """
+        topic_ids, indexes, _, _, _, deltas, counts, _, _, producer_ids, epochs, sequences, _, _ = columns
+        idempotent = max(producer_ids) >= 0
+        places: list[tuple[PartitionState, int, int, int]] = []
+        base_offsets: list[int] = []
+        windows: list[Window] = []
+        for start, end in _stretches(columns):
+            partition = self._partitions.find(topic_ids[start], indexes[start])
+            if partition is None:
+                return False
+            base_offsets += accumulate(counts[start:end], initial=partition.next)
+            places.append((partition, start, end, base_offsets.pop()))
+            if idempotent:
+                windows += map(partition.producers.get, producer_ids[start:end], repeat(b""))
+        if len({partition.number for partition, *_ in places}) != len(places):
+            return False
+        after: list[Window] | None = None
+        if idempotent:
+            last_sequences = list(map(add, sequences, deltas))
+            if max(last_sequences) > _SEQUENCE_MASK:
+                return False
+            now_ms = self.record.committed_ms
+            after = all_extended(windows, epochs, sequences, last_sequences, base_offsets, now_ms)
+            if after is None:
+                return False
+        moved: list[Moved] = []
+        for partition, start, end, next_offset in places:
+            changed = dict(zip(producer_ids[start:end], after[start:end], strict=True)) if after else {}
+            if after and len(changed) != end - start:
+                return False
+            moved.append(Moved(partition, next_offset, changed))
+        self._moved = moved
+        self.record.runs.extend(
+            Run(*partition.id, partition.next, end - start) for partition, start, end, _ in places
+        )
+        self._take(columns, 0, len(deltas))
+        return True
+
+    def _plain(self, batches: Sequence[BatchToCommit], columns: _Columns, position: int) -> None:
+        """Decide over plain batches, the first of which is at ``position`` of the file."""
+        accepted_from = 0
+        for start, end in _stretches(columns):
+            if not self._follows(columns, start, end):
+                self._take(columns, accepted_from, start)
+                self._one_by_one(batches[start:end], position + start)
+                accepted_from = end
+        self._take(columns, accepted_from, len(batches))
+
+    def _draft(self, partition: PartitionState) -> _Draft:
+        draft = self._drafts.get(partition.number)
+        if draft is None:
+            draft = self._drafts[partition.number] = _Draft(partition)
+        return draft
+
+    def _follows(self, columns: _Columns, start: int, end: int) -> bool:
+        """Give offsets to a plain stretch; false, and nothing has changed, if a batch is to be refused.
+
+        What :meth:`_take` adds to the record is left to it.
+        """
+        partition = self._partitions.find(columns[0][start], columns[1][start])
+        if partition is None:
+            return False
+        draft = self._draft(partition)
+        deltas = columns[5][start:end]
+        producer_ids = columns[9][start:end]
+        windows: dict[int, Window] = {}
+        if max(producer_ids) >= 0:
+            sequences = columns[11][start:end]
+            after = self._windows_after(draft, producer_ids, columns[10][start:end], sequences, deltas)
+            if after is None:
+                return False
+            windows = after
+            draft.windows.update(windows)
+        count = end - start
+        self.record.runs.append(Run(*partition.id, draft.next, count))
+        draft.next += sum(deltas) + count
+        self._moved.append(Moved(partition, draft.next, windows))
+        return True
+
+    def _windows_after(
+        self,
+        draft: _Draft,
+        producer_ids: Sequence[int],
+        epochs: Sequence[int],
+        sequences: Sequence[int],
+        deltas: Sequence[int],
+    ) -> dict[int, Window] | None:
+        """Windows after batches that all follow their producer's last; ``None`` if one does not."""
+        windows: dict[int, Window] = {}
+        lookup = draft.window if draft.windows else draft.partition.producers.get
+        repeated = len(set(producer_ids)) != len(producer_ids)
+        now_ms = self.record.committed_ms
+        last_sequences = map(and_, map(add, sequences, deltas), repeat(_SEQUENCE_MASK))
+        offsets = accumulate(map(add, deltas, repeat(1)), initial=draft.next)
+        entries = zip(sequences, last_sequences, offsets, repeat(-1), strict=False)
+        for producer_id, epoch, entry in zip(producer_ids, epochs, entries, strict=True):
+            window = (repeated and windows.get(producer_id)) or lookup(producer_id)
+            if not window or not follows(window, epoch, entry[0]):
+                return None
+            windows[producer_id] = extended(window, epoch, now_ms, entry)
+        return windows
+
+    def _take(self, columns: _Columns, start: int, end: int) -> None:
+        """Add accepted batches to the record's columns."""
+        if start == end:
+            return
+        record, numbers = self.record, self._numbers
+        (_, _, _, byte_offsets, sizes, deltas, _, timestamps, types, producer_ids, epochs, sequences, _,
+         _) = (column[start:end] for column in columns)  # fmt: skip
+        record.offset_deltas += deltas
+        record.flags += types
+        record.byte_offsets += byte_offsets
+        record.sizes_bytes += sizes
+        record.max_timestamps_ms += timestamps
+        if max(producer_ids) < 0:
+            record.producer_indexes += repeat(NO_PRODUCER, end - start)
+            record.base_sequences += repeat(-1, end - start)
+            return
+        producers = dict.fromkeys(zip(producer_ids, epochs, strict=True))
+        by_id: dict[int, int] = {}
+        for producer in producers:
+            if producer[0] >= 0:
+                by_id[producer[0]] = numbers.setdefault(producer, len(numbers) + 1)
+        if len(by_id) == len(producers):
+            record.producer_indexes += map(by_id.__getitem__, producer_ids)
+            record.base_sequences += sequences
+        else:
+            pairs = zip(producer_ids, epochs, strict=True)
+            record.producer_indexes += map(numbers.get, pairs, repeat(NO_PRODUCER))
+            # A batch without a producer may say any sequence.
+            record.base_sequences += (
+                sequence if producer_id >= 0 else -1
+                for producer_id, sequence in zip(producer_ids, sequences, strict=True)
+            )
+
+    def _one_by_one(self, batches: Sequence[BatchToCommit], start: int) -> None:
+        """Accept or refuse each batch of a stretch."""
+        record, count = self.record, 0
+        partition = self._partitions.find(batches[0].topic_id, batches[0].partition_index)
+        if partition is None:
+            code = ErrorCode.unknown_topic_or_partition
+            record.rejected.extend(Rejected(start + at, code) for at in range(len(batches)))
+            return
+        draft = self._draft(partition)
+        base_offset = draft.next
+        windows: dict[int, Window] = {}
+        for position, batch in enumerate(batches, start):
+            sound = (
+                0 <= batch.last_offset_delta <= MAX_OFFSET_DELTA
+                and batch.records_count == batch.last_offset_delta + 1
+                and batch.size_bytes > 0
+                and batch.byte_offset >= 0
+                and batch.byte_offset + batch.size_bytes <= record.size_bytes
+            )
+            if not sound:
+                record.rejected.append(Rejected(position, ErrorCode.invalid_record))
+                continue
+            if batch.is_transactional:
+                record.rejected.append(Rejected(position, ErrorCode.invalid_txn_state))
+                continue
+            number, sequence = NO_PRODUCER, -1
+            if batch.producer_id >= 0:
+                refused = self._judge(draft, position, batch)
+                if refused is not None:
+                    record.rejected.append(refused)
+                    continue
+                producer = (batch.producer_id, batch.producer_epoch)
+                number = self._numbers.setdefault(producer, len(self._numbers) + 1)
+                sequence = batch.base_sequence
+                windows[batch.producer_id] = draft.windows[batch.producer_id]
+            append_time = batch.timestamp_type == LOG_APPEND_TIME
+            record.offset_deltas.append(batch.last_offset_delta)
+            record.flags.append(FLAG_LOG_APPEND_TIME if append_time else 0)
+            record.byte_offsets.append(batch.byte_offset)
+            record.sizes_bytes.append(batch.size_bytes)
+            record.max_timestamps_ms.append(record.committed_ms if append_time else batch.max_timestamp_ms)
+            record.producer_indexes.append(number)
+            record.base_sequences.append(sequence)
+            draft.next += batch.last_offset_delta + 1
+            count += 1
+        if count:
+            record.runs.append(Run(*partition.id, base_offset, count))
+            self._moved.append(Moved(partition, draft.next, windows))
+
+    def _judge(self, draft: _Draft, position: int, batch: BatchToCommit) -> Rejected | None:
+        """Check a producer's batch against its window; when accepted, move the draft's window on."""
+        epoch, sequence, delta = batch.producer_epoch, batch.base_sequence, batch.last_offset_delta
+        if sequence < 0 or epoch < NO_EPOCH:
+            return Rejected(position, ErrorCode.invalid_record)
+        window = draft.window(batch.producer_id)
+        verdict = judge(window, epoch, sequence, delta)
+        has_predecessor = window is not None and follows(window, epoch, sequence)
+        if verdict is None and batch.flags & FOLLOWS_DROPPED and not has_predecessor:
+            verdict = Verdict.OUT_OF_ORDER
+        if verdict is None:
+            now_ms = self.record.committed_ms
+            appended_ms = now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
+            entry = (sequence, last_sequence(sequence, delta), draft.next, appended_ms)
+            draft.windows[batch.producer_id] = extended(window, epoch, now_ms, entry)
+            return None
+        if isinstance(verdict, Verdict):
+            return Rejected(position, _VERDICTS[verdict])
+        return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
+
+
+def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:
+    """Begin and end of the batches that stand together and belong to one partition."""
+    start = 0
+    for _, run in groupby(zip(columns[0], columns[1], strict=True)):
+        end = start + len(list(run))
+        yield start, end
+        start = end
+
+
+def _is_plain(columns: _Columns, file_bytes: int) -> bool:
+    """Whether there is nothing to be said of any of these batches, but for their producers."""
+    _, _, _, byte_offsets, sizes, deltas, counts, _, types, _, _, _, _, flags = columns
+    return not (
+        min(deltas) < 0
+        or min(sizes) <= 0
+        or min(byte_offsets) < 0
+        or any(flags)
+        or any(types)
+        or max(map(add, byte_offsets, sizes)) > file_bytes
+        or list(map(sub, counts, deltas)).count(1) != len(sizes)
+    )
+
+
+def result_of(
+    receipt: Receipt | FileCommitted, committed_ms: int, partitions: PartitionTable
+) -> CommitFileResult:
+    """The answer that the receipt stands for, with the log starts of now."""
+    flags = receipt.flags
+    spans = list(map(add, receipt.offset_deltas, repeat(1)))
+    offsets: list[int] = []
+    log_starts: list[int] = []
+    position = 0
+    for topic_id, index, offset, count in receipt.runs:
+        partition = partitions.find(topic_id, index)
+        log_starts += repeat(-1 if partition is None else partition.log_start, count)
+        # All but the last: behind it the next run's begin.
+        offsets += accumulate(spans[position : position + count - 1], initial=offset)
+        position += count
+    times = [committed_ms if flag & FLAG_LOG_APPEND_TIME else -1 for flag in flags] if any(flags) else None
+    rows = zip(
+        repeat(ErrorCode.none),
+        offsets,
+        times or repeat(-1),
+        log_starts,
+        repeat(None),
+        repeat(False),
+        strict=False,
+    )
+    found: list[CommittedBatch] = list(map(tuple.__new__, repeat(CommittedBatch), rows))
+    # In ascending order of position, so that each insertion finds its place.
+    for rejected in receipt.rejected:
+        found.insert(rejected.position, _rejected(rejected))
+    return CommitFileResult(found)
+
+
+def _rejected(rejected: Rejected) -> CommittedBatch:
+    if rejected.error is ErrorCode.none:
+        return CommittedBatch(
+            ErrorCode.none, rejected.base_offset, rejected.log_append_time_ms, is_duplicate=True
+        )
+    return CommittedBatch(rejected.error, message=MESSAGES.get(rejected.error))
+
+
+def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[Moved]:
+    """Move the partitions and their producers to after the file, and say how, run by run.
+
+    A decision of just now brings what it computed; for a record of the log it is computed here, by the
+    same rules.
+    """
+    decided, record.decided = record.decided, None
+    moves = _moves(partitions, record) if decided is None else decided
+    replayed: list[Moved] = []
+    for run, moved in zip(record.runs, moves, strict=True):
+        partition, next_offset, windows = moved
+        if run.base_offset != partition.next:
+            place = f"{run.topic_id}-{run.partition_index}"
+            raise ValueError(f"{place} goes on at {partition.next}, not at {run.base_offset}")
+        partition.next = next_offset
+        partition.producers.update(windows)
+        replayed.append(moved)
+    return replayed
+
+
+def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
+    """What each run does, once those before it are done."""
+    start = 0
+    for topic_id, index, offset, count in record.runs:
+        partition = partitions.find(topic_id, index)
+        if partition is None:
+            raise ValueError(f"a file has batches of {topic_id}-{index}, which was not created")
+        end = start + count
+        next_offset = offset + sum(record.offset_deltas[start:end]) + count
+        windows = _windows_after(partition, record, offset, start, end) if record.producers else {}
+        yield Moved(partition, next_offset, windows)
+        start = end
+
+
+def _windows_after(
+    partition: PartitionState, record: FileCommitted, offset: int, start: int, end: int
+) -> dict[int, Window]:
+    known = partition.producers
+    changed: dict[int, Window] = {}
+    now_ms = record.committed_ms
+    for at in range(start, end):
+        delta = record.offset_deltas[at]
+        number = record.producer_indexes[at]
+        if number:
+            producer_id, epoch = record.producers[number - 1]
+            sequence = record.base_sequences[at]
+            appended_ms = now_ms if record.flags[at] & FLAG_LOG_APPEND_TIME else -1
+            entry = (sequence, last_sequence(sequence, delta), offset, appended_ms)
+            window = changed.get(producer_id) or known.get(producer_id)
+            changed[producer_id] = extended(window, epoch, now_ms, entry)
+        offset += delta + 1
+    return changed

@@ -1,0 +1,85 @@
+"""Which object keys the coordinator remembers: results for repeats, and keys that are closed. Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from moldau.coordinators.diskless.state.records import FileCommitted
+
+
+@dataclass(frozen=True, slots=True)
+class DisklessSettings:
+    """How long the coordinator waits and remembers."""
+
+    max_commit_age_ms: int = 120_000
+    """A file that was begun longer ago is not committed any more. Below the orphan scan's grace."""
+    clock_skew_ms: int = 60_000
+    """How far apart the clocks of brokers may be."""
+    producer_id_expiration_ms: int = 86_400_000
+
+    @property
+    def repeat_age_ms(self) -> int:
+        """A file younger than this is answered from memory if it was committed."""
+        return 2 * self.max_commit_age_ms
+
+    @property
+    def remember_ms(self) -> int:
+        """How long results and closed keys are kept: a younger file's must be there."""
+        return self.repeat_age_ms + self.clock_skew_ms
+
+
+class Remembered(NamedTuple):
+    """A committed file's answer."""
+
+    created_ms: int
+    committed_ms: int
+    receipt: bytes
+
+
+class FileMemory:
+    """Results by object key, and closed keys."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, Remembered] = {}
+        self._closed: dict[str, int] = {}
+
+    def result(self, object_key: str) -> Remembered | None:
+        return self._results.get(object_key)
+
+    def is_closed(self, object_key: str) -> bool:
+        return object_key in self._closed
+
+    def committed(self, record: FileCommitted, receipt: bytes) -> None:
+        self._results[record.object_key] = Remembered(record.created_ms, record.committed_ms, receipt)
+
+    def restore_result(self, object_key: str, remembered: Remembered) -> None:
+        self._results[object_key] = remembered
+
+    def close(self, object_key: str, closed_ms: int) -> None:
+        self._closed.setdefault(object_key, closed_ms)
+
+    def has_any_before(self, time_ms: int) -> bool:
+        """Whether there is something to forget."""
+        return any(found.committed_ms < time_ms for found in self._results.values()) or any(
+            closed_ms < time_ms for closed_ms in self._closed.values()
+        )
+
+    def forget_before(self, time_ms: int) -> None:
+        """Drop results and closed keys older than ``time_ms``.
+
+        All of them are looked at: the clock of a new leader may be behind that of the last.
+        """
+        results, closed = self._results, self._closed
+        self._results = {key: found for key, found in results.items() if found.committed_ms >= time_ms}
+        self._closed = {key: closed_ms for key, closed_ms in closed.items() if closed_ms >= time_ms}
+
+    def closed(self) -> Iterator[tuple[str, int]]:
+        yield from self._closed.items()
+
+    def results(self) -> Iterator[tuple[str, Remembered]]:
+        yield from self._results.items()
+
+    @property
+    def oldest_created_ms(self) -> int | None:
+        """Of the files whose results are kept."""
+        return min((found.created_ms for found in self._results.values()), default=None)

@@ -1,0 +1,109 @@
+"""The user partitions of one coordinator: offsets and producers. Pure."""
+
+from collections.abc import Iterator
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import PartitionId
+from moldau.coordinators.diskless.state.producers import Window, time_of
+from moldau.coordinators.diskless.state.transactions import PartitionTransactions
+
+
+class PartitionState:
+    """One partition as the coordinator decides over it, with all that is decided and not yet committed."""
+
+    __slots__ = (
+        "id",
+        "last_prune",
+        "log_start",
+        "name",
+        "next",
+        "number",
+        "producers",
+        "prune_epoch",
+        "remote_position",
+        "transactions",
+        "wal_start",
+    )
+
+    def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
+        self.number = number
+        """Offset of the record that created it: names it in the store."""
+        self.id = partition_id
+        self.name = name
+        self.log_start = 0
+        self.wal_start = 0
+        """Below it, records are in remote storage; never below ``log_start``."""
+        self.next = 0
+        self.producers: dict[int, Window] = {}
+        self.prune_epoch = -1
+        self.last_prune = (-1, -1)
+        """From and to of the prune done last: its repeat succeeds."""
+        self.remote_position = -1
+        self.transactions: PartitionTransactions | None = None
+        """None: it has never had any."""
+
+    @property
+    def last_stable(self) -> int:
+        """Where readers of committed records stop."""
+        return self.next if self.transactions is None else self.transactions.last_stable(self.next)
+
+    def copy_offsets(self, other: "PartitionState") -> None:
+        """Take all but the producers from ``other``."""
+        self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
+        self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
+        self.remote_position = other.remote_position
+
+    def delete_before(self, offset: int) -> None:
+        """Move the log start, never back."""
+        self.log_start = max(self.log_start, offset)
+        self.wal_start = max(self.wal_start, self.log_start)
+
+    def prune(self, from_offset: int, to_offset: int, epoch: int, remote_position: int) -> None:
+        """Move the WAL's start."""
+        self.wal_start = max(self.wal_start, to_offset)
+        self.prune_epoch = max(self.prune_epoch, epoch)
+        self.last_prune = (from_offset, to_offset)
+        self.remote_position = remote_position
+
+
+class PartitionTable:
+    """Partitions by id."""
+
+    def __init__(self) -> None:
+        self._by_topic: dict[UUID, dict[int, PartitionState]] = {}
+
+    def __iter__(self) -> Iterator[PartitionState]:
+        for partitions in self._by_topic.values():
+            yield from partitions.values()
+
+    def find(self, topic_id: UUID, partition_index: int) -> PartitionState | None:
+        partitions = self._by_topic.get(topic_id)
+        return None if partitions is None else partitions.get(partition_index)
+
+    def add(self, partition: PartitionState) -> None:
+        self._by_topic.setdefault(partition.id.topic_id, {})[partition.id.partition_index] = partition
+
+    def topic(self, topic_id: UUID) -> dict[int, PartitionState]:
+        """The topic's partitions here, by index."""
+        return self._by_topic.get(topic_id, {})
+
+    @property
+    def topic_ids(self) -> list[UUID]:
+        return list(self._by_topic)
+
+    def has_producer_before(self, time_ms: int) -> bool:
+        """Whether some producer's last batch is older than ``time_ms``."""
+        return any(time_of(window) < time_ms for found in self for window in found.producers.values())
+
+    def expire_producers(self, time_ms: int) -> list[tuple[int, int]]:
+        """Forget producers whose last batch is older than ``time_ms``: (partition number, producer id)."""
+        expired: list[tuple[int, int]] = []
+        for partition in self:
+            quiet = [key for key, window in partition.producers.items() if time_of(window) < time_ms]
+            for producer_id in quiet:
+                del partition.producers[producer_id]
+                expired.append((partition.number, producer_id))
+        return expired
+
+    def delete_topic(self, topic_id: UUID) -> None:
+        self._by_topic.pop(topic_id, None)

@@ -1,0 +1,170 @@
+"""What the coordinator writes into ``__diskless_metadata``: its decisions, as values. Pure.
+
+``codec`` turns them into keys and values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from moldau.coordinators.diskless.state.partitions import PartitionState
+from moldau.coordinators.diskless.state.producers import Window
+from moldau.runtime import ErrorCode
+
+
+class PartitionCreated(NamedTuple):
+    topic_id: UUID
+    name: str
+    partition_index: int
+
+
+class TopicDeleted(NamedTuple):
+    topic_id: UUID
+
+
+class RecordsDeleted(NamedTuple):
+    """The partition's log begins at ``log_start_offset`` now."""
+
+    topic_id: UUID
+    partition_index: int
+    log_start_offset: int
+
+
+class FilesClosed(NamedTuple):
+    """Nothing of these objects will ever be committed."""
+
+    closed_ms: int
+    object_keys: Sequence[str]
+
+
+class FileTakenOver(NamedTuple):
+    """This coordinator owns the file now; if it did not know the object, it is closed."""
+
+    object_key: str
+    size_bytes: int
+    created_ms: int
+    taken_ms: int
+    remaining_owner_ids: Sequence[int]
+
+
+class FilesReleased(NamedTuple):
+    """These files were handed on or deleted."""
+
+    object_keys: Sequence[str]
+
+
+class Pruned(NamedTuple):
+    """Offsets below ``to_offset`` are read from remote storage from now on."""
+
+    topic_id: UUID
+    partition_index: int
+    from_offset: int
+    to_offset: int
+    epoch: int
+    remote_metadata_position: int
+
+
+class Expired(NamedTuple):
+    """What is older is forgotten. A record, so that what a coordinator knows depends on its log alone."""
+
+    files_before_ms: int
+    """Results of files committed, and object keys closed, before it."""
+    producers_before_ms: int
+    """Producers whose last batch was committed before it."""
+
+
+class Run(NamedTuple):
+    """Accepted batches that follow each other in the request and belong to one partition."""
+
+    topic_id: UUID
+    partition_index: int
+    base_offset: int
+    """Of the first; the others follow without a gap."""
+    batches: int
+
+
+class Moved(NamedTuple):
+    """What a run does to its partition."""
+
+    partition: PartitionState
+    next_offset: int
+    windows: Mapping[int, Window]
+    """After it, of the producers that the file has batches of, by producer id."""
+
+
+class Rejected(NamedTuple):
+    """A batch that got no offset now: refused, or (``error`` none) a duplicate of an accepted one."""
+
+    position: int
+    """In the request."""
+    error: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+
+
+class MarkerExtent(NamedTuple):
+    """A transaction marker, which takes an offset and has no bytes in the object.
+
+    For transactions, which are refused until they work as a whole.
+    """
+
+    topic_id: UUID
+    partition_index: int
+    base_offset: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    committed: bool
+
+
+FLAG_LOG_APPEND_TIME = 1
+FLAG_TRANSACTIONAL = 2
+
+NO_PRODUCER = 0
+"""In ``producer_indexes``; producer ``i`` is number ``i + 1``."""
+
+
+@dataclass(slots=True)
+class FileCommitted:
+    """A file and its accepted batches, column by column in the order of the request.
+
+    Its columns are not changed after it was decided or read. ``receipt`` comes later: it is what the codec
+    wrote of the answer, kept for repeats of the request.
+    """
+
+    object_key: str
+    object_format: int
+    size_bytes: int
+    uploader_broker_id: int
+    owner_ids: Sequence[int]
+    created_ms: int
+    committed_ms: int
+    runs: list[Run]
+    offset_deltas: list[int]
+    flags: list[int]
+    rejected: list[Rejected]
+    byte_offsets: list[int]
+    sizes_bytes: list[int]
+    max_timestamps_ms: list[int]
+    producers: list[tuple[int, int]]
+    """(producer id, epoch), each once."""
+    producer_indexes: list[int]
+    base_sequences: list[int]
+    markers: list[MarkerExtent] = field(default_factory=list)
+    receipt: bytes = field(default=b"", compare=False, repr=False)
+    decided: Sequence[Moved] | None = field(default=None, compare=False, repr=False)
+    """From the decision to its replay: what each run does, so that it is computed once."""
+
+
+DisklessRecord: TypeAlias = (
+    PartitionCreated
+    | TopicDeleted
+    | FileCommitted
+    | RecordsDeleted
+    | FilesClosed
+    | FileTakenOver
+    | FilesReleased
+    | Pruned
+    | Expired
+)

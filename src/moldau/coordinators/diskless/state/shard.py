@@ -1,0 +1,279 @@
+"""The diskless coordinator's decisions over one partition of ``__diskless_metadata`` (KIP-1164). Pure.
+
+Only ``replay`` changes what a restart must bring back. The runtime replays a decision at once, so that
+what is here is the speculative state: everything decided, committed or not; reads through the runtime
+answer when it is committed. Where batches lie, and which files are still needed, is the store's: it
+materialises the same records once they are committed.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import assert_never
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import (
+    FENCE_ONLY,
+    MAX_FILE_BATCHES,
+    ClosedFile,
+    CommitFileCall,
+    CommitFileResult,
+    DeletedRecords,
+    OffsetToDelete,
+    PartitionId,
+    PartitionsToCreate,
+    PruneCall,
+    PrunedPartition,
+    TopicResult,
+)
+from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
+from moldau.coordinators.diskless.state import commit
+from moldau.coordinators.diskless.state.files import DisklessSettings, FileMemory
+from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
+from moldau.coordinators.diskless.state.records import (
+    DisklessRecord,
+    Expired,
+    FileCommitted,
+    FilesClosed,
+    FilesReleased,
+    FileTakenOver,
+    Moved,
+    PartitionCreated,
+    Pruned,
+    RecordsDeleted,
+    TopicDeleted,
+)
+from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class DisklessShard:
+    """State and decisions of one coordinator. Operations return effects that end in one answer."""
+
+    def __init__(self, settings: DisklessSettings | None = None) -> None:
+        self.settings = settings or DisklessSettings()
+        self.partitions = PartitionTable()
+        self.files = FileMemory()
+        self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
+        """Called in replay with the log offset and what a file's runs did: the store's hook."""
+        self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
+        """Called in replay with the log offset and the producers that were forgotten: the store's hook."""
+
+    # -- commit ---------------------------------------------------------------------------------
+
+    def commit_file(self, call: CommitFileCall, now_ms: int, token: Token) -> Effects[DisklessRecord]:
+        """Answers :class:`CommitFileResult`. Raises what ``calls.DEFINITE_REFUSALS`` lists."""
+        known = self.repeated(call, now_ms)
+        if known is not None:
+            return answer(token, known)
+        record = commit.CommitDecision(self.partitions, call, now_ms).record
+        return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
+
+    def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:
+        """The answer to a repeat; ``None`` for a file that may be committed now."""
+        key = call.object_key
+        known = self.files.result(key)
+        if known is not None:
+            result = commit.result_of(decode_receipt(known.receipt), known.committed_ms, self.partitions)
+            if len(result.batches) != len(call.batches):
+                raise KafkaError(ErrorCode.invalid_request, f"{key} was committed with other batches.")
+            return result
+        if self.files.is_closed(key):
+            raise KafkaError(ErrorCode.resource_not_found, f"{key} is closed: it is never committed.")
+        age_ms = now_ms - call.created_ms
+        if age_ms > self.settings.repeat_age_ms:
+            raise KafkaError(
+                ErrorCode.request_timed_out, f"{key} is so old that its outcome is not known any more."
+            )
+        if age_ms > self.settings.max_commit_age_ms:
+            raise KafkaError(ErrorCode.invalid_timestamp, f"{key} was begun {age_ms} ms ago: too old.")
+        sizes = 0 < call.size_bytes <= commit.MAX_FILE_BYTES and 0 < len(call.batches) <= MAX_FILE_BATCHES
+        if not sizes or not key:
+            message = f"A file needs a key, a size below 4 GiB and up to {MAX_FILE_BATCHES} batches."
+            raise KafkaError(ErrorCode.invalid_request, message)
+        return None
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def create_partitions(
+        self, topics: Sequence[PartitionsToCreate], token: Token
+    ) -> Effects[DisklessRecord]:
+        """Create what is missing. Answers a list of :class:`TopicResult`."""
+        records: list[DisklessRecord] = []
+        for topic_id, name, indexes in topics:
+            known = self.partitions.topic(topic_id)
+            records.extend(
+                PartitionCreated(topic_id, name, index)
+                for index in sorted(set(indexes))
+                if index not in known
+            )
+        return answer(token, [TopicResult(topic.topic_id) for topic in topics], records)
+
+    def delete_topics(self, topic_ids: Sequence[UUID], token: Token) -> Effects[DisklessRecord]:
+        """Delete topics; one that is not here is as good as deleted. Answers a list of results."""
+        records: list[DisklessRecord] = [
+            TopicDeleted(topic_id) for topic_id in dict.fromkeys(topic_ids) if self.partitions.topic(topic_id)
+        ]
+        return answer(token, [TopicResult(topic_id) for topic_id in topic_ids], records)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def delete_records(self, requests: Sequence[OffsetToDelete], token: Token) -> Effects[DisklessRecord]:
+        """Move log starts, never back. Answers a list of :class:`DeletedRecords`."""
+        records: list[DisklessRecord] = []
+        results: list[DeletedRecords] = []
+        for topic_id, index, asked in requests:
+            partition = self.partitions.find(topic_id, index)
+            if partition is None:
+                results.append(DeletedRecords(topic_id, index, *_unknown_partition()))
+                continue
+            offset = partition.next if asked == -1 else asked
+            if not 0 <= offset <= partition.next:
+                message = f"Offset {asked} is not within 0 and the high watermark {partition.next}."
+                results.append(DeletedRecords(topic_id, index, ErrorCode.offset_out_of_range, message))
+                continue
+            if offset > partition.log_start:
+                records.append(RecordsDeleted(topic_id, index, offset))
+            low_watermark = max(offset, partition.log_start)
+            results.append(DeletedRecords(topic_id, index, low_watermark=low_watermark))
+        return answer(token, results, records)
+
+    def prune(self, call: PruneCall, token: Token) -> Effects[DisklessRecord]:
+        """Compare and set ``wal_start``. Answers :class:`PrunedPartition`."""
+        topic_id, index, from_offset, to_offset, epoch, position = call
+        partition = self.partitions.find(topic_id, index)
+        if partition is None:
+            return answer(token, PrunedPartition(topic_id, index, *_unknown_partition()))
+        here = PrunedPartition(
+            topic_id,
+            index,
+            log_start_offset=partition.log_start,
+            wal_start_offset=partition.wal_start,
+            remote_metadata_position=partition.remote_position,
+        )
+        error = _prune_error(partition, call)
+        if error is not None:
+            return answer(token, here._replace(error=error[0], message=error[1]))
+        if from_offset == to_offset == FENCE_ONLY:
+            if epoch == partition.prune_epoch:
+                return answer(token, here)
+            here_offset = partition.wal_start
+            fence = Pruned(topic_id, index, here_offset, here_offset, epoch, partition.remote_position)
+            return answer(token, here, [fence])
+        if (from_offset, to_offset) == partition.last_prune:
+            return answer(token, here)
+        record = Pruned(topic_id, index, from_offset, to_offset, epoch, position)
+        moved = here._replace(wal_start_offset=to_offset, remote_metadata_position=position)
+        return answer(token, moved, [record])
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def close_files(
+        self, object_keys: Sequence[str], live: Collection[str], now_ms: int, token: Token
+    ) -> Effects[DisklessRecord]:
+        """Log that nothing of these objects will be committed any more. Answers a list of results.
+
+        ``live`` are the keys that the store has as files. A file that was committed here is refused.
+        """
+        closing: dict[str, None] = {}
+        results: list[ClosedFile] = []
+        for key in object_keys:
+            if key in live or (self.files.result(key) is not None and not self.files.is_closed(key)):
+                message = "The file is committed here."
+                results.append(ClosedFile(key, ErrorCode.invalid_request, message))
+                continue
+            if not self.files.is_closed(key):
+                closing[key] = None
+            results.append(ClosedFile(key))
+        return answer(token, results, [FilesClosed(now_ms, tuple(closing))] if closing else [])
+
+    def take_over(
+        self,
+        object_key: str,
+        remaining_owner_ids: Sequence[int],
+        size_bytes: int,
+        created_ms: int,
+        now_ms: int,
+        token: Token,
+    ) -> Effects[DisklessRecord]:
+        """Own the file from now on. Answers ``None``; a repeat changes nothing more."""
+        record = FileTakenOver(object_key, size_bytes, created_ms, now_ms, tuple(remaining_owner_ids))
+        return answer(token, None, [record])
+
+    def release_files(self, object_keys: Sequence[str], token: Token) -> Effects[DisklessRecord]:
+        """These files were handed on or deleted. Answers ``None``."""
+        records = [FilesReleased(tuple(object_keys))] if object_keys else []
+        return answer(token, None, records)
+
+    def expire(self, now_ms: int, token: Token) -> Effects[DisklessRecord]:
+        """Forget what is too old to matter. Answers ``None``."""
+        record = Expired(now_ms - self.settings.remember_ms, now_ms - self.settings.producer_id_expiration_ms)
+        due = self.files.has_any_before(record.files_before_ms) or self.partitions.has_producer_before(
+            record.producers_before_ms
+        )
+        return answer(token, None, [record] if due else [])
+
+    # -- the runtime's side ---------------------------------------------------------------------
+
+    def replay(self, offset: int, record: DisklessRecord, kind: BatchKind) -> None:
+        match record:
+            case FileCommitted():
+                moved = commit.replay_file(self.partitions, record)
+                self.files.committed(record, record.receipt or encode_receipt(record))
+                if self.on_file is not None:
+                    self.on_file(offset, moved)
+            case PartitionCreated(topic_id, name, index):
+                if self.partitions.find(topic_id, index) is None:
+                    self.partitions.add(PartitionState(offset, PartitionId(topic_id, index), name))
+            case TopicDeleted(topic_id):
+                self.partitions.delete_topic(topic_id)
+            case RecordsDeleted(topic_id, index, log_start):
+                partition = self.partitions.find(topic_id, index)
+                if partition is not None:
+                    partition.delete_before(log_start)
+            case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
+                partition = self.partitions.find(topic_id, index)
+                if partition is not None:
+                    partition.prune(from_offset, to_offset, epoch, position)
+            case FilesClosed(closed_ms, keys):
+                for key in keys:
+                    self.files.close(key, closed_ms)
+            case FileTakenOver(key, _, _, taken_ms, _):
+                if self.files.result(key) is None:
+                    self.files.close(key, taken_ms)
+            case FilesReleased(_):
+                pass
+            case Expired(files_before_ms, producers_before_ms):
+                self.files.forget_before(files_before_ms)
+                expired = self.partitions.expire_producers(producers_before_ms)
+                if self.on_expired is not None:
+                    self.on_expired(offset, expired)
+            case _:
+                assert_never(record)
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """The coordinator's own log has no transactions."""
+
+    def on_loaded(self, now_ms: int) -> Effects[DisklessRecord]:
+        return Effects()
+
+    def on_timer(self, key: TimerKey, now_ms: int) -> Effects[DisklessRecord]:
+        return Effects()
+
+
+def _unknown_partition() -> tuple[ErrorCode, str]:
+    code = ErrorCode.unknown_topic_or_partition
+    return code, commit.MESSAGES[code]
+
+
+def _prune_error(partition: PartitionState, call: PruneCall) -> tuple[ErrorCode, str] | None:
+    if call.epoch < partition.prune_epoch:
+        return ErrorCode.fenced_leader_epoch, f"Epoch {partition.prune_epoch} has pruned already."
+    if (call.from_offset, call.to_offset) in (partition.last_prune, (FENCE_ONLY, FENCE_ONLY)):
+        return None
+    if call.from_offset != partition.wal_start:
+        return (
+            ErrorCode.invalid_update_version,
+            f"The WAL starts at {partition.wal_start}, not at {call.from_offset}.",
+        )
+    if not call.from_offset < call.to_offset <= partition.next:
+        return ErrorCode.offset_out_of_range, f"The WAL ends at {partition.next}."
+    return None

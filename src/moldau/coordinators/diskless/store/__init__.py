@@ -1,0 +1,1 @@
+"""The materialised state of a diskless coordinator: SQLite, and snapshots of it."""

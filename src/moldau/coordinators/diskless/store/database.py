@@ -1,0 +1,284 @@
+"""The SQLite connection of one coordinator: opening, trusting, writing. Only the store calls it."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import apsw
+
+from moldau.coordinators.diskless.calls import PartitionId
+from moldau.coordinators.diskless.state.partitions import PartitionState
+from moldau.coordinators.diskless.state.producers import Window
+from moldau.coordinators.diskless.store.extents import Extent, trim
+from moldau.coordinators.diskless.store.schema import TABLES, VERSION, SqliteOpener, prepare
+from moldau.runtime import Disk, ErrorCode, KafkaError
+from moldau.runtime.sealed_files import Seal, break_seal, remove_database
+
+logger = logging.getLogger(__name__)
+
+END_OF_LOG: Final = 1 << 62
+DAMAGED: Final = (apsw.CorruptError, apsw.NotADBError)
+
+
+class Applied(NamedTuple):
+    """Up to where of the coordinator's log a database goes."""
+
+    offset: int
+    epoch: int
+    """Of the record before ``offset``; -1 when there is none."""
+
+
+class WrittenPartition(PartitionState):
+    """A partition as SQLite has it."""
+
+    __slots__ = ("batches", "deleted", "size_bytes", "timestamp_bound_ms")
+
+    def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
+        super().__init__(number, partition_id, name)
+        self.deleted = False
+        self.size_bytes = 0
+        """Of its batches that were not freed yet."""
+        self.batches = 0
+        self.timestamp_bound_ms = -1
+
+    def copy(self) -> "WrittenPartition":
+        copied = WrittenPartition(self.number, self.id, self.name)
+        copied.copy_offsets(self)
+        copied.deleted, copied.timestamp_bound_ms = self.deleted, self.timestamp_bound_ms
+        copied.size_bytes, copied.batches = self.size_bytes, self.batches
+        return copied
+
+
+class FileRow(NamedTuple):
+    """A file when it is committed or taken over."""
+
+    id: int
+    object_key: str
+    size_bytes: int
+    created_ms: int
+    committed_ms: int
+    owned: bool
+    next_owners: str
+    live_batches: int
+    used_bytes: int
+    unused_since_ms: int
+
+
+def encode_owners(owner_ids: Sequence[int]) -> str:
+    return json.dumps(list(owner_ids))
+
+
+def decode_owners(text: str) -> tuple[int, ...]:
+    return tuple(json.loads(text))
+
+
+class Database:
+    """One open database."""
+
+    def __init__(self, connection: apsw.Connection, *, new_for: str | None) -> None:
+        """``new_for``: the log whose state is to be put into new tables."""
+        self.connection = connection
+        self.on_damage: Callable[[Exception], None] = lambda _: None
+        """Told when SQLite finds its file damaged at a read or a write."""
+        self.concurrent_readers = prepare(connection)
+        if new_for is not None:
+            connection.execute(TABLES)
+            connection.execute("insert into meta values (1, ?, 0, -1, 0, ?)", (VERSION, new_for))
+
+    @classmethod
+    def open_clean(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database | None":
+        """The database that is there, if it was closed cleanly in our version for this log, byte for byte.
+
+        It is dirty from now on. That offset and epoch fit a log does not tell it from another.
+        """
+        seal = break_seal(disk, path)
+        if seal is not Seal.WHOLE:
+            if seal is not Seal.NONE:
+                logger.warning("%s is %s: it is rebuilt from the log", path, seal.value)
+            return None
+        connection = opener(path)
+        try:
+            database = cls(connection, new_for=None)
+            row = database.one("select version, clean, log from meta")
+            if row == (VERSION, 1, log):
+                database._mark(clean=False)
+                return database
+        except apsw.Error:
+            pass
+        connection.close(True)
+        return None
+
+    @classmethod
+    def create(cls, opener: SqliteOpener, disk: Disk, path: str, log: str) -> "Database":
+        """A new, empty one in place of what was there."""
+        remove_database(disk, path)
+        return cls(opener(path), new_for=log)
+
+    def _mark(self, *, clean: bool) -> None:
+        self.connection.pragma("synchronous", "full")
+        self.connection.execute("update meta set clean = ?", (int(clean),))
+        self.connection.execute("pragma wal_checkpoint(truncate)")
+        self.connection.pragma("synchronous", "off")
+
+    def close(self, *, clean: bool) -> bool:
+        """Whether it is closed cleanly: to be sealed."""
+        if clean:
+            try:
+                self._mark(clean=True)
+            except apsw.Error:
+                clean = False
+        # A full disk must not end the stop of whoever comes after: the file is a cache.
+        with contextlib.suppress(apsw.Error):
+            self.connection.close(True)
+        return clean
+
+    def _damaged(self, error: Exception) -> KafkaError:
+        """Nothing of a damaged file is served: the answer is retried, by when it is rebuilt."""
+        self.on_damage(error)
+        return KafkaError(ErrorCode.coordinator_load_in_progress, f"The coordinator is rebuilt: {error}")
+
+    def one(self, sql: str, values: Sequence[Any] = ()) -> Any:
+        try:
+            return next(iter(self.connection.execute(sql, values)), None)
+        except DAMAGED as error:
+            raise self._damaged(error) from error
+
+    def all(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Any]:
+        try:
+            yield from self.connection.execute(sql, values)
+        except DAMAGED as error:
+            raise self._damaged(error) from error
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        try:
+            self.connection.executemany(sql, rows)
+        except DAMAGED as error:
+            raise self._damaged(error) from error
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        try:
+            self.connection.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                if self.connection.in_transaction:
+                    self.connection.execute("rollback")
+                raise
+            self.connection.execute("commit")
+        except DAMAGED as error:
+            raise self._damaged(error) from error
+
+    # -- within a transaction --------------------------------------------------------------------
+
+    def set_applied(self, applied: Applied) -> None:
+        self.connection.execute("update meta set applied_offset = ?, epoch = ?", applied)
+
+    def applied(self) -> Applied:
+        return Applied(*self.one("select applied_offset, epoch from meta"))
+
+    def add_extents(self, extents: Iterable[Extent]) -> None:
+        self.many("insert into extents values (?,?,?,?,?,?,?,?,?)", extents)
+
+    def add_files(self, files: Iterable[FileRow]) -> None:
+        self.many("insert into files values (?,?,?,?,?,?,?,?,?,?)", files)
+
+    def put_partitions(self, partitions: Iterable[WrittenPartition]) -> None:
+        self.many(
+            "insert or replace into partitions values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            [
+                (
+                    found.number, found.id.topic_id.bytes, found.id.partition_index, found.name,
+                    found.log_start, found.wal_start, found.next, found.prune_epoch,
+                    found.last_prune[0], found.last_prune[1], found.remote_position, int(found.deleted),
+                    found.size_bytes, found.batches, found.timestamp_bound_ms,
+                )
+                for found in partitions
+            ],
+        )  # fmt: skip
+
+    def partitions(self) -> Iterator[WrittenPartition]:
+        for row in self.all("select * from partitions"):
+            found = WrittenPartition(row[0], PartitionId(UUID(bytes=row[1]), row[2]), row[3])
+            found.log_start, found.wal_start, found.next, found.prune_epoch = row[4:8]
+            found.last_prune, found.remote_position = (row[8], row[9]), row[10]
+            found.deleted = bool(row[11])
+            found.size_bytes, found.batches, found.timestamp_bound_ms = row[12:15]
+            yield found
+
+    def put_windows(self, windows: Mapping[int, Mapping[int, Window]]) -> None:
+        """By partition number and producer id."""
+        self.many(
+            "insert or replace into producers values (?,?,?)",
+            [
+                (number, producer_id, window)
+                for number, changed in windows.items()
+                for producer_id, window in changed.items()
+            ],
+        )
+
+    def take_over(self, row: FileRow) -> None:
+        """Own a file, known or not."""
+        self.connection.execute(
+            "insert into files values (?,?,?,?,?,?,?,?,?,?) on conflict (object_key)"
+            " do update set owned = 1, next_owners = excluded.next_owners,"
+            " unused_since_ms = excluded.unused_since_ms",
+            row,
+        )
+
+    def release(self, object_keys: Iterable[str]) -> None:
+        self.many("delete from files where object_key = ?", [(key,) for key in object_keys])
+
+    def trim(self, partition: WrittenPartition, limit: int, now_ms: int) -> bool:
+        """Free up to ``limit`` extents below the partition's WAL start; true when more are left.
+
+        This is the one place where a file loses its batches.
+        """
+        start = END_OF_LOG if partition.deleted else partition.wal_start
+        found = [
+            Extent(*row)
+            for row in self.all(
+                "select * from extents where partition = ? order by last_offset limit ?",
+                (partition.number, limit),
+            )
+        ]
+        below = [extent for extent in found if extent.first_offset < start]
+        freed: dict[int, tuple[int, int]] = {}
+        last_gone = -1
+        for extent in below:
+            left, batches, size_bytes = trim(extent, start)
+            if not batches:
+                continue
+            before = freed.get(extent.file_id, (0, 0))
+            freed[extent.file_id] = (before[0] + batches, before[1] + size_bytes)
+            partition.batches -= batches
+            partition.size_bytes -= size_bytes
+            if left is None:
+                last_gone = extent.last_offset
+            else:
+                self.connection.execute("insert or replace into extents values (?,?,?,?,?,?,?,?,?)", left)
+        if last_gone >= 0:
+            self.connection.execute(
+                "delete from extents where partition = ? and last_offset <= ?", (partition.number, last_gone)
+            )
+        self.many(
+            "update files set live_batches = live_batches - ?, used_bytes = used_bytes - ?,"
+            " unused_since_ms = ? where id = ?",
+            [(batches, size, now_ms, file_id) for file_id, (batches, size) in freed.items()],
+        )
+        return len(below) == limit
+
+    def forget_partition(self, number: int, limit: int) -> bool:
+        """Drop a deleted partition after its producers, ``limit`` at a time; true when more are left."""
+        self.connection.execute(
+            "delete from producers where partition = ? and producer_id in"
+            " (select producer_id from producers where partition = ? limit ?)",
+            (number, number, limit),
+        )
+        if self.connection.changes() == limit:
+            return True
+        self.connection.execute("delete from partitions where number = ?", (number,))
+        return False

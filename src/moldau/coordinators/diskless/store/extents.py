@@ -1,0 +1,132 @@
+"""Extents: the batches of one partition in one file, packed. Pure.
+
+A batch takes 21 bytes: byte offset, size and last offset delta (32 bits each), the largest timestamp (64)
+and flags (8), each as a column, so that bytes are freed and timestamps found batch by batch without
+reading objects.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.state.records import FileCommitted
+
+BATCH_BYTES: Final = 21
+
+
+class Extent(NamedTuple):
+    """One row of the store. Its primary key is (partition, last offset)."""
+
+    partition: int
+    """The partition's number."""
+    last_offset: int
+    first_offset: int
+    file_id: int
+    """Offset of the file's record in the coordinator's log."""
+    size_bytes: int
+    max_timestamp_ms: int
+    timestamp_bound_ms: int
+    """Largest timestamp of this and all earlier extents: ascends, so that it can be searched."""
+    committed_ms: int
+    packed: bytes
+
+    @property
+    def batches(self) -> int:
+        return len(self.packed) // BATCH_BYTES
+
+
+class ExtentBatch(NamedTuple):
+    """A batch unpacked."""
+
+    base_offset: int
+    last_offset: int
+    byte_offset: int
+    size_bytes: int
+    max_timestamp_ms: int
+    flags: int
+
+
+class FileColumns:
+    """A file's columns as bytes, made once and sliced for each of its extents."""
+
+    __slots__ = ("_deltas", "_flags", "_offsets", "_sizes", "_timestamps")
+
+    def __init__(self, record: FileCommitted) -> None:
+        self._offsets = array("I", record.byte_offsets).tobytes()
+        self._sizes = array("I", record.sizes_bytes).tobytes()
+        self._deltas = array("I", record.offset_deltas).tobytes()
+        self._timestamps = struct.pack(f"={len(record.flags)}q", *record.max_timestamps_ms)
+        self._flags = bytes(record.flags)
+
+    def packed(self, start: int, end: int) -> bytes:
+        """The batches from ``start`` to before ``end``."""
+        a, b = 4 * start, 4 * end
+        return b"".join(
+            (
+                self._offsets[a:b],
+                self._sizes[a:b],
+                self._deltas[a:b],
+                self._timestamps[2 * a : 2 * b],
+                self._flags[start:end],
+            )
+        )
+
+
+def unpack(first_offset: int, packed: bytes) -> Iterator[ExtentBatch]:
+    """The batches of an extent, in order."""
+    count = len(packed) // BATCH_BYTES
+    offsets, sizes, deltas, timestamps = array("I"), array("I"), array("I"), array("q")
+    a = 4 * count
+    offsets.frombytes(packed[:a])
+    sizes.frombytes(packed[a : 2 * a])
+    deltas.frombytes(packed[2 * a : 3 * a])
+    timestamps.frombytes(packed[3 * a : 5 * a])
+    offset = first_offset
+    for byte_offset, size, delta, timestamp, flags in zip(
+        offsets, sizes, deltas, timestamps, packed[5 * a :], strict=True
+    ):
+        yield ExtentBatch(offset, offset + delta, byte_offset, size, timestamp, flags)
+        offset += delta + 1
+
+
+class Trimmed(NamedTuple):
+    """What is left of an extent, and what went."""
+
+    left: Extent | None
+    freed_batches: int
+    freed_bytes: int
+
+
+def trim(extent: Extent, start_offset: int) -> Trimmed:
+    """Drop the batches that lie wholly below ``start_offset``; one that holds it stays."""
+    if extent.last_offset < start_offset:
+        return Trimmed(None, extent.batches, extent.size_bytes)
+    freed = freed_bytes = 0
+    first_offset, latest = extent.first_offset, -1
+    for batch in unpack(extent.first_offset, extent.packed):
+        if batch.last_offset < start_offset:
+            freed += 1
+            freed_bytes += batch.size_bytes
+            first_offset = batch.last_offset + 1
+        else:
+            latest = max(latest, batch.max_timestamp_ms)
+    if not freed:
+        return Trimmed(extent, 0, 0)
+    packed, a = extent.packed, 4 * extent.batches
+    kept = b"".join(
+        (
+            packed[4 * freed : a],
+            packed[a + 4 * freed : 2 * a],
+            packed[2 * a + 4 * freed : 3 * a],
+            packed[3 * a + 8 * freed : 5 * a],
+            packed[5 * a + freed :],
+        )
+    )
+    left = extent._replace(
+        first_offset=first_offset,
+        size_bytes=extent.size_bytes - freed_bytes,
+        max_timestamp_ms=latest,
+        packed=kept,
+    )
+    return Trimmed(left, freed, freed_bytes)

@@ -1,0 +1,255 @@
+"""Writes committed records into SQLite, in order, and counts off what they freed: the one serial writer."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.calls import PartitionId
+from moldau.coordinators.diskless.state.producers import Window
+from moldau.coordinators.diskless.state.records import (
+    DisklessRecord,
+    Expired,
+    FileCommitted,
+    FilesClosed,
+    FilesReleased,
+    FileTakenOver,
+    Moved,
+    PartitionCreated,
+    Pruned,
+    RecordsDeleted,
+    TopicDeleted,
+)
+from moldau.coordinators.diskless.store.database import (
+    Applied,
+    Database,
+    FileRow,
+    WrittenPartition,
+    encode_owners,
+)
+from moldau.coordinators.diskless.store.extents import Extent
+
+TRIM_EXTENTS: Final = 500
+"""Extents freed in a round: pruning and deletion stay off the commit path, bounded by result size."""
+
+
+class Unwritten(NamedTuple):
+    """A committed record and what replaying it has computed already."""
+
+    offset: int
+    record: DisklessRecord
+    moved: Sequence[Moved]
+    extents: Sequence[Extent]
+    expired: Sequence[tuple[int, int]] = ()
+    """Producers that the record made forgotten: (partition number, producer id)."""
+
+
+class Materialiser:
+    """Owns the tables. ``partitions`` are as written, by number, deleted ones until they are gone."""
+
+    def __init__(self, database: Database, coordinator_id: int) -> None:
+        self.database = database
+        self.coordinator_id = coordinator_id
+        self.partitions = {found.number: found for found in database.partitions()}
+        self._by_id = {found.id: found for found in self.partitions.values() if not found.deleted}
+        self.to_trim = dict(self.partitions)
+        """Partitions that may have batches below their WAL start, or that are deleted."""
+
+    def find(self, partition_id: PartitionId) -> WrittenPartition | None:
+        return self._by_id.get(partition_id)
+
+    def write(self, taken: Sequence[Unwritten], applied: Applied, now_ms: int) -> None:
+        """All of ``taken`` in one transaction, or nothing."""
+        slice_ = _Slice(self, now_ms)
+        with self.database.transaction():
+            for unwritten in taken:
+                slice_.add(unwritten)
+            slice_.write()
+            self.database.set_applied(applied)
+        slice_.done()
+
+    def trim_some(self, now_ms: int) -> None:
+        """Free a bounded number of extents of one partition."""
+        number, partition = next(iter(self.to_trim.items()))
+        database = self.database
+        before = (partition.batches, partition.size_bytes)
+        gone = False
+        try:
+            with database.transaction():
+                more = database.trim(partition, TRIM_EXTENTS, now_ms)
+                if partition.deleted and not more:
+                    more = database.forget_partition(number, TRIM_EXTENTS)
+                    gone = not more
+                if not gone:
+                    database.put_partitions((partition,))
+        except BaseException:
+            partition.batches, partition.size_bytes = before
+            raise
+        # To the back of the queue: one big partition must not hold up the others.
+        del self.to_trim[number]
+        if more:
+            self.to_trim[number] = partition
+        if gone:
+            del self.partitions[number]
+
+
+class _Slice:
+    """Some records on their way into one transaction; what is alike is gathered.
+
+    Partitions are changed in copies, which count once the transaction has.
+    """
+
+    def __init__(self, owner: Materialiser, now_ms: int) -> None:
+        self._owner = owner
+        self._database = owner.database
+        self._now_ms = now_ms
+        self._changed: dict[int, WrittenPartition] = {}
+        self._added: dict[PartitionId, WrittenPartition] = {}
+        self._removed: set[PartitionId] = set()
+        self._to_trim: set[int] = set()
+        self._windows: dict[int, dict[int, Window]] = {}
+        self._extents: list[Extent] = []
+        self._files: list[FileRow] = []
+        self._results: list[tuple[str, int, int, bytes]] = []
+
+    def add(self, unwritten: Unwritten) -> None:
+        offset, record, moved, extents, expired = unwritten
+        match record:
+            case FileCommitted():
+                self._file(offset, record, extents)
+                for state, _, windows in moved:
+                    self._windows.setdefault(state.number, {}).update(windows)
+            case PartitionCreated(topic_id, name, index):
+                partition_id = PartitionId(topic_id, index)
+                if self._find(partition_id) is None:
+                    self._changed[offset] = created = WrittenPartition(offset, partition_id, name)
+                    self._added[partition_id] = created
+                    self._removed.discard(partition_id)
+            case TopicDeleted(topic_id):
+                ids = {*self._owner._by_id, *self._added}
+                for partition_id in ids:
+                    if partition_id.topic_id == topic_id:
+                        self._delete(partition_id)
+            case RecordsDeleted(topic_id, index, log_start):
+                partition = self._find(PartitionId(topic_id, index))
+                if partition is not None:
+                    partition.delete_before(log_start)
+                    self._to_trim.add(partition.number)
+            case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
+                partition = self._find(PartitionId(topic_id, index))
+                if partition is not None:
+                    partition.prune(from_offset, to_offset, epoch, position)
+                    self._to_trim.add(partition.number)
+            case FilesClosed(closed_ms, keys):
+                self._close(keys, closed_ms)
+            case FileTakenOver():
+                self._take_over(offset, record)
+            case FilesReleased(keys):
+                self._write_files()
+                self._database.release(keys)
+            case Expired(files_before_ms, _):
+                self._write_files()
+                self._expire(files_before_ms, expired)
+
+    def _partition(self, number: int) -> WrittenPartition:
+        found = self._changed.get(number)
+        if found is None:
+            found = self._changed[number] = self._owner.partitions[number].copy()
+        return found
+
+    def _find(self, partition_id: PartitionId) -> WrittenPartition | None:
+        if partition_id in self._added:
+            return self._added[partition_id]
+        known = None if partition_id in self._removed else self._owner.find(partition_id)
+        return None if known is None else self._partition(known.number)
+
+    def _delete(self, partition_id: PartitionId) -> None:
+        partition = self._find(partition_id)
+        if partition is not None:
+            partition.deleted = True
+            self._to_trim.add(partition.number)
+            self._added.pop(partition_id, None)
+            self._removed.add(partition_id)
+
+    def _file(self, offset: int, record: FileCommitted, extents: Sequence[Extent]) -> None:
+        for extent in extents:
+            partition = self._partition(extent.partition)
+            partition.next = extent.last_offset + 1
+            partition.size_bytes += extent.size_bytes
+            partition.batches += extent.batches
+            partition.timestamp_bound_ms = extent.timestamp_bound_ms
+        self._extents.extend(extents)
+        owners, me = list(record.owner_ids), self._owner.coordinator_id
+        following = owners[owners.index(me) + 1 :] if me in owners else []
+        self._files.append(
+            FileRow(
+                offset,
+                record.object_key,
+                record.size_bytes,
+                record.created_ms,
+                record.committed_ms,
+                not owners or owners[0] == me,
+                encode_owners(following),
+                len(record.offset_deltas),
+                sum(record.sizes_bytes),
+                self._now_ms,
+            )
+        )
+        self._results.append((record.object_key, record.created_ms, record.committed_ms, record.receipt))
+
+    def _expire(self, files_before_ms: int, producers: Sequence[tuple[int, int]]) -> None:
+        for number, producer_id in producers:
+            self._windows.get(number, {}).pop(producer_id, None)
+        database = self._database
+        database.many("delete from producers where partition = ? and producer_id = ?", producers)
+        database.many("delete from results where committed_ms < ?", [(files_before_ms,)])
+        database.many("delete from closed where closed_ms < ?", [(files_before_ms,)])
+
+    def _close(self, object_keys: Sequence[str], closed_ms: int) -> None:
+        rows = [(key, closed_ms) for key in object_keys]
+        self._database.many("insert or ignore into closed values (?,?)", rows)
+
+    def _take_over(self, offset: int, record: FileTakenOver) -> None:
+        self._write_files()
+        key = record.object_key
+        if self._database.one("select 1 from results where object_key = ?", (key,)) is None:
+            self._close((key,), record.taken_ms)
+        owners = encode_owners(record.remaining_owner_ids)
+        row = FileRow(
+            offset,
+            key,
+            record.size_bytes,
+            record.created_ms,
+            record.taken_ms,
+            True,
+            owners,
+            0,
+            0,
+            self._now_ms,
+        )
+        self._database.take_over(row)
+
+    def _write_files(self) -> None:
+        self._database.add_files(self._files)
+        self._files = []
+        self._database.many("insert or replace into results values (?,?,?,?)", self._results)
+        self._results = []
+
+    def write(self) -> None:
+        """Within the transaction, after all records were added."""
+        self._write_files()
+        self._database.add_extents(self._extents)
+        self._database.put_windows(self._windows)
+        self._database.put_partitions(self._changed.values())
+
+    def done(self) -> None:
+        """The transaction is committed."""
+        owner = self._owner
+        owner.partitions.update(self._changed)
+        for partition_id in self._removed:
+            owner._by_id.pop(partition_id, None)
+        for partition in self._changed.values():
+            if not partition.deleted:
+                owner._by_id[partition.id] = partition
+        for number in self._to_trim:
+            owner.to_trim[number] = owner.partitions[number]
+        for number in owner.to_trim.keys() & self._changed.keys():
+            owner.to_trim[number] = self._changed[number]

@@ -1,0 +1,78 @@
+"""Takes snapshots of a store and prunes the coordinator's log, while commits go on."""
+
+import asyncio
+import logging
+
+from moldau.coordinators.diskless.store.checkpoint import CheckpointSource
+from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.storage.replicated_log import OffsetAndEpoch
+
+logger = logging.getLogger(__name__)
+
+
+class Snapshotter:
+    """One store's snapshots, one at a time.
+
+    The rows are read in slices on the event loop, from a read transaction on a connection of its own. A
+    worker thread would hold the interpreter's lock for as long as it reads, in turns of 5 ms: with four
+    commits in flight and a million batches, p99 was 25 ms with a thread and 16 in slices (15 without).
+    """
+
+    def __init__(self, store: DisklessStore) -> None:
+        self._store = store
+        self._running = False
+
+    async def snapshot(self) -> OffsetAndEpoch | None:
+        """Write a snapshot of what is committed and drop the log before it.
+
+        ``None`` when one is being written, or the latest covers everything. Where the file system allows no
+        second reader, writes to SQLite wait meanwhile (commits do not).
+        """
+        if self._running:
+            return None
+        store = self._store
+        self._running = True
+        shared = not store.database.concurrent_readers
+        try:
+            await store.catch_up()
+            if not shared:
+                return await self._write()
+            store.pause_writing()
+            try:
+                return await self._write()
+            finally:
+                store.resume_writing()
+        finally:
+            self._running = False
+
+    async def _write(self) -> OffsetAndEpoch | None:
+        store = self._store
+        database, machine = store.database, store.machine
+        shared = not database.concurrent_readers
+        connection = database.connection if shared else store.opener(store.path)
+        source = CheckpointSource(connection)
+        records = store.records_since_snapshot
+        try:
+            snapshot_id = OffsetAndEpoch(*source.applied)
+            if snapshot_id.offset == 0:
+                return None
+            writer = store.log.create_snapshot(snapshot_id, machine.clock.now_ms())
+            if writer is None:
+                return None
+            try:
+                while (value := source.next_value()) is not None:
+                    writer.append([value])
+                    await writer.settle()
+                    await asyncio.sleep(0)
+                await writer.freeze()
+            except BaseException:
+                writer.abandon()
+                raise
+        finally:
+            source.end()
+            if not shared:
+                connection.close(True)
+        store.records_since_snapshot -= records
+        await store.log.delete_before_snapshot(snapshot_id)
+        logger.info("%s has a snapshot at offset %d.", store.path, snapshot_id.offset)
+        return snapshot_id

@@ -1,0 +1,299 @@
+"""The materialised state of one coordinator: SQLite plus what is committed and not in it yet.
+
+The runtime hands committed records over; reads see them at once (``view``), SQLite gets them a little
+later, many in one transaction together with the applied offset and epoch. The file is a cache: one that
+was not closed cleanly, or does not match the log, is dropped and rebuilt from the latest snapshot; the
+runtime replays the rest.
+
+Writing is done on the event loop, in slices of ``FLUSH_RECORDS``: a thread would take the interpreter's
+lock in turns with the loop and win nothing. Snapshots are read from a connection and a read transaction
+of their own.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias, cast
+
+import apsw
+
+from moldau.coordinators.diskless.state.files import Remembered
+from moldau.coordinators.diskless.state.partitions import PartitionState
+from moldau.coordinators.diskless.state.records import DisklessRecord, Moved
+from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.diskless.store.checkpoint import SnapshottedLog, load_checkpoint
+from moldau.coordinators.diskless.store.database import Applied, Database
+from moldau.coordinators.diskless.store.materialiser import Materialiser, Unwritten
+from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
+from moldau.coordinators.diskless.store.view import CommittedView, StoredPartition
+from moldau.coordinators.shard import CommittedRecord
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.sealed_files import SUM_SUFFIX, seal_database
+
+logger = logging.getLogger(__name__)
+
+FLUSH_DELAY_S: Final = 0.02
+FLUSH_RECORDS: Final = 12
+"""Records a transaction takes at most; the loop gets a turn after each. The more, the more often a producer's
+window is written once instead of twice; the fewer, the shorter what a commit may wait for."""
+MAX_UNWRITTEN_RECORDS: Final = 256
+"""Beyond it, records are written as they are handed over."""
+
+Listener: TypeAlias = Callable[[Sequence[StoredPartition]], None]
+"""Called with the partitions that a commit has changed."""
+
+
+class DisklessStore:
+    """Implements the runtime's ``ShardStore``; reads go through ``view`` and ``database``."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        log: SnapshottedLog,
+        path: str,
+        coordinator_id: int,
+        *,
+        opener: SqliteOpener = open_sqlite,
+        listener: Listener | None = None,
+    ) -> None:
+        self.coordinator_id = coordinator_id
+        self.view = CommittedView()
+        self.committed_offset = 0
+        self.records_since_snapshot = 0
+        self.machine = machine
+        self.log = log
+        self.path = path
+        self.opener = opener
+        self._listener = listener
+        self._materialiser: Materialiser | None = None
+        self._unwritten: deque[Unwritten] = deque()
+        self._moved: dict[int, Sequence[Moved]] = {}
+        """What files did that are replayed but not committed yet, by offset."""
+        self._expired: dict[int, Sequence[tuple[int, int]]] = {}
+        """Producers that were forgotten in a replay, likewise."""
+        self._handle: asyncio.Handle | None = None
+        self._closing: asyncio.Future[None] | None = None
+        """The last database of this store, until it is closed."""
+        self._paused = 0
+        self._is_disk_full = False
+        self._is_damaged = False
+        self.on_damage: Callable[[], None] = lambda: None
+        """Told once when SQLite finds its file damaged: the store must be restored, and is rebuilt then."""
+
+    @property
+    def materialiser(self) -> Materialiser:
+        """Raises COORDINATOR_LOAD_IN_PROGRESS while the store is not open."""
+        if self._materialiser is None:
+            raise KafkaError(ErrorCode.coordinator_load_in_progress, "The store is not open.")
+        return self._materialiser
+
+    @property
+    def database(self) -> Database:
+        return self.materialiser.database
+
+    # -- the runtime's side ---------------------------------------------------------------------
+
+    async def restore(self, shard: object) -> int | None:
+        assert isinstance(shard, DisklessShard)
+        await self._drop_database()
+        disk, workers = self.machine.disk, self.machine.workers
+        if self.log.end_offset and not (disk.exists(self.path) or disk.exists(self.path + SUM_SUFFIX)):
+            logger.warning("%s is missing: it is rebuilt from the log", self.path)
+        source = (self.opener, disk, self.path, self.log.identity)
+        database = await workers.run(Database.open_clean, *source)
+        if database is not None and not self._matches(database.applied()):
+            logger.warning("%s does not match the log and is rebuilt.", self.path)
+            database.close(clean=False)
+            database = None
+        if database is None:
+            database = await workers.run(Database.create, *source)
+            try:
+                await load_checkpoint(self.log, database)
+            except BaseException:
+                database.close(clean=False)
+                raise
+        applied = database.applied()
+        if applied.offset < self.log.start_offset:
+            database.close(clean=False)
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"The log starts at {self.log.start_offset} and no snapshot covers what was before.",
+            )
+        database.on_damage = self._found_damage
+        self._is_damaged = False
+        self._materialiser = Materialiser(database, self.coordinator_id)
+        self._load(shard, self._materialiser)
+        self.committed_offset = applied.offset
+        shard.on_file = self._moved.__setitem__
+        shard.on_expired = self._expired.__setitem__
+        self._plan_writing()
+        return applied.offset
+
+    def _matches(self, applied: Applied) -> bool:
+        """Whether the log has, just before the applied offset, a record of the applied epoch."""
+        if not self.log.start_offset <= applied.offset <= self.log.end_offset:
+            return False
+        return applied.epoch == self._epoch_before(applied.offset)
+
+    def _epoch_before(self, offset: int) -> int:
+        if offset == 0:
+            return -1
+        snapshot = self.log.latest_snapshot_id()
+        if snapshot is not None and snapshot.offset == offset:
+            return snapshot.epoch
+        epoch = self.log.epoch_for_offset(offset - 1)
+        return -1 if epoch is None else epoch
+
+    def _load(self, shard: DisklessShard, materialiser: Materialiser) -> None:
+        view = self.view = CommittedView()
+        self._moved = {}
+        self._expired = {}
+        self._unwritten.clear()
+        hot: dict[int, PartitionState] = {}
+        for written in materialiser.partitions.values():
+            if written.deleted:
+                continue
+            stored = StoredPartition(written.number, written.id, written.name)
+            stored.timestamp_bound_ms = written.timestamp_bound_ms
+            state = PartitionState(written.number, written.id, written.name)
+            for copy in (stored, state):
+                copy.copy_offsets(written)
+            view.add(stored)
+            shard.partitions.add(state)
+            hot[written.number] = state
+        database = materialiser.database
+        for number, producer_id, window in database.all("select * from producers"):
+            if number in hot:
+                hot[number].producers[producer_id] = window
+        for key, *remembered in database.all("select * from results order by committed_ms"):
+            shard.files.restore_result(key, Remembered(*remembered))
+        for key, closed_ms in database.all("select * from closed order by closed_ms"):
+            shard.files.close(key, closed_ms)
+
+    def committed(self, records: Sequence[CommittedRecord], up_to_offset: int) -> None:
+        view = self.view
+        changed: list[StoredPartition] = []
+        for offset, record in records:
+            found = cast(DisklessRecord, record)
+            moved = self._moved.pop(offset, ())
+            change = view.apply(offset, found, moved)
+            changed.extend(change.partitions)
+            expired = self._expired.pop(offset, ())
+            self._unwritten.append(Unwritten(offset, found, moved, change.extents, expired))
+        self.committed_offset = max(self.committed_offset, up_to_offset)
+        if not records:
+            return
+        self.records_since_snapshot += len(records)
+        while len(self._unwritten) > MAX_UNWRITTEN_RECORDS and not self._paused:
+            self._write_some()
+        self._plan_writing()
+        if self._listener is not None and changed:
+            self._listener(changed)
+
+    async def close(self) -> None:
+        await self._drop_database()
+
+    async def _drop_database(self) -> None:
+        """Return when nothing uses the file any more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._materialiser is not None:
+            clean = True
+            try:
+                self.write_all()
+            except Exception:
+                logger.exception("%s could not be brought up to date; it will be rebuilt.", self.path)
+                clean = False
+            database, self._materialiser = self._materialiser.database, None
+            closing = self.machine.workers.run(self._close_database, database, clean and not self._is_damaged)
+            self._closing = asyncio.ensure_future(closing)
+        if self._closing is not None:
+            # Also when a load is given up meanwhile: the next one must not meet the file half closed.
+            await asyncio.shield(self._closing)
+
+    def _close_database(self, database: Database, clean: bool) -> None:
+        """Syncs: for a worker."""
+        if database.close(clean=clean):
+            # A full disk must not end the stop: without its sum the database is rebuilt.
+            with contextlib.suppress(OSError):
+                seal_database(self.machine.disk, self.path)
+
+    def _found_damage(self, error: Exception) -> None:
+        """Trust the file no more."""
+        if not self._is_damaged:
+            self._is_damaged = True
+            logger.error("%s is damaged and is rebuilt from the log: %s", self.path, error)
+            self.on_damage()
+
+    # -- to SQLite ------------------------------------------------------------------------------
+
+    def write_all(self) -> None:
+        """Write everything that is committed."""
+        while self._unwritten:
+            self._write_some()
+
+    async def catch_up(self) -> None:
+        """Write what is committed by now, letting the loop turn in between."""
+        end = self.committed_offset
+        while self._unwritten and self._unwritten[0].offset < end and self._materialiser is not None:
+            if not self._paused:
+                self._write_some()
+            await asyncio.sleep(0)
+
+    def pause_writing(self) -> None:
+        """Hold writes back: for a reader of a database that cannot have both."""
+        self._paused += 1
+
+    def resume_writing(self) -> None:
+        self._paused -= 1
+        self._plan_writing()
+
+    def _plan_writing(self) -> None:
+        if self._handle is not None or self._materialiser is None or self._paused:
+            return
+        if self._unwritten or self._materialiser.to_trim:
+            self._handle = asyncio.get_running_loop().call_later(FLUSH_DELAY_S, self._turn)
+
+    def _turn(self) -> None:
+        self._handle = None
+        materialiser = self._materialiser
+        if materialiser is None or self._paused:
+            return
+        try:
+            if self._unwritten:
+                self._write_some()
+            elif materialiser.to_trim:
+                materialiser.trim_some(self.machine.clock.now_ms())
+        except Exception as error:
+            if self._is_damaged:
+                return  # it is restored soon
+            if isinstance(error, apsw.FullError):
+                log = logger.debug if self._is_disk_full else logger.warning
+                log("%s cannot be written while its disk is full; it is tried again.", self.path)
+                self._is_disk_full = True
+            else:
+                self.machine.unexpected.report(f"writing {self.path}, which is tried again", error)
+            self._plan_writing()
+            return
+        self._is_disk_full = False
+        if len(self._unwritten) >= FLUSH_RECORDS or materialiser.to_trim:
+            self._handle = asyncio.get_running_loop().call_soon(self._turn)
+        else:
+            self._plan_writing()  # what is left may wait for more: a transaction costs by the page
+
+    def _write_some(self) -> None:
+        unwritten, view = self._unwritten, self.view
+        taken = [unwritten[at] for at in range(min(FLUSH_RECORDS, len(unwritten)))]
+        end = taken[-1].offset + 1
+        self.materialiser.write(taken, Applied(end, self._epoch_before(end)), self.machine.clock.now_ms())
+        for offset, _, _, extents, _ in taken:
+            unwritten.popleft()
+            view.file_keys.pop(offset, None)
+            # An extent leaves the tail only now that SQLite has it; a deleted partition has left whole.
+            for extent in extents:
+                partition = view.by_number.get(extent.partition)
+                if partition is not None:
+                    partition.tail.popleft()

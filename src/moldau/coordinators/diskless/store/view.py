@@ -1,0 +1,117 @@
+"""The committed state that reads see: partitions with what SQLite does not hold yet. Pure."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.calls import PartitionId
+from moldau.coordinators.diskless.state.partitions import PartitionState
+from moldau.coordinators.diskless.state.records import (
+    DisklessRecord,
+    FileCommitted,
+    Moved,
+    PartitionCreated,
+    Pruned,
+    RecordsDeleted,
+    TopicDeleted,
+)
+from moldau.coordinators.diskless.store.extents import Extent, FileColumns
+
+
+class StoredPartition(PartitionState):
+    """A partition as committed."""
+
+    __slots__ = ("tail", "timestamp_bound_ms")
+
+    def __init__(self, number: int, partition_id: PartitionId, name: str) -> None:
+        super().__init__(number, partition_id, name)
+        self.timestamp_bound_ms = -1
+        self.tail: deque[Extent] = deque()
+        """Committed, not yet in SQLite."""
+
+
+class Change(NamedTuple):
+    """What a record did: the partitions to wake readers of, and the extents to write."""
+
+    partitions: Sequence[StoredPartition] = ()
+    extents: Sequence[Extent] = ()
+
+
+_NOTHING: Final = Change()
+
+
+class CommittedView:
+    """All partitions as committed. ``apply`` takes the records in order."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[PartitionId, StoredPartition] = {}
+        self.by_number: dict[int, StoredPartition] = {}
+        self.file_keys: dict[int, str] = {}
+        """Object keys of files that are not in SQLite yet."""
+
+    def __iter__(self) -> Iterator[StoredPartition]:
+        return iter(self._by_id.values())
+
+    def find(self, partition_id: PartitionId) -> StoredPartition | None:
+        return self._by_id.get(partition_id)
+
+    def add(self, partition: StoredPartition) -> None:
+        self.by_number[partition.number] = partition
+        self._by_id[partition.id] = partition
+
+    def apply(self, offset: int, record: DisklessRecord, moved: Sequence[Moved]) -> Change:
+        """Move to after the record; ``moved`` is what a file's runs did in its replay."""
+        match record:
+            case FileCommitted():
+                return self._file(offset, record, moved)
+            case PartitionCreated(topic_id, name, index):
+                partition_id = PartitionId(topic_id, index)
+                if partition_id in self._by_id:
+                    return _NOTHING
+                self.add(StoredPartition(offset, partition_id, name))
+                return _NOTHING
+            case TopicDeleted(topic_id):
+                gone = [found for found in self._by_id.values() if found.id.topic_id == topic_id]
+                for partition in gone:
+                    del self._by_id[partition.id], self.by_number[partition.number]
+                return Change(gone)
+            case RecordsDeleted(topic_id, index, log_start):
+                found = self._by_id.get(PartitionId(topic_id, index))
+                if found is None:
+                    return _NOTHING
+                found.delete_before(log_start)
+                return Change((found,))
+            case Pruned(topic_id, index, from_offset, to_offset, epoch, position):
+                found = self._by_id.get(PartitionId(topic_id, index))
+                if found is None:
+                    return _NOTHING
+                found.prune(from_offset, to_offset, epoch, position)
+                return Change((found,))
+            case _:
+                return _NOTHING
+
+    def _file(self, file_id: int, record: FileCommitted, moved: Sequence[Moved]) -> Change:
+        if not record.runs:
+            return _NOTHING
+        columns = FileColumns(record)
+        self.file_keys[file_id] = record.object_key
+        sizes, timestamps = record.sizes_bytes, record.max_timestamps_ms
+        committed_ms, by_number = record.committed_ms, self.by_number
+        changed: list[StoredPartition] = []
+        extents: list[Extent] = []
+        new, kind = tuple.__new__, Extent
+        start = 0
+        for (_, _, first_offset, count), (state, next_offset, _) in zip(record.runs, moved, strict=True):
+            end = start + count
+            partition = by_number[state.number]
+            latest = max(timestamps[start:end])
+            bound = partition.timestamp_bound_ms = max(partition.timestamp_bound_ms, latest)
+            partition.next = next_offset
+            row = (partition.number, next_offset - 1, first_offset, file_id, sum(sizes[start:end]), latest,
+                   bound, committed_ms, columns.packed(start, end))  # fmt: skip
+            extent = new(kind, row)
+            partition.tail.append(extent)
+            changed.append(partition)
+            extents.append(extent)
+            start = end
+        return Change(changed, extents)

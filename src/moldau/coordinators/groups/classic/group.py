@@ -1,0 +1,257 @@
+"""A classic group: its members, generation and state. Pure; the moves are in the modules beside it."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from moldau.coordinators.groups.classic.member import ClientFacts, Member
+from moldau.coordinators.groups.classic.states import TRANSITIONS, GroupState
+from moldau.coordinators.groups.classic.subscription import subscribed_topics
+from moldau.coordinators.groups.records import StoredGroup, StoredMember
+from moldau.runtime import ErrorCode, KafkaError
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+UNKNOWN_MEMBER_ID: Final = ""
+
+
+class Group:
+    """One classic group. Members keep the order in which they joined."""
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.DEAD
+        self.state_timestamp_ms = now_ms
+        """When the state was entered; -1 when an old record does not say."""
+        self.generation = 0
+        self.protocol_type: str | None = None
+        """``None``: a simple group, which only holds offsets."""
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_ids: dict[str, str] = {}
+        """Member id by ``group.instance.id``."""
+        self.pending_joins: dict[str, None] = {}
+        """Ids given out with MEMBER_ID_REQUIRED whose owner has not come back yet (KIP-394)."""
+        self.pending_syncs: dict[str, None] = {}
+        """Members of this generation that have not asked for their assignment yet."""
+        self.topics: frozenset[str] | None = None
+        """What the members subscribe to; ``None`` when that is not known."""
+        self.member_added = False
+        """Someone has joined during the initial delay, which is then extended."""
+        self.initial_delay_ms = 0
+        self.initial_remaining_ms = 0
+        self._supported: Counter[str] = Counter()
+
+    # what is the case
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of the members'."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def awaiting_join_count(self) -> int:
+        return sum(member.awaiting_join is not None for member in self.members.values())
+
+    @property
+    def all_joined(self) -> bool:
+        """Nobody is missing for the next generation."""
+        return not self.pending_joins and all(
+            member.awaiting_join is not None for member in self.members.values()
+        )
+
+    def is_leader(self, member_id: str) -> bool:
+        return self.leader == member_id
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether members read ``topic``; assumed when it is a consumer group and cannot be known."""
+        return self.uses_consumer_protocol if self.topics is None else topic in self.topics
+
+    def supports(self, protocol_type: str, names: Collection[str]) -> bool:
+        """Whether a member with these protocols can be in the group together with all others."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(names)
+        if self.protocol_type != protocol_type:
+            return False
+        return any(self._supported[name] == len(self.members) for name in names)
+
+    def check_member(self, member_id: str, instance_id: str | None) -> Member:
+        """The member that a request names.
+
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when a newer process has taken the instance id.
+        """
+        if instance_id is not None:
+            owner = self.static_ids.get(instance_id)
+            if owner is None:
+                raise KafkaError(ErrorCode.unknown_member_id)
+            if owner != member_id:
+                raise KafkaError(ErrorCode.fenced_instance_id)
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.unknown_member_id)
+        return member
+
+    # how it changes
+
+    def move_to(self, state: GroupState, now_ms: int) -> None:
+        """Change the state; an illegal move is a bug."""
+        if state not in TRANSITIONS[self.state]:
+            raise AssertionError(f"group {self.group_id}: {self.state.value} -> {state.value} is not legal")
+        self.previous_state = self.state
+        self.state = state
+        self.state_timestamp_ms = now_ms
+
+    def add(self, member: Member) -> None:
+        """Take in a new member."""
+        if member.instance_id is not None:
+            assert member.instance_id not in self.static_ids
+            self.static_ids[member.instance_id] = member.member_id
+        if not self.members:
+            self.protocol_type = member.protocol_type
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self._supported.update(set(member.protocol_names))
+        self.pending_joins.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> Member | None:
+        """Forget a member, or an id that was only given out."""
+        self.pending_joins.pop(member_id, None)
+        self.pending_syncs.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._supported.subtract(set(member.protocol_names))
+        if member.instance_id is not None:
+            del self.static_ids[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def update(
+        self,
+        member: Member,
+        protocols: tuple[tuple[str, bytes], ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """Take over what a member says when it joins again."""
+        self._supported.subtract(set(member.protocol_names))
+        member.protocols = protocols
+        self._supported.update(set(member.protocol_names))
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def rename_static(self, old_id: str, new_id: str, client: ClientFacts) -> Member:
+        """A restarted process takes over the place of a static member, under a new member id."""
+        member = self.members[old_id]
+        self.members = {
+            (new_id if member_id == old_id else member_id): each for member_id, each in self.members.items()
+        }
+        member.member_id = new_id
+        member.client = client
+        assert member.instance_id is not None
+        self.static_ids[member.instance_id] = new_id
+        if old_id in self.pending_syncs:
+            del self.pending_syncs[old_id]
+            self.pending_syncs[new_id] = None
+        if self.leader == old_id:
+            self.leader = new_id
+        return member
+
+    def elect_joined_leader(self) -> bool:
+        """Make sure that the leader is among those who wait to join; false when nobody waits."""
+        if self.leader is not None and self.members[self.leader].awaiting_join is not None:
+            return True
+        for member in self.members.values():
+            if member.awaiting_join is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def select_protocol(self) -> str:
+        """The protocol with most votes among those that all support; the earliest voted wins a tie."""
+        everyone = len(self.members)
+        candidates = {name for name, count in self._supported.items() if count == everyone}
+        votes = Counter(member.vote(candidates) for member in self.members.values())
+        return votes.most_common(1)[0][0]
+
+    def next_generation(self, now_ms: int) -> None:
+        """Fix the members of the next generation and the protocol they speak."""
+        self.generation += 1
+        self.pending_syncs.clear()
+        self.protocol_name = self.select_protocol() if self.members else None
+        self._learn_topics()
+        self.move_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
+
+    def _learn_topics(self) -> None:
+        if not self.uses_consumer_protocol:
+            self.topics = None
+        elif not self.members:
+            self.topics = frozenset()
+        elif self.protocol_name is not None:
+            name = self.protocol_name
+            self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
+
+    # how it is written down
+
+    def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
+        """The group as a record; ``assignments`` replace the members' present ones."""
+        name = self.protocol_name
+        return StoredGroup(
+            self.protocol_type or "",
+            self.generation,
+            name,
+            self.leader,
+            self.state_timestamp_ms,
+            tuple(
+                StoredMember(
+                    member.member_id,
+                    member.instance_id,
+                    member.client.client_id,
+                    member.client.host,
+                    member.rebalance_timeout_ms,
+                    member.session_timeout_ms,
+                    b"" if name is None else member.metadata(name),
+                    member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    @classmethod
+    def restore(cls, group_id: str, stored: StoredGroup) -> "Group":
+        """The group as a record has it: stable with its members, or empty."""
+        group = cls(group_id, stored.state_timestamp_ms)
+        group.generation = stored.generation
+        group.protocol_type = stored.protocol_type or None
+        group.protocol_name = stored.protocol_name
+        group._take_in(stored.members)
+        group.leader = stored.leader if stored.members else None
+        if stored.members:
+            group.previous_state, group.state = GroupState.COMPLETING_REBALANCE, GroupState.STABLE
+        group._learn_topics()
+        return group
+
+    def _take_in(self, members: Iterable[StoredMember]) -> None:
+        for stored in members:
+            rebalance_timeout_ms = stored.rebalance_timeout_ms
+            if rebalance_timeout_ms < 0:
+                rebalance_timeout_ms = stored.session_timeout_ms
+            self.add(
+                Member(
+                    stored.member_id,
+                    stored.instance_id,
+                    ClientFacts(stored.client_id, stored.client_host),
+                    rebalance_timeout_ms,
+                    stored.session_timeout_ms,
+                    self.protocol_type or "",
+                    ((self.protocol_name or "", stored.subscription),),
+                    stored.assignment,
+                )
+            )

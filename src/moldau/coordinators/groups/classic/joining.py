@@ -1,0 +1,205 @@
+"""JoinGroup: KIP-345 static members, KIP-394 required ids, KIP-814 skipped assignment. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.coordinators.effects import Token
+from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
+from moldau.coordinators.groups.classic.member import ClientFacts, Member
+from moldau.coordinators.groups.classic.rebalance import (
+    answer_join,
+    answer_sync,
+    complete_if_all_joined,
+    dismiss,
+    join_error,
+    joined,
+    list_members,
+    rebalance_or_complete,
+    restart_heartbeat,
+)
+from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.records import GroupRecord
+from moldau.coordinators.groups.turn import HeartbeatTimer, Turn
+from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from moldau.protocol.messages.sync_group import SyncGroupResponse
+from moldau.runtime import ErrorCode, KafkaError
+
+MEMBER_ID_REQUIRED_VERSION: Final = 4
+SKIP_ASSIGNMENT_VERSION: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A JoinGroup request, and what came with it."""
+
+    token: Token
+    request: JoinGroupRequest
+    api_version: int
+    client: ClientFacts
+    new_member_id: str
+    """The id that the member gets if it has none."""
+
+    @property
+    def protocols(self) -> tuple[tuple[str, bytes], ...]:
+        return tuple((protocol.name, bytes(protocol.metadata)) for protocol in self.request.protocols)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """Version 0 knows only the session timeout."""
+        request = self.request
+        return (
+            request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
+        )
+
+
+def join(turn: Turn, group: Group, event: Join) -> None:
+    """Handle a join; the answer may come from a later event."""
+    request = event.request
+    member_id = request.member_id
+    if not _has_room(turn, group, member_id):
+        dismiss(turn, group, member_id)
+        turn.out.reply(event.token, join_error(ErrorCode.group_max_size_reached))
+        complete_if_all_joined(turn, group)
+    elif not group.supports(request.protocol_type, {name for name, _ in event.protocols}):
+        turn.out.reply(event.token, join_error(ErrorCode.inconsistent_group_protocol, member_id))
+    elif member_id == UNKNOWN_MEMBER_ID:
+        _join_new(turn, group, event)
+    elif member_id in group.pending_joins:
+        if request.group_instance_id is not None:
+            turn.out.reply(event.token, join_error(ErrorCode.unknown_member_id, member_id))
+        else:
+            _add(turn, group, event, member_id)
+    else:
+        _join_known(turn, group, event)
+
+
+def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
+    """``group.max.size``: while joining, those who wait count, so that the last to come are left out."""
+    match group.state:
+        case GroupState.EMPTY | GroupState.DEAD:
+            return True
+        case GroupState.PREPARING_REBALANCE:
+            member = group.members.get(member_id)
+            if member is not None and member.awaiting_join is not None:
+                return True
+            return group.awaiting_join_count < turn.settings.max_size
+        case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+            return member_id in group.members or len(group.members) < turn.settings.max_size
+
+
+def _join_new(turn: Turn, group: Group, event: Join) -> None:
+    instance_id = event.request.group_instance_id
+    if instance_id is not None:
+        old_id = group.static_ids.get(instance_id)
+        if old_id is None:
+            _add(turn, group, event, event.new_member_id)
+        else:
+            _replace_static(turn, group, event, old_id)
+    elif event.api_version >= MEMBER_ID_REQUIRED_VERSION:
+        group.pending_joins[event.new_member_id] = None
+        turn.out.set_timer(
+            HeartbeatTimer(group.group_id, event.new_member_id), event.request.session_timeout_ms
+        )
+        turn.out.reply(event.token, join_error(ErrorCode.member_id_required, event.new_member_id))
+    else:
+        _add(turn, group, event, event.new_member_id)
+
+
+def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
+    request = event.request
+    member = Member(
+        member_id,
+        request.group_instance_id,
+        event.client,
+        event.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocol_type,
+        event.protocols,
+        is_new=True,
+        awaiting_join=event.token,
+    )
+    if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
+        group.member_added = True
+    group.add(member)
+    # A new member does not know its id and cannot send heartbeats. If its client gives up and joins
+    # anew, nobody will tell us: its wait is bounded instead of its silence.
+    restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
+    rebalance_or_complete(turn, group)
+
+
+def _join_known(turn: Turn, group: Group, event: Join) -> None:
+    request = event.request
+    try:
+        member = group.check_member(request.member_id, request.group_instance_id)
+    except KafkaError as error:
+        turn.out.reply(event.token, join_error(error.code, request.member_id))
+        return
+    same = member.protocols == event.protocols
+    match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            _rejoin(turn, group, event, member)
+        case GroupState.COMPLETING_REBALANCE if same:
+            # It may have missed the first answer.
+            turn.out.reply(event.token, joined(group, member.member_id))
+        case GroupState.STABLE if same and not group.is_leader(member.member_id):
+            turn.out.reply(event.token, joined(group, member.member_id))
+        case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
+            # A leader joins again when it saw something that changes the assignment, as new partitions.
+            _rejoin(turn, group, event, member)
+        case GroupState.EMPTY | GroupState.DEAD:
+            turn.out.reply(event.token, join_error(ErrorCode.unknown_member_id, member.member_id))
+
+
+def _rejoin(turn: Turn, group: Group, event: Join, member: Member) -> None:
+    _take_over(turn, group, event, member)
+    rebalance_or_complete(turn, group)
+
+
+def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
+    """The member speaks and waits through this request from now on."""
+    answer_join(turn, member, join_error(ErrorCode.rebalance_in_progress, member.member_id))
+    group.update(member, event.protocols, event.rebalance_timeout_ms, event.request.session_timeout_ms)
+    member.awaiting_join = event.token
+
+
+def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
+    """A restarted process comes back under its ``group.instance.id`` (KIP-345)."""
+    old_leader = group.leader
+    member = group.members[old_id]
+    answer_join(turn, member, join_error(ErrorCode.fenced_instance_id, old_id))
+    answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.fenced_instance_id))
+    turn.out.cancel_timer(HeartbeatTimer(group.group_id, old_id))
+    group.rename_static(old_id, event.new_member_id, event.client)
+    _take_over(turn, group, event, member)
+    restart_heartbeat(turn, group, member)
+    match group.state:
+        case GroupState.STABLE if group.select_protocol() == group.protocol_name:
+            turn.out.records.append(GroupRecord(group.group_id, group.stored()))
+            answer_join(turn, member, _resumed(group, event, old_leader))
+        case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
+            rebalance_or_complete(turn, group)
+        case GroupState.PREPARING_REBALANCE:
+            complete_if_all_joined(turn, group)
+        case GroupState.EMPTY | GroupState.DEAD:
+            raise AssertionError(f"group {group.group_id} has members but is {group.state.value}")
+
+
+def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
+    """The generation goes on with the assignment it has.
+
+    A leader must not work out a new one. Before version 9 it can only be kept from it by being told
+    that someone else, its former self, leads; since then it is told so (KIP-814).
+    """
+    member_id = event.new_member_id
+    is_leader = group.is_leader(member_id)
+    skip = is_leader and event.api_version >= SKIP_ASSIGNMENT_VERSION
+    leader = group.leader if event.api_version >= SKIP_ASSIGNMENT_VERSION else old_leader
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=leader or "",
+        skip_assignment=skip,
+        member_id=member_id,
+        members=list_members(group) if skip else [],
+    )

@@ -1,0 +1,191 @@
+"""How a group goes from one generation to the next. Pure.
+
+Prepare: call everyone to join, until all have or the rebalance timeout is over. Complete: fix the
+generation, answer the joins, and wait for the leader's assignment. A group that was empty waits a
+little longer for further members (``group.initial.rebalance.delay.ms``).
+"""
+
+from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
+from moldau.coordinators.groups.classic.member import Member
+from moldau.coordinators.groups.classic.states import GroupState, can_rebalance
+from moldau.coordinators.groups.records import GroupRecord
+from moldau.coordinators.groups.turn import HeartbeatTimer, JoinTimer, SyncTimer, Turn
+from moldau.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from moldau.protocol.messages.sync_group import SyncGroupResponse
+from moldau.runtime import ErrorCode
+
+
+def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
+    """A refused join."""
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
+
+
+def joined(group: Group, member_id: str) -> JoinGroupResponse:
+    """What a member of the present generation is told; its leader learns of all members."""
+    members = list_members(group) if group.is_leader(member_id) else []
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        member_id=member_id,
+        members=members,
+    )
+
+
+def list_members(group: Group) -> list[JoinGroupResponseMember]:
+    """All members with what they said for the chosen protocol."""
+    name = group.protocol_name
+    assert name is not None
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata(name)
+        )
+        for member in group.members.values()
+    ]
+
+
+def restart_heartbeat(turn: Turn, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+    """A sign of life: the member has its session timeout again."""
+    turn.out.set_timer(
+        HeartbeatTimer(group.group_id, member.member_id),
+        member.session_timeout_ms if timeout_ms is None else timeout_ms,
+    )
+
+
+def answer_join(turn: Turn, member: Member, response: JoinGroupResponse) -> None:
+    """Answer the member's join if it waits for one."""
+    if member.awaiting_join is not None:
+        turn.out.reply(member.awaiting_join, response)
+        member.awaiting_join = None
+
+
+def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool:
+    """Answer the member's sync if it waits for one; return whether it did."""
+    if member.awaiting_sync is None:
+        return False
+    turn.out.reply(member.awaiting_sync, response)
+    member.awaiting_sync = None
+    return True
+
+
+def dismiss(turn: Turn, group: Group, member_id: str) -> None:
+    """Remove a member or a given-out id; a request of its that waits learns of it."""
+    member = group.remove(member_id)
+    turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))
+    if member is not None:
+        answer_join(turn, member, join_error(ErrorCode.unknown_member_id))
+        answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.unknown_member_id))
+
+
+def rebalance_or_complete(turn: Turn, group: Group) -> None:
+    """Something about the membership has changed."""
+    if can_rebalance(group.state):
+        prepare(turn, group)
+    else:
+        complete_if_all_joined(turn, group)
+
+
+def prepare(turn: Turn, group: Group) -> None:
+    """Call everyone to join the next generation."""
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        reset_assignments(turn, group, ErrorCode.rebalance_in_progress)
+    group.pending_syncs.clear()
+    turn.out.cancel_timer(SyncTimer(group.group_id))
+    was_empty = group.state is GroupState.EMPTY
+    group.move_to(GroupState.PREPARING_REBALANCE, turn.now_ms)
+    if was_empty:
+        delay_ms = turn.settings.initial_rebalance_delay_ms
+        group.member_added = False
+        group.initial_delay_ms = delay_ms
+        group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        turn.out.set_timer(JoinTimer(group.group_id), delay_ms)
+    elif group.all_joined:
+        complete_join(turn, group)
+    else:
+        turn.out.set_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
+
+
+def complete_if_all_joined(turn: Turn, group: Group) -> None:
+    """End the join phase early, unless it is a group's first: that one lasts its delay."""
+    if (
+        group.state is GroupState.PREPARING_REBALANCE
+        and group.previous_state is not GroupState.EMPTY
+        and group.all_joined
+    ):
+        complete_join(turn, group)
+
+
+def on_join_timer(turn: Turn, group: Group) -> None:
+    """The join phase has lasted as long as it may."""
+    if group.state is not GroupState.PREPARING_REBALANCE:
+        return
+    if group.previous_state is GroupState.EMPTY and group.member_added and group.initial_remaining_ms:
+        group.member_added = False
+        delay_ms = min(turn.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
+        group.initial_remaining_ms = max(group.initial_remaining_ms - group.initial_delay_ms, 0)
+        group.initial_delay_ms = delay_ms
+        turn.out.set_timer(JoinTimer(group.group_id), delay_ms)
+    else:
+        complete_join(turn, group)
+
+
+def complete_join(turn: Turn, group: Group) -> None:
+    """Begin the next generation with those who have joined.
+
+    Static members stay even when they have not: their session timeout decides about them.
+    """
+    turn.out.cancel_timer(JoinTimer(group.group_id))
+    absent = [
+        each for each in group.members.values() if each.awaiting_join is None and each.instance_id is None
+    ]
+    for member in absent:
+        dismiss(turn, group, member.member_id)
+    if not group.elect_joined_leader() and group.members:
+        # Only silent static members are left: wait for one of them, or for their sessions to end.
+        turn.out.set_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
+        return
+    group.next_generation(turn.now_ms)
+    if group.state is GroupState.EMPTY:
+        turn.out.records.append(GroupRecord(group.group_id, group.stored()))
+        return
+    for member in group.members.values():
+        answer_join(turn, member, joined(group, member.member_id))
+        restart_heartbeat(turn, group, member)
+        member.is_new = False
+        group.pending_syncs[member.member_id] = None
+    turn.out.set_timer(SyncTimer(group.group_id), group.rebalance_timeout_ms)
+
+
+def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
+    """The assignment under way is void; those who wait for it must join again."""
+    for member in group.members.values():
+        member.assignment = b""
+        if answer_sync(turn, member, SyncGroupResponse(error_code=error)):
+            restart_heartbeat(turn, group, member)
+
+
+def on_sync_timer(turn: Turn, group: Group) -> None:
+    """Members that joined and then fell silent are removed, and the rest rebalances."""
+    if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE) or not group.pending_syncs:
+        return
+    for member_id in tuple(group.pending_syncs):
+        dismiss(turn, group, member_id)
+    prepare(turn, group)
+
+
+def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
+    """A member's session, or the time to come back with a given-out id, is over."""
+    if member_id in group.pending_joins:
+        dismiss(turn, group, member_id)
+        complete_if_all_joined(turn, group)
+        return
+    member = group.members.get(member_id)
+    if member is None or member.excused_from_heartbeat:
+        return
+    dismiss(turn, group, member_id)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        if group.all_joined:
+            complete_join(turn, group)
+    else:
+        rebalance_or_complete(turn, group)

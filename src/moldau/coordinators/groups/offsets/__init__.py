@@ -1,0 +1,1 @@
+"""Committed offsets: requests, decisions and the table that holds them. Pure."""

@@ -1,0 +1,55 @@
+"""The declaration of a kind of coordinator: everything the runtime needs to lead its partitions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
+from moldau.coordinators.topics import CoordinatorTopic
+from moldau.records.compression import Compression
+from moldau.runtime import ErrorCode, KafkaError
+
+R = TypeVar("R")
+S = TypeVar("S", bound=Shard[Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPolicy:
+    """How records are written to the log of a coordinator and read from it."""
+
+    compression: Compression = Compression.NONE
+    skips_broken: bool = False
+    """Each record stands for itself: a load skips one that cannot be read instead of stopping at it."""
+    commit_timeout_ms: int = 5000
+    """How long a write waits for the high watermark."""
+
+
+class Term(NamedTuple):
+    """One term of leadership over a partition of the coordinators' topic."""
+
+    partition: int
+    epoch: int
+    log: CoordinatorLog
+
+
+def no_keys(key: str, partition_count: int) -> int:
+    """The partitioning of a kind whose coordinators are not found by keys."""
+    raise KafkaError(ErrorCode.invalid_request, "coordinators of this kind have no keys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorKind(Generic[S, R]):
+    """A kind of coordinator. Each partition of ``topic`` is one coordinator: a shard over that log."""
+
+    topic: CoordinatorTopic
+    new_shard: Callable[[int], S]
+    """Makes the empty shard of a partition."""
+    codec: RecordCodec[R]
+    new_store: Callable[[Term], ShardStore] | None = None
+    """Makes the materialisation of a shard's records, for kinds that have one."""
+    policy: LogPolicy = LogPolicy()
+    key_type: int | None = None
+    """The key type of FindCoordinator; ``None`` for a kind that clients do not look for."""
+    partition_of: Callable[[str, int], int] = no_keys
+    """The partition of a key, given the number of partitions. Raises INVALID_REQUEST."""

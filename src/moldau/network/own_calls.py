@@ -1,0 +1,135 @@
+"""A call of our own APIs, declared once for the callers and for the broker that answers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from moldau.network.client import RpcClient
+from moldau.protocol.own.rights import Right
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+A = TypeVar("A")
+R = TypeVar("R")
+S = TypeVar("S")
+Fields = Mapping[str, Any]
+"""Of a message, by name."""
+
+DEADLINE_MAX_MS: Final = 300_000
+"""No call is worked on for longer, whatever its caller says."""
+
+
+def _no_topics(request: Any) -> Iterable[str]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDeclaration(Generic[A, R]):
+    """Arguments and result as values, and their place in the request and the response.
+
+    Every request says in ``timeout_ms`` how long its caller waits for the answer.
+    """
+
+    request: type[Message]
+    response: type[Message]
+    right: Right
+    request_fields: Callable[[A, int], Fields]
+    """Arguments as fields of a version."""
+    arguments: Callable[[Any], A]
+    """The arguments in a request. Raises INVALID_REQUEST."""
+    response_fields: Callable[[R, int], Fields]
+    """A result as fields of a version."""
+    result: Callable[[Any], R]
+    """The result in a response."""
+    version_min: int = 0
+    """The oldest version that this side asks in."""
+
+    @property
+    def api_key(self) -> int:
+        key: int = self.request.API_KEY
+        return key
+
+    def request_of(self, arguments: A, version: int, **fields: Any) -> Message:
+        """The request, with ``fields`` beside those of the arguments. Raises UNSUPPORTED_VERSION."""
+        if version < self.version_min:
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"the node has version {version} of {self.request.__name__}, not {self.version_min}",
+            )
+        return self.request(**fields, **self.request_fields(arguments, version))
+
+    def read(self, response: Any) -> R:
+        """The result. Raises the error of the whole call."""
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code, response.error_message)
+        return self.result(response)
+
+    async def answer_by(
+        self, serve: Callable[[A], Awaitable[R]], request: Any, version: int, waited_ms: float
+    ) -> Message:
+        """The response to a request that came ``waited_ms`` ago; an error of the whole call is in it.
+
+        The operation runs before the first suspension. After REQUEST_TIMED_OUT its outcome is unknown,
+        unless the time was over before it began.
+        """
+        left_ms = min(request.timeout_ms, DEADLINE_MAX_MS) - waited_ms
+        try:
+            if left_ms <= 0:
+                raise KafkaError(ErrorCode.request_timed_out, "The time of the call was over when it came.")
+            arguments = self.arguments(request)
+            async with asyncio.timeout(left_ms / 1000):
+                result = await serve(arguments)
+        except TimeoutError:
+            return self.refuse(KafkaError(ErrorCode.request_timed_out, "The call took too long."))
+        except KafkaError as error:
+            return self.refuse(error)
+        return self.response(**self.response_fields(result, version))
+
+    def refuse(self, error: KafkaError) -> Message:
+        """The response to a call that failed whole."""
+        return self.response(error_code=error.code, error_message=error.message)  # type: ignore[call-arg]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
+    """A call to one broker, about the partitions that it leads; ``S`` is the port that answers it."""
+
+    serve: Callable[[S, A], Awaitable[R]]
+    """The operation, at a broker."""
+    topics: Callable[[Any], Iterable[str]] = _no_topics
+    """The topics that a request names, for calls that ask for READ on them."""
+
+    def ask(self, arguments: A, version: int, timeout_ms: int) -> Message:
+        """The request. Raises UNSUPPORTED_VERSION."""
+        return self.request_of(arguments, version, timeout_ms=timeout_ms)
+
+    async def answer(self, service: S, request: Any, version: int, waited_ms: float = 0) -> Message:
+        """The response, as of :meth:`answer_by`."""
+
+        def serve(arguments: A) -> Awaitable[R]:
+            return self.serve(service, arguments)
+
+        return await self.answer_by(serve, request, version, waited_ms)
+
+
+class BrokerChannel:
+    """Makes calls to one broker."""
+
+    def __init__(self, rpc: RpcClient, host: str, port: int, timeout_ms: int) -> None:
+        """``timeout_ms``: how long a caller waits for an answer; the broker is told."""
+        self._rpc, self._host, self._port = rpc, host, port
+        self._timeout_ms = timeout_ms
+
+    async def call(self, call: BrokerCall[Any, A, R], arguments: A) -> R:
+        """Make one call, in the highest version that both sides have. Raises ``KafkaError``."""
+        rpc, host, port = self._rpc, self._host, self._port
+        try:
+            async with asyncio.timeout(self._timeout_ms / 1000):
+                version = await rpc.version_of(host, port, call.api_key)
+                request = call.ask(arguments, version, self._timeout_ms)
+                response = await rpc.request(host, port, call.api_key, version, request, self._timeout_ms)
+        except TimeoutError:
+            reason = f"no answer from {host}:{port} within {self._timeout_ms} ms"
+            raise KafkaError(ErrorCode.request_timed_out, reason) from None
+        return call.read(response)

@@ -1,0 +1,281 @@
+"""What an operator is told of the quorum: one line for each change of state, and what is wrong now.
+
+Peers are watched by the answers to this node's requests, and by the requests that they send. Each of them
+is in one :class:`PeerState`, and a line is logged when it enters another. Elections are logged at info; a
+quorum without a leader for longer than an election should take is a warning, and its next leader the end
+of it.
+"""
+
+import logging
+import uuid
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from moldau.quorum.messages import FetchRequest, FetchSnapshotRequest, Request, VoteRequest
+from moldau.quorum.settings import RaftSettings
+from moldau.quorum.voters import NO_DIRECTORY, ReplicaKey, VoterSet
+from moldau.runtime import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+STRANGER_SILENCE_MS: Final = 60_000
+"""A node whose requests are refused is forgotten after so long without one."""
+STRANGERS_MAX: Final = 32
+"""So many are told apart; the requests of further ones are refused without a line."""
+
+FETCHES: Final = (FetchRequest, FetchSnapshotRequest)
+NODES_MAX: Final = 4096
+"""The directories of so many nodes are compared."""
+
+
+class PeerState(Enum):
+    """What is known of another voter."""
+
+    UNKNOWN = "unknown"
+    REACHED = "reached"
+    UNREACHABLE = "unreachable"
+    FOREIGN = "foreign"
+    """It belongs to another cluster."""
+    DISAGREES = "disagrees"
+    """It has another set of voters."""
+
+
+_ERROR_STATES: Final = {
+    ErrorCode.inconsistent_cluster_id: PeerState.FOREIGN,
+    ErrorCode.inconsistent_voter_set: PeerState.DISAGREES,
+}
+
+
+@dataclass(slots=True)
+class Peer:
+    """Another voter, as the answers to this node's requests show it."""
+
+    state: PeerState = PeerState.UNKNOWN
+    failing_since_ms: int | None = None
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Stranger:
+    """A node whose requests this node refuses."""
+
+    problem: str
+    heard_ms: int
+
+
+@dataclass(slots=True)
+class Directories:
+    """The directory ids that speak with one node id."""
+
+    current: uuid.UUID
+    before: uuid.UUID | None = None
+    taken_twice_ms: int | None = None
+
+
+class QuorumVoice:
+    """The voice of one replica. Times are the driver's milliseconds."""
+
+    def __init__(self, local: ReplicaKey, voters: VoterSet, settings: RaftSettings, cluster_id: str) -> None:
+        self._local = local
+        self._voters = voters
+        self._settings = settings
+        self._cluster_id = cluster_id
+        self._peers = {node_id: Peer() for node_id in voters.others(local.id)}
+        self._strangers: dict[int, Stranger] = {}
+        self._directories: dict[int, Directories] = {}
+        self._leader: tuple[int, int] | None = None
+        """Leader and epoch."""
+        self._leaderless_since_ms: int | None = None
+        self._has_told_of_no_leader = False
+
+    @property
+    def leaderless_limit_ms(self) -> int:
+        """An election takes less, if a majority of the voters can reach each other."""
+        return self._settings.fetch_timeout_ms + 2 * self._settings.election_timeout_ms
+
+    # Elections
+
+    def started(self, now_ms: int) -> None:
+        """The replica takes part from now on, and knows of no leader yet."""
+        if self._leader is None:
+            self._leaderless_since_ms = now_ms
+
+    def led(self, leader_id: int, epoch: int, now_ms: int) -> None:
+        """A leader is known."""
+        if self._leader == (leader_id, epoch):
+            return
+        self._leader = (leader_id, epoch)
+        since_ms, self._leaderless_since_ms = self._leaderless_since_ms, None
+        who = "this node" if leader_id == self._local.id else "node"
+        if self._has_told_of_no_leader and since_ms is not None:
+            self._has_told_of_no_leader = False
+            logger.warning(
+                "%s %d leads the metadata quorum in epoch %d: it has a leader again after %.1f s",
+                who,
+                leader_id,
+                epoch,
+                (now_ms - since_ms) / 1000,
+            )
+        else:
+            logger.info("%s %d leads the metadata quorum in epoch %d", who, leader_id, epoch)
+
+    def leader_lost(self, epoch: int, now_ms: int) -> None:
+        """No leader of ``epoch`` is known."""
+        if self._leader is not None:
+            logger.info("the metadata quorum has no leader in epoch %d yet", epoch)
+            self._leader, self._leaderless_since_ms = None, now_ms
+
+    def majority_lost(self, epoch: int) -> None:
+        """This node led ``epoch`` and gave up, because too few voters fetched from it."""
+        logger.warning(
+            "this node %d heard from no majority of the voters %s for %d ms and leads epoch %d of the"
+            " metadata quorum no more",
+            self._local.id,
+            list(self._voters.ids),
+            self._settings.check_quorum_timeout_ms,
+            epoch,
+        )
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed. Called now and then."""
+        problem = self.no_leader(now_ms)
+        if problem is not None and not self._has_told_of_no_leader:
+            self._has_told_of_no_leader = True
+            logger.warning("%s", problem)
+
+    # Peers
+
+    def answered(self, node_id: int, error: ErrorCode, request: Request) -> None:
+        """A voter has answered a request.
+
+        Anyone may fetch, and an epoch is checked before the voters: only a vote or the like that is taken
+        without an error shows that the voters are agreed on.
+        """
+        peer = self._peers.get(node_id)
+        if peer is None:
+            return
+        peer.failing_since_ms = None
+        match _ERROR_STATES.get(error, PeerState.REACHED):
+            case PeerState.FOREIGN:
+                text = f"{self._name(node_id)} belongs to another cluster than {self._cluster_id}"
+                self._enter(peer, PeerState.FOREIGN, text)
+            case PeerState.DISAGREES:
+                text = f"{self._name(node_id)} does not count this node {self._local.id} among its voters"
+                self._enter(peer, PeerState.DISAGREES, text)
+            case _ if peer.state is PeerState.DISAGREES and (
+                error is not ErrorCode.none or isinstance(request, FETCHES)
+            ):
+                return
+            case _:
+                if peer.state is PeerState.UNREACHABLE:
+                    logger.warning("%s is reachable again", self._name(node_id))
+                elif peer.state in (PeerState.FOREIGN, PeerState.DISAGREES):
+                    logger.warning("%s accepts the requests of this node again", self._name(node_id))
+                peer.state, peer.problem = PeerState.REACHED, ""
+
+    def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
+        """A request of ``asked_ms`` has no answer: a voter is unreachable when that goes on."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            return
+        if peer.failing_since_ms is None:
+            peer.failing_since_ms = asked_ms
+        if now_ms - peer.failing_since_ms >= self._settings.request_timeout_ms:
+            text = f"{self._name(node_id)} is unreachable: {reason}"
+            self._enter(peer, PeerState.UNREACHABLE, text)
+
+    def _enter(self, peer: Peer, state: PeerState, problem: str) -> None:
+        if peer.state is not state:
+            peer.state, peer.problem = state, problem
+            logger.warning("%s", problem)
+
+    # Requests of others
+
+    def asked(self, request: Request, now_ms: int) -> None:
+        """A node has sent a request of this cluster."""
+        if isinstance(request, VoteRequest):
+            self._heard_directory(request.candidate, now_ms)
+        elif isinstance(request, FETCHES):
+            self._heard_directory(request.replica, now_ms)
+
+    def refused(self, node_id: int, error: ErrorCode, now_ms: int, *, cluster_id: str | None = None) -> None:
+        """A request of a node was refused."""
+        if error is ErrorCode.inconsistent_cluster_id:
+            problem = (
+                f"node {node_id} of cluster {cluster_id} sends requests to this node {self._local.id} of"
+                f" cluster {self._cluster_id}"
+            )
+        elif error is ErrorCode.inconsistent_voter_set:
+            is_voter = node_id in self._voters
+            role = "takes this node for a voter" if is_voter else "takes itself for a voter"
+            problem = (
+                f"node {node_id} {role} of the metadata quorum; controller.quorum.voters of this node"
+                f" {self._local.id} names {list(self._voters.ids)}"
+            )
+        else:
+            return
+        known = self._strangers.get(node_id)
+        if known is not None and known.problem == problem and not self._is_silent(known, now_ms):
+            known.heard_ms = now_ms
+            return
+        if len(self._strangers) >= STRANGERS_MAX:
+            heard = self._strangers.items()
+            self._strangers = {key: each for key, each in heard if not self._is_silent(each, now_ms)}
+        if len(self._strangers) < STRANGERS_MAX:
+            self._strangers[node_id] = Stranger(problem, now_ms)
+            logger.warning("%s", problem)
+
+    def _heard_directory(self, key: ReplicaKey, now_ms: int) -> None:
+        """Two directories that speak in turns with one id are two nodes; one change is a new disk."""
+        is_new = key.id not in self._directories
+        if key.directory_id == NO_DIRECTORY or (is_new and len(self._directories) >= NODES_MAX):
+            return
+        known = self._directories.setdefault(key.id, Directories(key.directory_id))
+        is_own = key.id == self._local.id and key.directory_id != self._local.directory_id
+        is_back = key.directory_id == known.before
+        if key.directory_id != known.current:
+            known.before, known.current = known.current, key.directory_id
+        if is_own or is_back:
+            if known.taken_twice_ms is None or now_ms - known.taken_twice_ms > STRANGER_SILENCE_MS:
+                logger.warning("%s", self._taken_twice(key.id))
+            known.taken_twice_ms = now_ms
+
+    def _taken_twice(self, node_id: int) -> str:
+        known = self._directories[node_id]
+        other = self._local.directory_id if node_id == self._local.id else known.before
+        return (
+            f"node.id {node_id} is taken twice: two nodes speak with it, with the directories"
+            f" {known.current} and {other}"
+        )
+
+    # What is wrong now
+
+    def no_leader(self, now_ms: int) -> str | None:
+        """Why there has been no leader for too long; None when there is one, or an election is under way."""
+        since_ms = self._leaderless_since_ms
+        if since_ms is None or now_ms - since_ms < self.leaderless_limit_ms:
+            return None
+        missing = [node_id for node_id, peer in self._peers.items() if peer.state is not PeerState.REACHED]
+        of = f"; of its voters {list(self._voters.ids)} this node does not reach {missing}" if missing else ""
+        return f"the metadata quorum has had no leader for {(now_ms - since_ms) / 1000:.0f} s{of}"
+
+    def problems(self, now_ms: int) -> list[str]:
+        """What is wrong with other nodes, a sentence each."""
+        found = [peer.problem for peer in self._peers.values() if peer.problem]
+        found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
+        found += [
+            self._taken_twice(node_id)
+            for node_id, known in self._directories.items()
+            if known.taken_twice_ms is not None and now_ms - known.taken_twice_ms <= STRANGER_SILENCE_MS
+        ]
+        return found
+
+    @staticmethod
+    def _is_silent(stranger: Stranger, now_ms: int) -> bool:
+        return now_ms - stranger.heard_ms > STRANGER_SILENCE_MS
+
+    def _name(self, node_id: int) -> str:
+        voter = self._voters.get(node_id)
+        address = f" ({voter.host}:{voter.port})" if voter is not None and voter.host else ""
+        return f"node {node_id}{address} of the metadata quorum"

@@ -1,0 +1,102 @@
+"""Appends that wait until the high watermark has passed them (acks=all).
+
+They stand in the order of their offsets, so that a move of the watermark looks at those that it answers and
+at one more. Their deadlines are the node's ticks: thousands of waiting producers share a timer.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from moldau.replication.partition import AppendOutcome
+from moldau.replication.waiters import Deadlines
+from moldau.runtime.errors import ErrorCode
+
+TIMED_OUT: Final = AppendOutcome(ErrorCode.request_timed_out)
+KEPT_DONE_MAX: Final = 64
+
+
+class _Append:
+    """One append that waits."""
+
+    __slots__ = ("_queue", "due", "future", "last_offset", "outcome")
+
+    def __init__(
+        self,
+        queue: "Acknowledgements",
+        last_offset: int,
+        outcome: AppendOutcome,
+        due: float,
+        future: "asyncio.Future[AppendOutcome]",
+    ) -> None:
+        self._queue = queue
+        self.last_offset = last_offset
+        self.outcome = outcome
+        self.due = due
+        self.future = future
+
+    def expire(self) -> None:
+        if not self.future.done():
+            self.future.set_result(TIMED_OUT)
+        self._queue._expired(self)
+
+
+class Acknowledgements:
+    """The waiting appends of one partition."""
+
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
+        self._waiting: deque[_Append] = deque()
+        self._done_count = 0
+
+    def __len__(self) -> int:
+        """Appends that wait."""
+        return len(self._waiting) - self._done_count
+
+    def add(
+        self, last_offset: int, outcome: AppendOutcome, timeout_ms: int
+    ) -> "asyncio.Future[AppendOutcome]":
+        """Answer ``outcome`` once the watermark has passed ``last_offset``, or that the time is up."""
+        deadlines = self._deadlines
+        due = deadlines.due(timeout_ms / 1000)
+        append = _Append(self, last_offset, outcome, due, deadlines.loop.create_future())
+        waiting = self._waiting
+        position = len(waiting)
+        # Offsets ascend but where a duplicate asks for the first append's.
+        while position and waiting[position - 1].last_offset > last_offset:
+            position -= 1
+        if position == len(waiting):
+            waiting.append(append)
+        else:
+            waiting.insert(position, append)
+        deadlines.add(due, append)
+        return append.future
+
+    def advance(self, high_watermark: int, refusal: AppendOutcome | None = None) -> None:
+        """Answer what lies below the watermark; with ``refusal``, instead of what it was to be told."""
+        waiting = self._waiting
+        while waiting and waiting[0].last_offset < high_watermark:
+            append = waiting.popleft()
+            self._answer(append, append.outcome if refusal is None else refusal)
+
+    def fail(self, outcome: AppendOutcome) -> None:
+        """Answer all."""
+        waiting = self._waiting
+        while waiting:
+            self._answer(waiting.popleft(), outcome)
+
+    def _answer(self, append: _Append, outcome: AppendOutcome) -> None:
+        if append.due < 0:
+            self._done_count -= 1
+            return
+        self._deadlines.remove(append.due, append)
+        if not append.future.done():
+            append.future.set_result(outcome)
+
+    def _expired(self, append: _Append) -> None:
+        append.due = -1.0
+        self._done_count += 1
+        waiting = self._waiting
+        if self._done_count > max(KEPT_DONE_MAX, len(waiting) // 2):
+            self._waiting = deque(each for each in waiting if each.due >= 0)
+            self._done_count = 0

@@ -1,0 +1,82 @@
+"""Syncs a log for as long as it holds appends that are not durable; appends that meet share one sync."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+
+class SyncedLog(Protocol):
+    """What is synced."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    async def flush(self) -> int:
+        """Make every append so far durable; return the offset below which all is."""
+        ...
+
+
+class GroupCommit:
+    """The syncs of one partition's log, one at a time, in one term.
+
+    Contract: :meth:`begin_term` before the first append of a term, :meth:`plan` after each append,
+    :meth:`truncated` after each cut.
+    ``on_synced`` is told the durable offset after each sync, ``on_failure`` once when a sync has failed. What
+    could not be synced may be lost, so that nothing more is taken in the term.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: SyncedLog,
+        on_synced: Callable[[int], None],
+        on_failure: Callable[[KafkaError], None],
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._on_synced = on_synced
+        self._on_failure = on_failure
+        self._running: asyncio.Task[None] | None = None
+        self._synced_offset = -1
+        self.failure: KafkaError | None = None
+
+    def begin_term(self) -> None:
+        """The next sync covers what the log holds, too: nothing is known of it."""
+        self._synced_offset, self.failure = -1, None
+
+    def check(self) -> None:
+        """Raises ``KafkaError`` when a sync of this term has failed."""
+        if self.failure is not None:
+            raise KafkaError(self.failure.code, self.failure.message)
+
+    def plan(self) -> None:
+        """Something was appended."""
+        if (self._running is None or self._running.done()) and self.failure is None:
+            loop = asyncio.get_running_loop()
+            self._running = loop.create_task(self._run(), name=f"sync {self._name}")
+
+    def truncated(self, log_end_offset: int) -> None:
+        """The log was cut; what is appended behind the cut is not durable."""
+        self._synced_offset = min(self._synced_offset, log_end_offset)
+
+    async def settled(self) -> None:
+        """Return when all that was appended is durable, or can never be."""
+        while self._running is not None and not self._running.done():
+            await asyncio.wait([self._running])
+
+    async def _run(self) -> None:
+        log = self._log
+        try:
+            while self._synced_offset < log.log_end_offset:
+                self._synced_offset = await log.flush()
+                self._on_synced(self._synced_offset)
+        except Exception as error:
+            logger.exception("%s could not be synced", self._name)
+            reason = f"The log could not be synced: {error}"
+            self.failure = KafkaError(ErrorCode.kafka_storage_error, reason)
+            self._on_failure(self.failure)

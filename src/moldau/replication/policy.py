@@ -1,0 +1,35 @@
+"""Under which conditions a record of a partition counts, and which calls of clients change its log. Pure."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Durability(Enum):
+    """The state in which a replica's copy of a record counts towards the high watermark."""
+
+    WRITTEN = "written to the log, which the operating system syncs later"
+    FSYNCED = "synced to the disk; appends that meet share one sync"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPolicy:
+    """The rules of one partition's log, the same on all its replicas."""
+
+    durability: Durability = Durability.WRITTEN
+    needs_min_in_sync: bool = False
+    """The high watermark stands while fewer than ``min.insync.replicas`` are in sync."""
+    clients_append: bool = True
+    """Whether clients may append; else only this broker's own coordinators do."""
+    clients_shorten: bool = True
+    """Whether DeleteRecords may move the log's start; else only snapshots do."""
+
+
+WRITTEN: Final = ReplicaPolicy()
+"""Apache Kafka's rules for the partitions of users."""
+FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync=True)
+"""For records that free bytes or decide outcomes: each one that counts outlives a loss of power."""
+SNAPSHOTTED: Final = ReplicaPolicy(
+    Durability.FSYNCED, needs_min_in_sync=True, clients_append=False, clients_shorten=False
+)
+"""The same for a log that one coordinator on each partition writes, and shortens by snapshots."""

@@ -1,0 +1,112 @@
+"""Reads of a classic partition: by consumers up to the watermark, by followers up to the log's end."""
+
+import asyncio
+from collections.abc import Callable
+
+from moldau.replication.partition import (
+    AbortedTransaction,
+    ReadAnswer,
+    ReadOutcome,
+    ReadRequest,
+)
+from moldau.replication.remote import RemotePart
+from moldau.replication.replica import Replica, diverging_epoch
+from moldau.replication.traffic import PartitionTraffic
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log import PartitionLog
+
+
+class PartitionReader:
+    """Serves Fetch from one replica's log."""
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        replica: Replica,
+        traffic: PartitionTraffic,
+        follower_fetched: Callable[[ReadRequest], None],
+    ) -> None:
+        """``follower_fetched`` is told of the fetch of a follower whose log agrees with this one."""
+        self._log = log
+        self._replica = replica
+        self._traffic = traffic
+        self._follower_fetched = follower_fetched
+        self.remote: RemotePart | None = None
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        error = self._replica.check_epoch(request.current_leader_epoch)
+        if error is not ErrorCode.none:
+            return ReadOutcome(error=error)
+        log = self._log
+        from_follower = request.replica_id >= 0
+        leader = self._replica.leader if from_follower else None
+        if leader is not None and leader.is_stale_fetch(request.replica_id, request.broker_epoch):
+            return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        if request.last_fetched_epoch >= 0:
+            diverging = diverging_epoch(
+                log.leader_epochs, log.log_end_offset, request.offset, request.last_fetched_epoch
+            )
+            if diverging is not None:
+                if diverging[0] < 0:  # newer than anything here
+                    return self._known()._replace(error=ErrorCode.offset_out_of_range)
+                return self._known()._replace(diverging_epoch=diverging)
+        # Only now: a follower whose log differs from this one holds none of these records for certain.
+        if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
+            self._follower_fetched(request)
+        known = self._known()
+        watermark, stable = known.high_watermark, known.last_stable_offset
+        readable_end = log.log_end_offset if from_follower else watermark
+        if not log.log_start_offset <= request.offset <= readable_end:
+            return known._replace(error=ErrorCode.offset_out_of_range)
+        bound = readable_end if not request.read_committed else stable
+        if request.offset == readable_end and not request.read_committed and not log.is_offline:
+            return known  # what nearly every poll of an idle consumer finds
+        try:
+            result = log.read(
+                request.offset,
+                request.max_bytes,
+                upper_bound_offset=bound,
+                min_one_batch=request.min_one_batch,
+            )
+        except KafkaError as failure:
+            if failure.code is ErrorCode.offset_moved_to_tiered_storage:
+                return self._read_remote(request, known, from_follower=from_follower)
+            return known._replace(error=failure.code)
+        aborted = None
+        if request.read_committed:
+            aborted = [
+                AbortedTransaction(found.producer_id, found.first_offset)
+                for found in log.aborted_transactions(request.offset, result)
+            ]
+        if not from_follower:
+            self._traffic.fetched(result.size_bytes)
+        return ReadOutcome(
+            views=result.views,
+            size_bytes=result.size_bytes,
+            high_watermark=watermark,
+            last_stable_offset=stable,
+            log_start_offset=log.log_start_offset,
+            aborted=aborted,
+            is_cut=result.size_bytes > 0 and result.next_offset < bound,
+        )
+
+    def _known(self) -> ReadOutcome:
+        watermark = self._replica.role.high_watermark
+        return ReadOutcome(
+            high_watermark=watermark,
+            last_stable_offset=self._log.last_stable_offset(watermark),
+            log_start_offset=self._log.log_start_offset,
+        )
+
+    def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
+        """A follower takes the remote part from the remote tier itself (KIP-405)."""
+        if from_follower or self.remote is None:
+            return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)
+        answer = self.remote.read(request, known)
+        answer.add_done_callback(self._count_remote_read)
+        return answer
+
+    def _count_remote_read(self, answer: "asyncio.Future[ReadOutcome]") -> None:
+        if not answer.cancelled():
+            size_bytes = answer.result().size_bytes
+            self._traffic.fetched(size_bytes)

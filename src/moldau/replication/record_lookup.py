@@ -1,0 +1,64 @@
+"""Records by timestamp in single batches, found without keeping the event loop, for partitions of all kinds.
+
+The timestamps in a header are the producer's word. A batch that promises more than it holds must be opened,
+and there may be many of them, so a long one is opened by the node's opening thread (``Machine.opening``)
+and the loop turns between two.
+
+A batch whose records cannot be read stands in no search's way: its header answers for it. For a search by
+time it counts from its first offset on, because a consumer that starts there misses nothing; for the
+largest timestamp its last offset counts.
+"""
+
+from moldau.records.batch import parse_header
+from moldau.records.errors import InvalidRecordError
+from moldau.records.record import opens_quickly
+from moldau.records.timestamps import (
+    Choice,
+    Position,
+    choose_at_or_after,
+    choose_exactly,
+    choose_latest,
+    search_batch,
+)
+from moldau.runtime.fair_lane import Client, exhaust
+from moldau.runtime.machine import Machine
+
+Buffer = bytes | memoryview
+
+
+class RecordLookup:
+    """Looks for records in batches of one partition, for one request."""
+
+    def __init__(self, machine: Machine, client: Client | None, partition: str) -> None:
+        self._machine = machine
+        self._client = client
+        self._partition = partition
+
+    async def at_or_after(self, batch: Buffer, timestamp_ms: int, starting_offset: int) -> Position | None:
+        """The first record at or after a time, not below ``starting_offset``; ``None`` if there is none."""
+        header = parse_header(batch)
+        if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
+            return None
+        stand_in = max(header.base_offset, starting_offset), header.max_timestamp
+        return await self._search(batch, choose_at_or_after(timestamp_ms, starting_offset), stand_in)
+
+    async def of_max_timestamp(self, batch: Buffer) -> Position | None:
+        """The first record that has the header's max timestamp; ``None`` if none has."""
+        header = parse_header(batch)
+        stand_in = header.last_offset, header.max_timestamp
+        return await self._search(batch, choose_exactly(header.max_timestamp), stand_in)
+
+    async def latest(self, batch: Buffer, starting_offset: int) -> Position | None:
+        """The first of the records with the largest timestamp, of those not below ``starting_offset``."""
+        header = parse_header(batch)
+        stand_in = header.last_offset, header.max_timestamp
+        return await self._search(batch, choose_latest(starting_offset), stand_in)
+
+    async def _search(self, batch: Buffer, choose: Choice, stand_in: Position) -> Position | None:
+        try:
+            if opens_quickly(batch):
+                return exhaust(search_batch(batch, choose))
+            return await self._machine.opening.put(self._client, search_batch(bytes(batch), choose))
+        except InvalidRecordError as error:
+            self._machine.unreadable.report(self._partition, parse_header(batch).base_offset, error)
+            return stand_in

@@ -1,0 +1,38 @@
+"""The roles of a replica and the legal moves between them, as a table. The docs' diagram is made from it."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+
+class RoleName(Enum):
+    """What a replica is to its partition in an epoch."""
+
+    RESIGNED = "resigned"
+    FOLLOWER = "follower"
+    LEADER = "leader"
+
+
+_R, _F, _L = RoleName
+_NEWER = "newer epoch"
+
+LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
+    (_R, _R): "an epoch without a leader",
+    (_R, _F): "the metadata name a leader",
+    (_R, _L): "the metadata name this broker",
+    (_F, _R): "stops, or an epoch without a leader",
+    (_F, _F): "a newer epoch of a leader",
+    (_F, _L): "elected in a newer epoch",
+    (_L, _R): "stops, or an epoch without a leader",
+    (_L, _F): "a newer epoch of another leader",
+    (_L, _L): "elected again in a newer epoch",
+}
+"""(from, to) → when. A resigned replica may take a role in its own epoch; every other move but to resigned
+needs a newer one, for an epoch has one leader."""
+
+
+def mermaid() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2", f"    [*] --> {_R.value}"]
+    for (source, target), reason in LEGAL_MOVES.items():
+        lines.append(f"    {source.value} --> {target.value}: {reason}")
+    return "\n".join(lines) + "\n"

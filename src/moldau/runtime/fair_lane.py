@@ -1,0 +1,189 @@
+"""One worker thread that clients share fairly: jobs in steps, one step of each client after the other.
+
+A job is a generator. Between two steps the thread may do steps of other clients' jobs, so that a client
+waits for one step of each other client at a time, whatever their jobs cost and however many they have sent.
+The jobs of one client run in their order, one after the other. Clients on one host with one principal share
+a turn: opening many connections does not buy more of them.
+
+A job that will take much memory says so with :attr:`Turn.LARGE`. One such job at a time goes on from there;
+the others wait, and those that take little pass them.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Generator, Hashable
+from enum import Enum
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.workers import Workers
+
+__all__ = ["Client", "ClientGoneError", "FairLane", "Steps", "Turn", "exhaust"]
+
+T = TypeVar("T")
+
+
+class Turn(Enum):
+    """What a job says at the end of a step."""
+
+    NEXT = "others may have a turn"
+    LARGE = "the next step takes much memory, up to the end of the job"
+
+
+Steps: TypeAlias = Generator[Turn, None, T]
+"""A job in steps of some milliseconds; it returns its result."""
+
+
+class Client(Protocol):
+    """A connection, as far as fairness needs it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    @property
+    def principal(self) -> Hashable: ...
+
+    @property
+    def peer_host(self) -> str: ...
+
+
+class ClientGoneError(KafkaError):
+    """The client has closed its connection, and the rest of its job was not done."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.network_exception, "the connection is closed")
+
+
+def exhaust(steps: Steps[T]) -> T:
+    """Run a job to its end, on the spot."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast(T, done.value)
+
+
+class _Job:
+    __slots__ = ("answer", "is_large", "is_lasting", "steps")
+
+    def __init__(self, steps: Steps[Any], answer: "asyncio.Future[Any]", *, is_lasting: bool) -> None:
+        self.steps = steps
+        self.answer = answer
+        self.is_lasting = is_lasting
+        self.is_large = False
+
+
+class _Queue:
+    """The jobs of one client."""
+
+    __slots__ = ("client", "jobs")
+
+    def __init__(self, client: Client | None) -> None:
+        self.client = client
+        self.jobs: deque[_Job] = deque()
+
+
+class FairLane:
+    """To be used on one event loop."""
+
+    def __init__(self, workers: Workers) -> None:
+        """``workers`` have one thread, or steps of several jobs would run at once."""
+        self._workers = workers
+        self._queues: dict[Client | None, _Queue] = {}
+        self._groups: dict[Hashable, deque[_Queue]] = {}
+        self._large: _Job | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, client: Client | None, steps: Steps[T], *, is_lasting: bool = False) -> "asyncio.Future[T]":
+        """Run a job of a client; ``None`` stands for the node itself. The result is that of ``steps``.
+
+        When the client closes its connection, the rest of its job is not done (:class:`ClientGoneError`),
+        unless the job ``is_lasting``: somebody else may depend on it.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        queue = self._queues.get(client)
+        if queue is None:
+            queue = self._queues[client] = _Queue(client)
+            self._groups.setdefault(_group_of(client), deque()).append(queue)
+        queue.jobs.append(_Job(steps, answer, is_lasting=is_lasting))
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        return answer
+
+    async def _run(self) -> None:
+        try:
+            while (queue := self._next()) is not None:
+                await self._step(queue)
+        finally:
+            self._task = None
+            self._large = None
+            for queue in self._queues.values():
+                for job in queue.jobs:
+                    job.answer.cancel()
+            self._queues.clear()
+            self._groups.clear()
+
+    def _next(self) -> _Queue | None:
+        """The client that has the next turn; it goes behind the others, and so does its group."""
+        for group, queues in self._groups.items():
+            for queue in queues:
+                job = queue.jobs[0]
+                if not job.is_large or self._large is None or self._large is job:
+                    queues.remove(queue)
+                    queues.append(queue)
+                    del self._groups[group]
+                    self._groups[group] = queues
+                    return queue
+        return None
+
+    async def _step(self, queue: _Queue) -> None:
+        job = queue.jobs[0]
+        gone = queue.client is not None and queue.client.closed and not job.is_lasting
+        if gone or job.answer.done():
+            job.steps.close()
+            self._end(queue, None, ClientGoneError())
+            return
+        if job.is_large:
+            self._large = job
+        try:
+            is_over, result = await self._workers.run(_advance, job.steps)
+        except Exception as error:
+            self._end(queue, None, error)
+            return
+        if is_over:
+            self._end(queue, result, None)
+        elif result is Turn.LARGE:
+            job.is_large = True
+
+    def _end(self, queue: _Queue, result: Any, error: Exception | None) -> None:
+        job = queue.jobs.popleft()
+        if self._large is job:
+            self._large = None
+        if not queue.jobs:
+            del self._queues[queue.client]
+            group = _group_of(queue.client)
+            self._groups[group].remove(queue)
+            if not self._groups[group]:
+                del self._groups[group]
+        if job.answer.done():
+            return
+        if error is None:
+            job.answer.set_result(result)
+        else:
+            job.answer.set_exception(error)
+
+
+_NODE: Final = ("",)
+
+
+def _group_of(client: Client | None) -> Hashable:
+    return _NODE if client is None else (client.principal, client.peer_host)
+
+
+def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
+    """A step of a job: whether that was the last one, and its result or what it says."""
+    try:
+        return False, next(steps)
+    except StopIteration as done:
+        return True, done.value

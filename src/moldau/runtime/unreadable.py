@@ -1,0 +1,40 @@
+"""Stored batches whose records cannot be read, as searches by timestamp find them."""
+
+import logging
+from typing import Final
+
+__all__ = ["UnreadableBatches"]
+
+_log = logging.getLogger(__name__)
+
+_PARTITIONS_MAX: Final = 1_000
+
+
+class UnreadableBatches:
+    """Those of one node: the first that was found in each partition. To be used on its event loop."""
+
+    def __init__(self) -> None:
+        self._first_offsets: dict[str, int] = {}
+
+    def report(self, partition: str, offset: int, error: Exception) -> None:
+        """A batch that begins at ``offset`` cannot be read. Logged once for a partition."""
+        if partition in self._first_offsets or len(self._first_offsets) >= _PARTITIONS_MAX:
+            return
+        self._first_offsets[partition] = offset
+        _log.warning(
+            "%s: the records of the batch at offset %d cannot be read: %s."
+            " Searches by timestamp rely on its header. Further ones of this partition are not logged.",
+            partition,
+            offset,
+            error,
+        )
+
+    def notice(self) -> str | None:
+        """A sentence for the health page; ``None`` when all were readable."""
+        if not self._first_offsets:
+            return None
+        partition, offset = next(iter(self._first_offsets.items()))
+        return (
+            f"{len(self._first_offsets)} partitions have batches whose records cannot be read,"
+            f" such as {partition} at offset {offset}"
+        )

@@ -1,0 +1,86 @@
+"""The subsystems of a node: the one place where roles and configuration decide which there are.
+
+A new feature is a subsystem of its own and a line in :func:`compose_broker`: after the subsystems that it
+needs, and before those that need it. The contract is in :mod:`moldau.server.subsystem`.
+"""
+
+from typing import TypeVar
+
+from moldau.server.context import BrokerContext, NodeContext
+from moldau.server.extensions import Extensions
+from moldau.server.subsystem import Subsystem
+from moldau.server.subsystems.administration import AdministrationSubsystem
+from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
+from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
+from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
+from moldau.server.subsystems.diskless import settings as diskless_settings
+from moldau.server.subsystems.diskless.subsystem import DisklessOff, DisklessSubsystem
+from moldau.server.subsystems.groups import GroupsSubsystem
+from moldau.server.subsystems.listeners import ListenersSubsystem
+from moldau.server.subsystems.monitoring import MonitoringSubsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.subsystems.produce_limits import ProduceLimits
+from moldau.server.subsystems.records import RecordsSubsystem
+from moldau.server.subsystems.registration import RegistrationSubsystem
+from moldau.server.subsystems.tiered import settings as tiered_settings
+from moldau.server.subsystems.tiered.subsystem import TieredOff, TieredSubsystem
+from moldau.server.subsystems.topics import TopicsSubsystem
+
+S = TypeVar("S", bound=Subsystem)
+
+
+class Composition:
+    """A list of subsystems that is being made."""
+
+    def __init__(self, extensions: Extensions) -> None:
+        """``extensions``: of the whole node."""
+        self.extensions = extensions
+        self.subsystems: list[Subsystem] = []
+
+    def add(self, subsystem: S) -> S:
+        """Append a subsystem, and merge its contribution."""
+        self.subsystems.append(subsystem)
+        self.extensions.add(subsystem.contribution())
+        return subsystem
+
+
+def compose_controller(context: NodeContext, extensions: Extensions) -> tuple[Subsystem, ...]:
+    """Make the subsystems of a controller, with its pages for operators where no broker has them.
+
+    None for a node that is only a broker.
+    """
+    node = Composition(extensions)
+    if context.config.is_controller:
+        node.add(ControllerSubsystem(context))
+    if not context.config.is_broker:
+        node.add(MonitoringSubsystem(context, extensions))
+    return tuple(node.subsystems)
+
+
+def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subsystem, ...]:
+    """Make the subsystems of a broker."""
+    broker, config = Composition(extensions), context.config
+    partitions = broker.add(PartitionsSubsystem(context, extensions))
+    topics = broker.add(TopicsSubsystem(context, extensions, partitions))
+    diskless = tiered = None
+    if diskless_settings.is_enabled(config):
+        diskless = broker.add(DisklessSubsystem(context, topics))
+    else:
+        broker.add(DisklessOff())
+    if tiered_settings.is_enabled(config):
+        tiered = broker.add(TieredSubsystem(context, partitions, topics))
+    else:
+        broker.add(TieredOff(context))
+    if diskless is not None and tiered is not None:
+        broker.add(ConsolidationSubsystem(context, diskless, tiered))
+    else:
+        broker.add(ConsolidationOff(context))
+    broker.add(ProduceLimits(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
+    broker.add(GroupsSubsystem(context))
+    records = broker.add(RecordsSubsystem(context, extensions, partitions))
+    broker.add(AdministrationSubsystem(context, partitions, topics))
+    broker.add(CoordinatorsSubsystem(context, extensions, topics))
+    broker.add(MonitoringSubsystem(context, extensions))
+    broker.add(RegistrationSubsystem(context, partitions, records.producer_ids.set_broker_epoch))
+    broker.add(ListenersSubsystem(context, extensions))
+    return tuple(broker.subsystems)

@@ -1,0 +1,47 @@
+"""The common ground of a node's subsystems: made before the first of them, the same for all."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from moldau.cluster.controller_channel import ControllerChannel
+from moldau.config.broker import BrokerConfig
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.machine import Machine
+from moldau.server.authorization import Authorizer
+from moldau.server.cluster_view import ClusterView
+from moldau.server.deletion_hold import DeletionHold
+from moldau.server.identity import Identity
+from moldau.server.metadata.node import MetadataNode
+from moldau.server.meters import NodeMeters
+from moldau.server.registry import PartitionRegistry
+from moldau.storage.log_manager import LogManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeContext:
+    """A node's parts that every subsystem may use, whatever the node's roles."""
+
+    machine: Machine
+    config: BrokerConfig
+    """The static configuration; ``metadata.configs.broker`` is the effective one."""
+    identity: Identity
+    metadata: MetadataNode
+    logs: LogManager
+    meters: NodeMeters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerContext(NodeContext):
+    """A node's parts that the subsystems of a broker may use, too."""
+
+    incarnation_id: UUID
+    """Of this process: the broker registers with it."""
+    view: ClusterView
+    channel: ControllerChannel
+    """Leads to the active controller, wherever it is."""
+    partitions: PartitionRegistry
+    arrivals: WaitingRoom[PartitionKey]
+    """Wakes requests that wait for a partition."""
+    authorizer: Authorizer
+    deletions: DeletionHold

@@ -1,0 +1,42 @@
+"""Group coordinators, over ``__consumer_offsets``."""
+
+from moldau.config.broker import BrokerConfig
+from moldau.coordinators.groups.service import GroupService
+from moldau.coordinators.log import CoordinatorLog, PartitionCoordinatorLog
+from moldau.server.authorization import Authorizer
+from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC
+from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
+from moldau.server.handlers.groups import GroupHandlers
+from moldau.server.topic_creation import InternalTopic
+
+
+def group_coordinators(
+    config: BrokerConfig, groups: GroupService, authorizer: Authorizer
+) -> CoordinatorEntry[CoordinatorLog]:
+    """The kind with the classic group protocol and committed offsets."""
+    kind = groups.kind
+    assert kind.key_type is not None
+    return CoordinatorEntry(
+        topic=offsets_topic(config),
+        open_log=lambda partition, epoch: PartitionCoordinatorLog(partition),
+        load=groups.load,
+        unload=groups.unload,
+        lookup=KeyLookup(key_type=kind.key_type, partition_of=groups.partition_of),
+        handlers=GroupHandlers(groups, authorizer).table(),
+    )
+
+
+def offsets_topic(config: BrokerConfig) -> InternalTopic:
+    """How ``__consumer_offsets`` is made."""
+    factor_key = "offsets.topic.replication.factor"
+    return InternalTopic(
+        CONSUMER_OFFSETS_TOPIC,
+        config.integer("offsets.topic.num.partitions"),
+        config.integer(factor_key),
+        factor_key,
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
+        },
+    )

@@ -1,0 +1,71 @@
+"""All kinds of coordinators of a broker, and the one path on which their coordinators come and go."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from moldau.coordinators.terms import LeadershipTerms, TermKey
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import Partition
+from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
+from moldau.server.topic_creation import InternalTopic
+
+
+class CoordinatorRegistry:
+    """The entries by topic and by key type. Follows the leadership of their topics' partitions."""
+
+    def __init__(self, entries: Iterable[CoordinatorEntry[Any]] = ()) -> None:
+        self._entries: dict[str, CoordinatorEntry[Any]] = {}
+        self._terms = LeadershipTerms()
+        for entry in entries:
+            self.add(entry)
+
+    def add(self, entry: CoordinatorEntry[Any]) -> None:
+        """One more kind, before the first partition of its topic is led."""
+        if entry.topic.name in self._entries:
+            raise ValueError(f"{entry.topic.name} has two kinds of coordinators")
+        self._entries[entry.topic.name] = entry
+
+    def lookups(self) -> dict[int, tuple[InternalTopic, KeyLookup]]:
+        """By FindCoordinator's key type."""
+        return {
+            entry.lookup.key_type: (entry.topic, entry.lookup)
+            for entry in self._entries.values()
+            if entry.lookup is not None
+        }
+
+    async def until_loaded(self, timeout_s: float) -> bool:
+        """Wait for the loads that are under way; False when the time was up before their end."""
+        loads = [
+            asyncio.ensure_future(entry.until_loaded())
+            for entry in self._entries.values()
+            if entry.until_loaded is not None
+        ]
+        if not loads:
+            return True
+        _, late = await asyncio.wait(loads, timeout=timeout_s)
+        for load in late:
+            load.cancel()
+        return not late
+
+    def leads(self, partition: Partition, epoch: int) -> None:
+        """This broker leads a partition from ``epoch`` on. Repeated and late news are ignored."""
+        entry = self._entries.get(partition.topic)
+        if entry is None or not isinstance(partition, ClassicPartition):
+            return
+        topic_id, index = partition.key
+        change = self._terms.begin(TermKey(partition.topic, index), topic_id, epoch)
+        if change.ends is not None:
+            entry.unload(index, change.ends)
+        if change.begins is not None:
+            entry.begin(partition, change.begins)
+
+    def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
+        """As of ``epoch`` this broker does not lead a partition. Late news are ignored."""
+        entry = self._entries.get(topic)
+        if entry is None:
+            return
+        change = self._terms.end(TermKey(topic, index), topic_id, epoch)
+        if change.ends is not None:
+            entry.unload(index, change.ends)

@@ -1,0 +1,64 @@
+"""The contributions of a broker's subsystems, merged: where each kind of addition is looked up."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from moldau.server.coordinators.registry import CoordinatorRegistry
+from moldau.server.partition_kinds import PartitionKinds
+from moldau.server.requests.dispatch import DirectHandler, Handler, Turn
+from moldau.server.subsystem import Contribution, HealthCheck
+from moldau.server.topic_creation import InternalTopic
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Extensions:
+    """Made empty and given to the subsystems that use it, filled by those that come after them.
+
+    All of it is there before the first subsystem starts. Each entry has one home.
+    """
+
+    def __init__(self) -> None:
+        self.handlers: dict[int, Handler] = {}
+        self.direct: dict[int, Callable[[int], DirectHandler | None]] = {}
+        self.turn: Turn | None = None
+        self.kinds = PartitionKinds()
+        self.coordinators = CoordinatorRegistry()
+        self.internal_topics: dict[str, InternalTopic] = {}
+        self.congestion: list[Callable[[], float | None]] = []
+        self.checks: dict[str, HealthCheck] = {}
+        self.notices: dict[str, HealthCheck] = {}
+        self._in_hand: list[Callable[[], Mapping[str, int]]] = []
+
+    def add(self, contribution: Contribution) -> None:
+        """Merge the additions of one more subsystem. Raises ``ValueError`` for a second entry of a key."""
+        _merge("API key", self.handlers, contribution.handlers)
+        _merge("API key", self.direct, contribution.direct)
+        if contribution.turn is not None:
+            if self.turn is not None:
+                raise ValueError("the direct handlers of two subsystems cannot share a turn")
+            self.turn = contribution.turn
+        self.kinds.add(contribution.kinds)
+        for entry in contribution.coordinators:
+            self.coordinators.add(entry)
+            _merge("API key", self.handlers, entry.handlers)
+            _merge("internal topic", self.internal_topics, {entry.topic.name: entry.topic})
+        for topic in contribution.internal_topics:
+            _merge("internal topic", self.internal_topics, {topic.name: topic})
+        if contribution.congestion is not None:
+            self.congestion.append(contribution.congestion)
+        _merge("health check", self.checks, contribution.checks)
+        _merge("notice", self.notices, contribution.notices)
+        self._in_hand.append(contribution.in_hand)
+
+    def in_hand(self) -> dict[str, int]:
+        """Work and memory in use, by name."""
+        return {name: count for read in self._in_hand for name, count in read().items()}
+
+
+def _merge(noun: str, known: dict[K, V], added: Mapping[K, V]) -> None:
+    for key, value in added.items():
+        if key in known:
+            raise ValueError(f"{noun} {key!r} has two homes")
+        known[key] = value

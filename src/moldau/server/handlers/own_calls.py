@@ -1,0 +1,102 @@
+"""Our own calls on a listener: which it serves, and the rights that they ask for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from moldau.network.context import RequestContext
+from moldau.network.own_calls import BrokerCall
+from moldau.protocol.api import OWN_API_KEY_MIN
+from moldau.protocol.own import MODULES
+from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, DescribeOwnApisResponse, OwnApi
+from moldau.protocol.own.rights import Right
+from moldau.protocol.schema import Message, parse_versions
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from moldau.server.requests.dispatch import Handler
+
+S = TypeVar("S")
+
+
+class OwnApiHandlers:
+    """Answers DescribeOwnApis for one listener, to everybody: a caller has to know versions first."""
+
+    def __init__(self, served: Callable[[], Iterable[int]]) -> None:
+        """``served``: the API keys of the listener, Kafka's among them."""
+        self._served = served
+
+    def table(self) -> dict[int, Handler]:
+        return {DescribeOwnApisRequest.API_KEY: self.describe}
+
+    def describe(self, context: RequestContext, request: DescribeOwnApisRequest) -> DescribeOwnApisResponse:
+        ranges = {
+            key: parse_versions(MODULES[key][1])
+            for key in sorted(self._served())
+            if key >= OWN_API_KEY_MIN and key in MODULES
+        }
+        apis = [
+            OwnApi(api_key=key, min_version=versions.min, max_version=versions.max)
+            for key, versions in ranges.items()
+        ]
+        return DescribeOwnApisResponse(apis=apis)
+
+
+class BrokerCallHandlers(Generic[S]):
+    """Answers the declared calls about the partitions that this broker leads."""
+
+    def __init__(
+        self, calls: Mapping[int, BrokerCall[S, Any, Any]], service: S, authorizer: Authorizer
+    ) -> None:
+        self._calls = calls
+        self._service = service
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return dict.fromkeys(self._calls, self.handle)
+
+    def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
+        call = self._calls[context.api_key]
+        self._check(context, call, request)
+        return call.answer(self._service, request, context.api_version, waited_ms(context))
+
+    def _check(self, context: RequestContext, call: BrokerCall[S, Any, Any], request: Any) -> None:
+        """Raises an authorization error."""
+        if call.right is not Right.READ_TOPIC:
+            check_cluster_action(self._authorizer, context)
+            return
+        for topic in call.topics(request):
+            check_read(self._authorizer, context, topic)
+
+
+def waited_ms(context: RequestContext) -> float:
+    """The time since a request was received."""
+    return (asyncio.get_running_loop().time() - context.received_at) * 1000
+
+
+def acts_for_cluster(authorizer: Authorizer, context: RequestContext) -> bool:
+    """Whether a principal is a node of the cluster or an operator."""
+    return authorizer.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def check_cluster_action(authorizer: Authorizer, context: RequestContext) -> None:
+    """Raises CLUSTER_AUTHORIZATION_FAILED for whoever is neither a node nor an operator."""
+    if not acts_for_cluster(authorizer, context):
+        raise cluster_action_needed()
+
+
+def cluster_action_needed() -> KafkaError:
+    """CLUSTER_AUTHORIZATION_FAILED, with the right that is missing."""
+    return KafkaError(ErrorCode.cluster_authorization_failed, "this needs CLUSTER_ACTION on the cluster")
+
+
+def may_read(authorizer: Authorizer, context: RequestContext, topic: str) -> bool:
+    """Whether a principal may make the calls of readers about a topic."""
+    return acts_for_cluster(authorizer, context) or authorizer.allows(
+        context, Operation.READ, ResourceType.TOPIC, topic
+    )
+
+
+def check_read(authorizer: Authorizer, context: RequestContext, topic: str) -> None:
+    """Raises TOPIC_AUTHORIZATION_FAILED."""
+    if not may_read(authorizer, context, topic):
+        raise KafkaError(ErrorCode.topic_authorization_failed, f"this needs READ on topic {topic}")

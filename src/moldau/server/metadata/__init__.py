@@ -1,0 +1,1 @@
+"""A node's replica of the cluster metadata."""

@@ -1,0 +1,217 @@
+"""A node's replica of the cluster metadata: the quorum, its log, and the image that follows from it.
+
+A broker and a controller in one process share one: the controller decides on it while this node leads the
+quorum, the broker only reads it. A node that is no voter follows the quorum as an observer.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from moldau.cluster.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
+from moldau.cluster.meta_properties import FormatError
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.quorum_log import QuorumMetadataLog
+from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Voter as ConfiguredVoter
+from moldau.network.client import RpcClient
+from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE
+from moldau.quorum.state_store import QuorumStateStore
+from moldau.quorum.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
+from moldau.runtime.disk import Disk
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server import settings
+from moldau.server.identity import Identity
+from moldau.server.metadata.quorum_peers import QuorumPeers
+from moldau.server.metadata.topic_configs import EffectiveConfigs
+from moldau.server.metadata.witnesses import check_partitions_are_known
+from moldau.storage.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
+from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
+from moldau.storage.log_guards import METADATA_LOG
+from moldau.storage.log_manager import LogManager
+from moldau.storage.recovery_report import Repair, RepairKind
+from moldau.storage.snapshot import snapshot_of
+from moldau.storage.snapshot_log import SnapshotLog
+
+CURRENT_TIMEOUT_S = 30.0
+
+
+class MetadataNode:
+    """Opens the metadata log and runs this node's replica of the quorum on it.
+
+    Use: construct, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        config: BrokerConfig,
+        identity: Identity,
+        on_fault: Callable[[str], None],
+        logs: LogManager,
+    ) -> None:
+        """Open the log. ``logs``: of the folder that holds it, opened.
+
+        Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
+        """
+        folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
+        self.identity = identity
+        self.controller_port: int | None = None
+        """Where this node's controller listens, once it does."""
+        self._voters = config.quorum_voters
+        self._stored = _open_log(machine, folder, config, logs)
+        voters = self.voter_set = VoterSet(
+            Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
+        )
+        directory_ids = dict(zip(config.log_dirs, identity.directory_ids, strict=True))
+        self._client = RpcClient(machine.entropy, client_id=f"quorum-{identity.node_id}")
+        self._peers = QuorumPeers(voters, self._client)
+        self.driver = QuorumDriver(
+            machine,
+            self._stored,
+            local=ReplicaKey(identity.node_id, directory_ids.get(config.metadata_log_dir, NO_DIRECTORY)),
+            voters=voters,
+            state_store=QuorumStateStore(machine.disk, folder, voters),
+            sender=self._peers,
+            config=settings.quorum_config(config, identity.cluster_id),
+            on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
+        )
+        self.log = QuorumMetadataLog(self.driver, self._stored, identity.node_id)
+        self.publisher = MetadataPublisher(lambda error: on_fault(str(error)))
+        self.configs = EffectiveConfigs(config, identity.node_id, lambda: self.publisher.image)
+        self._snapshots = SnapshotGenerator(
+            self.log,
+            self.publisher,
+            bytes_between=config.integer("metadata.log.max.record.bytes.between.snapshots"),
+            interval_ms=config.integer("metadata.log.max.snapshot.interval.ms"),
+        )
+        self.log.add_listener(self.publisher)
+        self.log.add_listener(self._snapshots)
+
+    async def until_current(self) -> None:
+        """Return when this node's image has every record that was committed at the time of the call.
+
+        The quorum's leader says how far that is. Raises ``KafkaError`` while it cannot be asked.
+        """
+        if self.driver.is_leader:
+            committed_end = self.driver.describe().high_watermark
+        else:
+            committed_end = await self._peers.high_watermark(self.driver.leader_id)
+        if committed_end < 0:
+            raise KafkaError(ErrorCode.not_controller, "the quorum has committed nothing in this epoch yet")
+        async with asyncio.timeout(CURRENT_TIMEOUT_S):
+            await self.log.until_applied(committed_end)
+
+    def voters(self) -> list[ConfiguredVoter]:
+        """The voters with their addresses; a port that was left to the system is the one that was given."""
+        return [
+            replace(voter, port=self.controller_port)
+            if voter.port == 0 and voter.node_id == self.identity.node_id and self.controller_port
+            else voter
+            for voter in self._voters
+        ]
+
+    async def start(self) -> None:
+        """Replay the metadata; a lone voter leads when this returns."""
+        await self.driver.start()
+
+    async def stop(self) -> None:
+        """Leave the quorum and close the log."""
+        await self._snapshots.close()
+        await self.driver.stop()
+        await self._client.close()
+        self._stored.close()
+
+
+def _open_log(machine: Machine, folder: str, config: BrokerConfig, logs: LogManager) -> SnapshotLog:
+    """Raises ``FormatError`` and ``DamagedLogError`` unless it is all that it was."""
+    if not machine.disk.is_dir(folder):
+        # Formatting makes it. Starting without it would be a new cluster on an old one's data.
+        name = folder.rpartition("/")[2]
+        others = (path.rstrip("/") for path in config.log_dirs)
+        found = next((path for path in others if machine.disk.is_dir(f"{path}/{name}")), None)
+        advice = (
+            "Restore it from a backup, or see 'Damaged files' in docs/operations.md."
+            if found is None
+            else f"{found}/{name} is there: was log.dirs put in another order? Set metadata.log.dir={found}."
+        )
+        raise FormatError(
+            f"{folder} is missing, though {config.metadata_log_dir} is formatted. Nothing was changed."
+            f" {advice}"
+        )
+    if not any(name.endswith((SNAPSHOT_SUFFIX, LOG_SUFFIX)) for name in machine.disk.list(folder)):
+        # Formatting leaves a snapshot. A voter without its log and its vote could undo what is committed.
+        raise DamagedLogError(
+            f"{folder} holds neither a snapshot nor a log, though {config.metadata_log_dir} is formatted."
+            " Nothing was changed. Restore it from a backup, or see 'Damaged files' in docs/operations.md."
+        )
+    _check_vote(machine.disk, folder)
+    is_only_voter = [voter.node_id for voter in config.quorum_voters] == [config.node_id]
+    if is_only_voter:
+        check_partitions_are_known(machine.disk, folder, logs)
+    written_offset, written_by = logs.metadata_watermark.stored()
+    log = SnapshotLog.open(
+        machine,
+        folder,
+        METADATA_LOG,
+        settings.metadata_log_config(config),
+        guard=LogGuard(
+            same_boot=all(directory.same_boot for directory in logs.directories),
+            written_offset=written_offset,
+            written_by=written_by,
+            has_snapshots=True,
+            is_only_replica=is_only_voter,
+        ),
+        report=logs.report,
+    )
+    if not log.end_offset and len(list(logs)):
+        log.close()
+        first = min(partition.directory for partition in logs)
+        raise DamagedLogError(
+            f"{folder} holds no metadata, but {first} holds records of a topic. Nothing was changed. Restore"
+            " the metadata log from a backup, or see 'Damaged files' in docs/operations.md."
+        )
+    _check_parts(machine.disk, folder, log, logs, is_only_voter=is_only_voter)
+    logs.metadata_watermark.follow(lambda: min(log.high_watermark, log.flushed_offset))
+    return log
+
+
+def _check_parts(disk: Disk, folder: str, log: SnapshotLog, logs: LogManager, *, is_only_voter: bool) -> None:
+    """Report files that are missing beside a log with records; a lost vote among several stops the start."""
+    if not log.end_offset:
+        return
+    if not disk.exists(f"{folder}/{QUORUM_STATE}"):
+        if not is_only_voter:
+            log.close()
+            raise DamagedLogError(
+                f"{folder}/{QUORUM_STATE} is missing beside a log with records: the node may have voted, and"
+                " must not vote twice. Restore the file from a backup, or see 'Damaged files' in"
+                " docs/operations.md."
+            )
+        reason = "was missing beside a log with records; it is made anew"
+        logs.report.add(Repair(RepairKind.REBUILT, f"{folder}/{QUORUM_STATE}", reason))
+    if not log.start_offset and log.latest_snapshot_id() is None:
+        reason = (
+            "was missing; the feature levels that it held, and what else the folder was formatted with, are"
+            " made anew with their defaults"
+        )
+        logs.report.add(Repair(RepairKind.REBUILT, f"{folder}/{BOOTSTRAP_FILE_NAME}", reason))
+
+
+def _check_vote(disk: Disk, folder: str) -> None:
+    """Raise ``DamagedLogError`` when the node has voted and its log is gone.
+
+    The log is made before the first vote. Only a snapshot that replaces all of it may leave no segment.
+    """
+    names = disk.list(folder)
+    is_replaced = any(found.offset for name in names if (found := snapshot_of(name)) is not None)
+    has_log = any(name.endswith(LOG_SUFFIX) for name in names) or DURABLE_OFFSET in names
+    if QUORUM_STATE in names and not has_log and not is_replaced:
+        raise DamagedLogError(
+            f"{folder} holds no segment, though {QUORUM_STATE} says that this node has taken part in the"
+            " quorum. Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in"
+            " docs/operations.md."
+        )

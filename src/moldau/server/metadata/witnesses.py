@@ -1,0 +1,132 @@
+"""Facts outside of the metadata log that show that it was longer than it is.
+
+The log itself tells with ``durable-offset`` how far it went, and the checkpoints of the log folders tell it
+a second time. When one of the two is gone, the partitions' folders are asked: the metadata came before the
+folder of each topic, and before each leader epoch in it. This holds for a node that is the only voter; others
+may get metadata after the start.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from moldau.cluster.errors import MetadataError
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.quorum_log import data_batches
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.metadata_records import RECORDS, RemoveTopicRecord
+from moldau.runtime.disk import Disk
+from moldau.runtime.errors import KafkaError
+from moldau.server.cluster_view import DISKLESS_METADATA_TOPIC
+from moldau.storage.batch_scan import scan_checked
+from moldau.storage.file_names import HIGH_WATERMARKS, LEADER_EPOCHS, LOG_SUFFIX, base_offset_of, segment_file
+from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, DurableOffset
+from moldau.storage.log import PartitionLog
+from moldau.storage.log_manager import LogManager
+from moldau.storage.snapshot import FileSnapshotReader, snapshot_file, snapshot_of
+
+_ADVICE = (
+    "The metadata log was cut, or is older than the partitions. Nothing was changed. Restore all log folders"
+    " from one backup, or see 'Damaged files' in docs/operations.md."
+)
+
+
+def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> None:
+    """Raise :class:`DamagedLogError` when a partition's folder is newer than the metadata log in ``folder``.
+
+    Does nothing while the log's own witnesses are there. Blocking; changes nothing.
+    """
+    missing = _missing_witness(disk, folder, logs)
+    if missing is None:
+        return
+    try:
+        found = _replay(disk, folder)
+    except (KafkaError, MetadataError, ProtocolError):
+        return  # The start finds it anew, and says where.
+    if found.end_offset < logs.metadata_watermark.stored()[0]:
+        return  # The guard of the log refuses it.
+    for log in logs:
+        reason = _contradiction(log, found)
+        if reason is not None:
+            raise DamagedLogError(
+                f"{folder} ends at offset {found.end_offset} and does not know {reason};"
+                f" {missing}, which tells how long the log was, is gone. {_ADVICE}"
+            )
+
+
+def _missing_witness(disk: Disk, folder: str, logs: LogManager) -> str | None:
+    try:
+        if DurableOffset(disk, folder).read() is None:
+            return f"{folder}/{DURABLE_OFFSET}"
+    except ValueError:
+        return f"{folder}/{DURABLE_OFFSET}"
+    stored, _ = logs.metadata_watermark.stored()
+    return None if stored else f"the line of the metadata log in {HIGH_WATERMARKS}"
+
+
+def _contradiction(log: PartitionLog, found: "_Replayed") -> str | None:
+    if log.topic_id is None or log.topic_id in found.removed:
+        return None
+    topic = found.image.topics.get_by_id(log.topic_id)
+    if topic is None:
+        return f"topic id {log.topic_id} of {log.directory}"
+    partition = log.topic_partition.partition
+    # The epochs of diskless records are generations of their own.
+    if topic.is_diskless or topic.name == DISKLESS_METADATA_TOPIC or partition >= len(topic.partitions):
+        return None
+    epoch = log.leader_epochs.latest_epoch
+    if epoch is not None and epoch > topic.partitions[partition].leader_epoch:
+        return f"leader epoch {epoch} in {log.directory}/{LEADER_EPOCHS}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """The image by a log, the topics that its records delete, and its end."""
+
+    image: MetadataImage
+    removed: set[UUID]
+    end_offset: int
+
+
+def _replay(disk: Disk, folder: str) -> _Replayed:
+    faults: list[MetadataError] = []
+    publisher = MetadataPublisher(faults.append)
+    names = disk.list(folder)
+    snapshots = sorted(found for name in names if (found := snapshot_of(name)) is not None)
+    end_offset = epoch = 0
+    if snapshots:
+        file = disk.open(f"{folder}/{snapshot_file(snapshots[-1])}", read_only=True)
+        try:
+            reader = FileSnapshotReader(file, snapshots[-1])
+            values = [value for batch in data_batches(reader.batches()) for value in batch.values]
+            end_offset, epoch = reader.snapshot_id
+            publisher.on_snapshot(end_offset, epoch, -1, values)
+        finally:
+            file.close()
+    removed: set[UUID] = set()
+    log_end_offset = end_offset
+    for next_offset, view in _batches(disk, folder, names):
+        log_end_offset = max(log_end_offset, next_offset)
+        for batch in data_batches([view]):
+            records = map(RECORDS.decode, batch.values)
+            removed.update(record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
+            if batch.base_offset >= end_offset:
+                publisher.on_commit([batch])
+    for fault in faults:
+        raise fault
+    return _Replayed(publisher.image, removed, log_end_offset)
+
+
+def _batches(disk: Disk, folder: str, names: Sequence[str]) -> Iterator[tuple[int, memoryview]]:
+    """The valid batches of the segments, with the offset behind each."""
+    for base_offset in sorted(
+        base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None
+    ):
+        file = disk.open(f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}", read_only=True)
+        try:
+            for _, header, batch in scan_checked(file, 0, file.size()):
+                yield header.next_offset, memoryview(bytes(batch))
+        finally:
+            file.close()

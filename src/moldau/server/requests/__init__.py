@@ -1,0 +1,1 @@
+"""The way of a request through a node: dispatch, large requests, sessions of fetches."""

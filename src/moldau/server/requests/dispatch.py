@@ -1,0 +1,353 @@
+"""From a request's bytes to its handler and back: decode, hand over, encode, count.
+
+A handler takes the request's context and its decoded message and returns the response message, now
+or later (an awaitable), or ``None`` where the protocol sends no response. It is called synchronously:
+record bytes in the message are views of the receive buffer, valid until the handler returns or first awaits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from moldau.network.context import Answer, Buffers, RequestContext
+from moldau.protocol.api import ApiKey, Scope, supports
+from moldau.protocol.codec import (
+    RequestDecoder,
+    encode_response,
+    request_decoder,
+    response_class,
+    response_encoder,
+)
+from moldau.protocol.errors import ParsedSizeError, ProtocolError
+from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from moldau.protocol.schema import Message, Wire, parse_versions
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.runtime.workers import InlineWorkers, Workers
+from moldau.server.requests.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
+from moldau.server.requests.slices import COSTLY_ROWS, is_large
+
+Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
+Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
+HandlerTable: TypeAlias = Mapping[int, Handler]
+DirectHandler: TypeAlias = Callable[[RequestContext, memoryview], Answer]
+"""From a request's body to that of its answer, for the common shape of a request that comes very often.
+
+``None``: the shape is another, nothing was done, and the API's handler takes the request."""
+DirectTable: TypeAlias = Mapping[int, Callable[[int], DirectHandler | None]]
+"""By API key, what gives the direct handler of a version, if there is one."""
+
+MANY_ROWS_BYTES: Final = 2048
+"""A request of more bytes has many rows: only one of a connection is handled in a turn of the loop."""
+_LARGE_BY_NATURE: Final = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+
+logger = logging.getLogger(__name__)
+
+
+class RequestObserver(Protocol):
+    """Counts requests; called very often, so it must be cheap."""
+
+    def requests_handled(self, api_key: int, count: int, seconds: float, request_bytes: int) -> None:
+        """So many requests of an API were answered, each after ``seconds``, of ``request_bytes`` together."""
+        ...
+
+
+class Turn(Protocol):
+    """Work that the direct requests of one turn of a connection share (see ``replication.append_turn``)."""
+
+    def settle(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class _Tally:
+    """What was answered directly in this turn, to be counted at its end."""
+
+    __slots__ = ("count", "received_at", "size_bytes")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.size_bytes = 0
+        self.received_at = 0.0
+
+
+class _Route(NamedTuple):
+    decode: RequestDecoder
+    handler: Handler
+    encode: Callable[[Any], Buffers]
+    direct: DirectHandler | None
+    tally: _Tally
+
+
+class Dispatcher:
+    """The dispatcher of one kind of listener: what is not in its table is not served there."""
+
+    def __init__(
+        self,
+        handlers: HandlerTable,
+        scope: Scope,
+        observer: RequestObserver | None = None,
+        direct: DirectTable = MappingProxyType({}),
+        turn: Turn | None = None,
+        workers: Workers | None = None,
+        unexpected: UnexpectedErrors | None = None,
+    ) -> None:
+        """``turn`` is what the handlers of ``direct`` share; :meth:`end_turn` must then be called.
+
+        ``workers`` decode large requests and encode the answers to them. ``unexpected`` is told of errors of
+        handlers that are not Kafka's.
+        """
+        self._unexpected = unexpected
+        self._handlers = handlers
+        self._direct = direct
+        self._turn = turn
+        self._turn_is_open = False
+        self._tallies: dict[int, _Tally] = {key: _Tally() for key in direct}
+        self._scope = scope
+        self._observer = observer
+        self._routes: dict[int, _Route] = {}
+        self._large = LargeRequests(workers or InlineWorkers())
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop_time: Callable[[], float] | None = None
+
+    def __call__(self, context: RequestContext, body: memoryview) -> Answer:
+        route = self._routes.get(context.api_key << 16 | context.api_version) or self._route(context)
+        if route is None:
+            return self._unsupported(context)
+        decode, handler, encode, direct, tally = route
+        if direct is not None:
+            self._turn_is_open = True
+            answer = direct(context, body)
+            if isinstance(answer, list):
+                tally.count += 1
+                tally.size_bytes += context.size_bytes
+                tally.received_at = context.received_at
+                return answer
+            if answer is not None:
+                answer.add_done_callback(lambda _: self._observe(context))
+                return answer
+        if self._turn_is_open and self._turn is not None:
+            self._turn.settle()
+        try:
+            request = decode(body, INLINE_PARSED_BYTES)
+        except ParsedSizeError as error:
+            if INLINE_PARSED_BYTES + error.excess_bytes > parsed_bytes_max(context.api_key, len(body)):
+                raise
+            return self._answer_large(context, route, bytes(body))
+        if context.api_key in COSTLY_ROWS and is_large(context.api_key, request):
+            return self._answer_large(context, route, request)
+        if len(body) > MANY_ROWS_BYTES and context.api_key not in _LARGE_BY_NATURE:
+            control = context.connection.control
+            if control is not None:
+                control.yield_turn()
+        try:
+            outcome = handler(context, request)
+        except Exception as error:
+            outcome = self._failure(context, error)
+        if isinstance(outcome, Message):
+            self._observe(context)
+            return encode(outcome)
+        if outcome is None:
+            self._observe(context)
+            return None
+        return self._later(context, route, outcome)
+
+    def _route(self, context: RequestContext) -> _Route | None:
+        handler = self._handlers.get(context.api_key)
+        if handler is None:
+            raise ProtocolError(
+                f"API key {context.api_key} is not served on listener {context.listener_name}"
+            )
+        if not supports(context.api_key, context.api_version):
+            return None
+        key, version = context.api_key, context.api_version
+        direct_of = self._direct.get(key)
+        direct = None if direct_of is None else direct_of(version)
+        tally = self._tallies.get(key) or _Tally()
+        route = _Route(request_decoder(key, version), handler, response_encoder(key, version), direct, tally)
+        self._routes[key << 16 | version] = route
+        return route
+
+    def _unsupported(self, context: RequestContext) -> Buffers:
+        """Answer UNSUPPORTED_VERSION in the nearest version's body; ApiVersions always in version 0."""
+        if context.api_key == ApiKey.API_VERSIONS:
+            rows = [ApiVersion(api_key=18, min_version=0, max_version=4)]
+            body = ApiVersionsResponse(error_code=ErrorCode.unsupported_version, api_keys=rows)
+            return encode_response(ApiKey.API_VERSIONS, 0, body)
+        cls = response_class(context.api_key)
+        versions = parse_versions(cls.VERSIONS)
+        nearest = min(max(context.api_version, versions.min), versions.max)
+        answer = refusal(cls, nearest, ErrorCode.unsupported_version)
+        if answer is None:
+            raise ProtocolError(
+                f"{cls.__name__.removesuffix('Response')} version {context.api_version} is not supported "
+                f"(versions {cls.VERSIONS} are) and its response has no field for an error"
+            )
+        return encode_response(context.api_key, nearest, answer)
+
+    def _answer_large(
+        self, context: RequestContext, route: _Route, request: Message | bytes
+    ) -> "asyncio.Task[Buffers | None]":
+        """Its connection is not read until it is answered, so that requests take effect in their order."""
+
+        def handle(context: RequestContext, request: Any) -> Outcome:
+            if self._turn_is_open and self._turn is not None:
+                self._turn.settle()
+            return route.handler(context, request)
+
+        async def answer() -> Buffers | None:
+            try:
+                return await self._large.answer(context, request, route.decode, handle, route.encode)
+            except ProtocolError:
+                raise
+            except Exception as error:
+                return route.encode(self._failure(context, error))
+
+        control = context.connection.control
+        if control is not None:
+            control.hold()
+        task = asyncio.get_running_loop().create_task(answer())
+        self._tasks.add(task)
+
+        def done(_: "asyncio.Task[Buffers | None]") -> None:
+            self._tasks.discard(task)
+            self._observe(context)
+            if control is not None:
+                control.release()
+
+        task.add_done_callback(done)
+        return task
+
+    def _later(
+        self, context: RequestContext, route: _Route, outcome: Awaitable[Message | None]
+    ) -> "asyncio.Future[Buffers | None]":
+        waiting: asyncio.Future[Message | None]
+        if isinstance(outcome, asyncio.Future):
+            waiting = outcome
+        else:
+            waiting = task = asyncio.get_running_loop().create_task(_as_coroutine(outcome))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        answer: asyncio.Future[Buffers | None] = waiting.get_loop().create_future()
+        waiting.add_done_callback(partial(self._finish, context, route.encode, answer))
+        return answer
+
+    def _finish(
+        self,
+        context: RequestContext,
+        encode: Callable[[Any], Buffers],
+        answer: "asyncio.Future[Buffers | None]",
+        done: "asyncio.Future[Message | None]",
+    ) -> None:
+        if answer.done():
+            return
+        if done.cancelled():
+            answer.cancel()
+            return
+        error = done.exception()
+        try:
+            message = done.result() if error is None else self._failure(context, error)
+            answer.set_result(None if message is None else encode(message))
+        except Exception as refused:
+            answer.set_exception(refused)
+        self._observe(context)
+
+    def _failure(self, context: RequestContext, error: BaseException) -> Message:
+        if not isinstance(error, KafkaError):
+            if self._unexpected is None:
+                logger.error("request failed", exc_info=error, extra={"request": repr(context)})
+            else:
+                self._unexpected.report(f"a request with API key {context.api_key}", error)
+        return failure(context, error)
+
+    def end_turn(self) -> None:
+        """The requests that arrived together are dispatched: finish what they share.
+
+        Raises when that fails; then none of their answers may leave.
+        """
+        if not self._turn_is_open:
+            return
+        self._turn_is_open = False
+        for api_key, tally in self._tallies.items():
+            if tally.count:
+                self._count(api_key, tally.count, tally.received_at, tally.size_bytes)
+                tally.count = tally.size_bytes = 0
+        if self._turn is not None:
+            self._turn.end()
+
+    def _observe(self, context: RequestContext) -> None:
+        self._count(context.api_key, 1, context.received_at, context.size_bytes)
+
+    def _count(self, api_key: int, count: int, received_at: float, size_bytes: int) -> None:
+        if self._observer is not None:
+            # Kept, because asking for the running loop costs a system call in Python 3.11.
+            loop_time = self._loop_time
+            if loop_time is None:
+                loop_time = self._loop_time = asyncio.get_running_loop().time
+            self._observer.requests_handled(api_key, count, loop_time() - received_at, size_bytes)
+
+    def served(self) -> Iterator[int]:
+        """API keys that this listener answers."""
+        return iter(sorted(self._handlers))
+
+    async def close(self) -> None:
+        """End requests that are still waiting."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
+    return await outcome
+
+
+def failure(context: RequestContext, error: BaseException) -> Message:
+    """The response to a request whose handler failed: its top-level error, if it has one.
+
+    Raises the error again where the response has no such field: the connection is closed then.
+    """
+    cls = response_class(context.api_key)
+    if isinstance(error, KafkaError):
+        code, sentence = error.code, error.message
+    else:
+        code, sentence = ErrorCode.unknown_server_error, None
+    fields = cls.__dataclass_fields__
+    if "error_code" not in fields:
+        raise error
+    values: dict[str, Any] = {"error_code": code}
+    if "error_message" in fields and sentence is not None:
+        values["error_message"] = sentence
+    return cls(**values)
+
+
+def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None:
+    """A message that says ``code`` where ``version`` has room for it: at the top, else in one lone row.
+
+    ``None`` where there is no such place: an answer without it would pass for an empty success.
+    """
+    found: Message | None = None
+    for name, field in cls.__dataclass_fields__.items():
+        spec: Wire = field.metadata["wire"]
+        if version not in parse_versions(spec.versions):
+            continue
+        if name == "error_code":
+            return cls(error_code=code)  # type: ignore[call-arg]
+        if found is None and spec.array and not isinstance(spec.kind, str):
+            row = refusal(spec.kind, version, code)
+            found = cls(**{name: [row]}) if row is not None else None
+    return found
+
+
+def routes(*families: HandlerTable) -> dict[int, Handler]:
+    """Join the tables of several handler families; each API has one home."""
+    table: dict[int, Handler] = {}
+    for family in families:
+        for api_key, handler in family.items():
+            if api_key in table:
+                raise ValueError(f"{ApiKey(api_key).name} has two handlers")
+            table[api_key] = handler
+    return table

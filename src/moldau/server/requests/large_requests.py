@@ -1,0 +1,110 @@
+"""Requests that take long to read or to answer: read by a worker, answered slice by slice.
+
+The event loop serves every connection, so nothing on it may take long. A request that costs more than
+``INLINE_PARSED_BYTES`` once it is parsed is decoded by a worker thread, and so is its answer encoded. In
+between the handler gets it in slices (see ``slices``), with a turn of the loop after each. Meanwhile its
+connection is not read, so that requests keep their order, and only a few such requests are under way at once,
+so that their memory is bounded.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from moldau.network.context import Buffers, RequestContext
+from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
+from moldau.protocol.codec import RequestDecoder
+from moldau.protocol.costs import PARSED_BYTES_MAX, allowance
+from moldau.protocol.schema import Message
+from moldau.runtime.workers import Workers
+from moldau.server.requests.slices import CUTS, Cut, cut_of, joined, slices
+
+INLINE_PARSED_BYTES: Final = 192 * 1024
+"""What a request may cost when it is handled at once: some 500 to 2,000 rows."""
+
+WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
+"""The bound for clients' requests that are not cut into slices: some 15,000 rows."""
+
+AT_ONCE: Final = 4
+
+_UNCUT: Final[Mapping[int, int]] = MappingProxyType(
+    {
+        # Few rows are usual here, and the work for each of them is much.
+        **dict.fromkeys((ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP), 2 * 1024 * 1024),
+        # A session may have every partition of a node.
+        ApiKey.FETCH: PARSED_BYTES_MAX,
+    }
+)
+
+Handle = Callable[[RequestContext, Any], "Message | Awaitable[Message | None] | None"]
+
+
+class LargeRequests:
+    """The way of large requests through one dispatcher."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers.lane("moldau-large-requests")
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def answer(
+        self,
+        context: RequestContext,
+        request: Message | bytes,
+        decode: RequestDecoder,
+        handle: Handle,
+        encode: Callable[[Any], Buffers],
+    ) -> Buffers | None:
+        """The body of the answer, or None where there is none; to a request, or the bytes of one.
+
+        Raises ParsedSizeError for a request beyond its allowance, and what ``handle`` raises.
+        """
+        async with self._places:
+            whole = request if isinstance(request, Message) else await self._decode(context, request, decode)
+            cut = cut_of(context.api_key, whole)
+            if cut is not None:
+                parts = await self._workers.run(lambda: list(slices(whole, cut)))
+                answers = await _in_slices(context, parts, handle)
+                if context.api_key != ApiKey.PRODUCE:
+                    done = [answer for answer in answers if isinstance(answer, Message)]
+                    return await self._workers.run(_encode_joined, done, cut, encode)
+        if cut is None:
+            # Outside of the place: it may wait for records, or for a group to gather.
+            answer = await _settled(handle(context, whole))
+            return None if answer is None else await self._workers.run(encode, answer)
+        done = [answer for each in answers if (answer := await _settled(each)) is not None]
+        return await self._workers.run(_encode_joined, done, cut, encode) if done else None
+
+    async def _decode(self, context: RequestContext, body: bytes, decode: RequestDecoder) -> Message:
+        decoded: Message = await self._workers.run(decode, body, parsed_bytes_max(context.api_key, len(body)))
+        return decoded
+
+
+def parsed_bytes_max(api_key: int, size_bytes: int) -> int:
+    """How much memory a request may take once it is parsed."""
+    most = allowance(size_bytes)
+    if api_key in CUTS or api_key >= OWN_API_KEY_MIN:
+        return most
+    return min(most, _UNCUT.get(api_key, WHOLE_PARSED_BYTES))
+
+
+async def _in_slices(
+    context: RequestContext, parts: list[Any], handle: Handle
+) -> list["Message | Awaitable[Message | None] | None"]:
+    """Answers in order; those to Produce may still be awaited, for appends must not wait for each other."""
+    answers: list[Message | Awaitable[Message | None] | None] = []
+    for part in parts:
+        answer = handle(context, part)
+        if isinstance(answer, Awaitable):
+            answer = asyncio.ensure_future(answer) if context.api_key == ApiKey.PRODUCE else await answer
+        answers.append(answer)
+        await asyncio.sleep(0)
+    return answers
+
+
+async def _settled(answer: "Message | Awaitable[Message | None] | None") -> Message | None:
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _encode_joined(answers: list[Message], cut: Cut, encode: Callable[[Any], Buffers]) -> Buffers:
+    return encode(joined(answers, cut))

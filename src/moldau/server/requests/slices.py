@@ -1,0 +1,155 @@
+"""Large requests in parts: the rows of a request cut into slices, and the answers to them joined.
+
+A slice is a request of the same class with some of the rows. An API is in the table when each of its rows is
+answered on its own, so that the answers to the slices, row after row, are the answer to the whole.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.own import (
+    diskless_close_files,
+    diskless_create_partitions,
+    diskless_delete_records,
+    diskless_delete_topics,
+    diskless_describe_files,
+    diskless_list_offsets,
+    diskless_prune,
+)
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode
+
+SLICE_ROWS: Final = 256
+"""Rows answered without a break: some 10 ms of work at most."""
+
+
+class Cut(NamedTuple):
+    """Where the rows of an API are: fields from the outermost array to the innermost, and in the answer."""
+
+    asked: tuple[str, ...]
+    answered: tuple[str, ...]
+    rows: int = SLICE_ROWS
+
+
+_PARTITIONS = Cut(("topics", "partitions"), ("topics", "partitions"))
+
+CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
+    {
+        ApiKey.PRODUCE: (Cut(("topic_data", "partition_data"), ("responses", "partition_responses")),),
+        ApiKey.METADATA: (Cut(("topics",), ("topics",)),),
+        # Each row is a task of its own.
+        ApiKey.LIST_OFFSETS: (_PARTITIONS._replace(rows=128),),
+        ApiKey.OFFSET_COMMIT: (_PARTITIONS,),
+        ApiKey.OFFSET_DELETE: (_PARTITIONS,),
+        ApiKey.DELETE_RECORDS: (_PARTITIONS,),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (_PARTITIONS,),
+        ApiKey.DESCRIBE_PRODUCERS: (Cut(("topics", "partition_indexes"), ("topics", "partitions")),),
+        ApiKey.OFFSET_FETCH: (
+            Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
+            Cut(("topics", "partition_indexes"), ("topics", "partitions")),
+        ),
+        ApiKey.ALTER_REPLICA_LOG_DIRS: (Cut(("dirs", "topics", "partitions"), ("results", "partitions")),),
+        ApiKey.DESCRIBE_GROUPS: (Cut(("groups",), ("groups",)),),
+        ApiKey.DELETE_GROUPS: (Cut(("groups_names",), ("results",)),),
+        ApiKey.FIND_COORDINATOR: (Cut(("coordinator_keys",), ("coordinators",)),),
+        # One resource has a hundred keys and more.
+        ApiKey.DESCRIBE_CONFIGS: (Cut(("resources",), ("results",), rows=8),),
+        # FindBatches is not here: its answer waits for bytes of all its partitions together.
+        diskless_create_partitions.REQUEST.API_KEY: (Cut(("topics",), ("topics",)),),
+        diskless_delete_topics.REQUEST.API_KEY: (Cut(("topics",), ("responses",)),),
+        diskless_delete_records.REQUEST.API_KEY: (_PARTITIONS,),
+        diskless_list_offsets.REQUEST.API_KEY: (_PARTITIONS,),
+        diskless_prune.REQUEST.API_KEY: (_PARTITIONS,),
+        diskless_describe_files.REQUEST.API_KEY: (Cut(("files",), ("files",)),),
+        diskless_close_files.REQUEST.API_KEY: (Cut(("object_keys",), ("files",)),),
+    }
+)
+
+COSTLY_ROWS: Final = frozenset(
+    key for key, cuts in CUTS.items() if any(cut.rows < SLICE_ROWS for cut in cuts)
+)
+"""APIs of which even a small request is cut when it has several rows."""
+
+
+def is_large(api_key: int, request: Message) -> bool:
+    """Whether a request has more rows than are answered without a break."""
+    cut = cut_of(api_key, request)
+    if cut is None:
+        return False
+    return sum(_weight(row, cut.asked[1:]) for row in getattr(request, cut.asked[0])) > cut.rows
+
+
+def cut_of(api_key: int, request: Message) -> Cut | None:
+    """How a request is cut: by the array that this version of it has; None when it is not."""
+    return next((cut for cut in CUTS.get(api_key, ()) if getattr(request, cut.asked[0])), None)
+
+
+def slices(request: Any, cut: Cut) -> Iterator[Any]:
+    """The request in parts, in order."""
+    field = cut.asked[0]
+    for rows in _batches(getattr(request, field), cut.asked[1:], cut.rows):
+        yield replace(request, **{field: rows})
+
+
+def joined(answers: Sequence[Message], cut: Cut) -> Message:
+    """The answer to the whole. An error about all of a request, from any of its parts, stands for it."""
+    for answer in answers:
+        if getattr(answer, "error_code", ErrorCode.none) is not ErrorCode.none:
+            return answer
+    first: Any = answers[0]
+    field = cut.answered[0]
+    rows: list[Any] = []
+    for answer in answers:
+        _extend(rows, getattr(answer, field), cut.answered[1:])
+    return first if len(answers) == 1 else replace(first, **{field: rows})  # type: ignore[no-any-return]
+
+
+def _batches(rows: Sequence[Any], inner: tuple[str, ...], most: int) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    weight = 0
+    for row in rows:
+        for piece, piece_weight in _pieces(row, inner, most):
+            if batch and weight + piece_weight > most:
+                yield batch
+                batch, weight = [], 0
+            batch.append(piece)
+            weight += piece_weight
+    if batch:
+        yield batch
+
+
+def _pieces(row: Any, inner: tuple[str, ...], most: int) -> Iterator[tuple[Any, int]]:
+    """A row as it is, or, when it has too many rows in it, several times with some of them."""
+    weight = _weight(row, inner)
+    if weight <= most or not inner:
+        yield row, weight
+        return
+    for rows in _batches(getattr(row, inner[0]), inner[1:], most - 1):
+        piece = replace(row, **{inner[0]: rows})
+        yield piece, _weight(piece, inner)
+
+
+def _weight(row: Any, inner: tuple[str, ...]) -> int:
+    if not inner:
+        return 1
+    rows = getattr(row, inner[0]) or ()
+    if len(inner) == 1:
+        return 1 + len(rows)
+    return 1 + sum(_weight(each, inner[1:]) for each in rows)
+
+
+def _extend(rows: list[Any], more: Sequence[Any], inner: tuple[str, ...]) -> None:
+    """Append rows; the first of them may be the rest of the last one that is there."""
+    if rows and more and inner and _without(rows[-1], inner[0]) == _without(more[0], inner[0]):
+        nested = list(getattr(rows[-1], inner[0]))
+        _extend(nested, getattr(more[0], inner[0]), inner[1:])
+        rows[-1] = replace(rows[-1], **{inner[0]: nested})
+        more = more[1:]
+    rows.extend(more)
+
+
+def _without(row: Any, field: str) -> Any:
+    return replace(row, **{field: ()})

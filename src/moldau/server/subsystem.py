@@ -1,0 +1,181 @@
+"""The contract between a broker and its subsystems.
+
+A subsystem is one feature of a broker with all that it adds: handlers, kinds of partitions, coordinators,
+internal topics, health. A broker is its metadata, a list of subsystems, one dispatcher over their handlers,
+and its listeners. The list is made in one place, :mod:`moldau.server.composition`, from the configuration.
+
+The contract, in the order of a broker's life
+=============================================
+1. **Construction**, in list order. A subsystem receives what it needs: the broker's context, and subsystems
+   that are before it in the list. Nothing is assigned to it later. Where two subsystems need each other, the
+   earlier one is constructed with a port that is filled by contributions. A constructor registers meters; it
+   starts no task and changes no file.
+2. **Contribution**: :meth:`Subsystem.contribution` is read once, right after the construction.
+3. :meth:`Subsystem.start`, in list order, each awaited before the next. No partition is open, no image was
+   seen, nothing is registered with the controller.
+4. :meth:`Subsystem.on_image`, in list order: first with all of the metadata, then with each change, until the
+   process ends. It is synchronous. An error in it is logged, and the next subsystem is told all the same.
+5. :meth:`Subsystem.reconfigure`, in list order, after the image that changes the broker's configuration was
+   given to all of them.
+6. :meth:`Subsystem.listening`, in list order, when the first image was given to all of them and the listeners
+   are open. Requests may arrive from here on.
+7. :meth:`Subsystem.serve`, in list order, when this broker is registered and unfenced and its image says so.
+8. :meth:`Subsystem.drain`, in reverse order: the node is about to stop. Listeners are still open. What waits
+   for this broker is handed over or answered.
+9. The listeners close: no request is read any more, and those that are under way are answered or ended.
+10. :meth:`Subsystem.stop`, in reverse order: what is left is finished or given up, files are closed.
+
+Steps 8 and 10 happen for every subsystem of the list, also for one that was not started because the start
+failed before its turn, and also when those of another one fail.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.registrations import Endpoint
+from moldau.server.coordinators.entry import CoordinatorEntry
+from moldau.server.partition_kinds import KindClaim
+from moldau.server.requests.dispatch import DirectTable, HandlerTable, Turn
+from moldau.server.topic_creation import InternalTopic
+
+logger = logging.getLogger(__name__)
+
+HealthCheck = Callable[[], str | None]
+"""What is wrong with one part of the node, in one sentence; None when it is well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contribution:
+    """The additions of one subsystem to a broker."""
+
+    handlers: HandlerTable = field(default_factory=dict)
+    """Handlers of its APIs, by API key."""
+    direct: DirectTable = field(default_factory=dict)
+    """Direct handlers of its APIs, by API key."""
+    turn: Turn | None = None
+    """The work that its direct handlers share in a turn of a connection."""
+    kinds: Sequence[KindClaim] = ()
+    """Kinds of partitions with the topics that they are for."""
+    coordinators: Sequence[CoordinatorEntry[Any]] = ()
+    """Kinds of coordinators, with their topics and APIs."""
+    internal_topics: Sequence[InternalTopic] = ()
+    """Topics that it needs, as they have to be created, whoever asks for them first."""
+    congestion: Callable[[], float | None] | None = None
+    """How far a backlog of produced records exceeds its bound, from 0 to 1; None while it does not."""
+    checks: Mapping[str, HealthCheck] = field(default_factory=dict)
+    """Health checks by name: one that fails makes the node unwell."""
+    notices: Mapping[str, HealthCheck] = field(default_factory=dict)
+    """Faults by name that the node lives with, such as a record that had to be skipped."""
+    in_hand: Callable[[], Mapping[str, int]] = dict
+    """Work and memory in use, by name; all zero on an idle node."""
+
+
+class Subsystem:
+    """A feature of a broker. The steps that a subsystem has no use for stay empty."""
+
+    def contribution(self) -> Contribution:
+        """The additions to the broker."""
+        return Contribution()
+
+    async def start(self) -> None:
+        """Prepare for the first image. Raises ``KafkaError`` when the broker cannot run like this."""
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The metadata has changed."""
+
+    def reconfigure(self) -> None:
+        """The broker's dynamic configuration has changed."""
+
+    async def listening(self, endpoints: Sequence[Endpoint]) -> None:
+        """The listeners are open; clients reach them at ``endpoints``."""
+
+    async def serve(self) -> None:
+        """The cluster counts on this broker from now on."""
+
+    async def drain(self) -> None:
+        """The broker is about to stop: hand over, and answer what waits."""
+
+    async def stop(self) -> None:
+        """End; harmless without :meth:`start`."""
+
+
+S = TypeVar("S", bound=Subsystem)
+
+
+class SubsystemList:
+    """The subsystems of a broker, brought through the steps of the contract."""
+
+    def __init__(self, subsystems: Sequence[Subsystem]) -> None:
+        self._subsystems = tuple(subsystems)
+
+    def __iter__(self) -> Iterator[Subsystem]:
+        return iter(self._subsystems)
+
+    def find(self, kind: type[S]) -> S | None:
+        """The subsystem of a class, if there is one."""
+        return next((each for each in self._subsystems if isinstance(each, kind)), None)
+
+    def get(self, kind: type[S]) -> S:
+        """The subsystem of a class that every such list has."""
+        found = self.find(kind)
+        assert found is not None, f"the list lacks {kind.__name__}"
+        return found
+
+    async def start(self) -> None:
+        for each in self._subsystems:
+            await each.start()
+
+    def follow(self, publisher: MetadataPublisher) -> None:
+        """Give every subsystem the image that there is, and then every change."""
+        publisher.subscribe(self)
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Steps 4 and 5 of the contract."""
+        for each in self._subsystems:
+            try:
+                each.on_image(delta, image)
+            except Exception:
+                # One part's fault must not keep the others on old metadata.
+                offset = image.provenance.offset
+                logger.exception("%s failed on metadata offset %d", type(each).__name__, offset)
+        if any(kind == ResourceType.BROKER for kind, _ in delta.configs.entries):
+            self._reconfigure()
+
+    def _reconfigure(self) -> None:
+        for each in self._subsystems:
+            try:
+                each.reconfigure()
+            except Exception:
+                logger.exception("%s does not follow the configuration", type(each).__name__)
+
+    async def listening(self, endpoints: Sequence[Endpoint]) -> None:
+        for each in self._subsystems:
+            await each.listening(endpoints)
+
+    async def serve(self) -> None:
+        for each in self._subsystems:
+            await each.serve()
+
+    async def drain(self) -> None:
+        await in_spite_of_errors(*(each.drain for each in reversed(self._subsystems)))
+
+    async def stop(self) -> None:
+        await in_spite_of_errors(*(each.stop for each in reversed(self._subsystems)))
+
+
+async def in_spite_of_errors(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Take every step, and then raise the first error. A process that is gone takes no further one."""
+    failure: BaseException | None = None
+    for step in steps:
+        try:
+            await step()
+        except (Exception, asyncio.CancelledError) as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

@@ -1,0 +1,63 @@
+"""The APIs for the cluster as a whole: metadata, topics, configurations, the quorum."""
+
+from functools import partial
+from typing import Final
+
+from moldau.protocol.api import ApiKey
+from moldau.server.context import BrokerContext
+from moldau.server.handlers.config_changes import ConfigChangeHandlers
+from moldau.server.handlers.configs import ConfigHandlers
+from moldau.server.handlers.forwarded import ForwardedHandlers
+from moldau.server.handlers.metadata import MetadataHandlers
+from moldau.server.handlers.quorum import describe_quorum
+from moldau.server.handlers.topic_partitions import TopicPartitionHandlers
+from moldau.server.requests.dispatch import routes
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.subsystems.topics import TopicsSubsystem
+
+FORWARDED: Final = (
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.UPDATE_FEATURES,
+    ApiKey.UNREGISTER_BROKER,
+)
+"""APIs that the controller answers, passed on as they are."""
+
+
+class AdministrationSubsystem(Subsystem):
+    """Answers from the image, and forwards changes to the active controller."""
+
+    def __init__(
+        self, context: BrokerContext, partitions: PartitionsSubsystem, topics: TopicsSubsystem
+    ) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._topics = topics
+
+    def contribution(self) -> Contribution:
+        context, config, creator = self._context, self._context.config, self._topics.creator
+        view, metadata, authorizer = context.view, context.metadata, context.authorizer
+        partition_limit = config.integer("max.request.partition.size.limit")
+        quorum = partial(describe_quorum, metadata.driver.describe, metadata.voters, config)
+        return Contribution(
+            handlers=routes(
+                MetadataHandlers(view, creator, authorizer).table(),
+                ForwardedHandlers(
+                    context.channel,
+                    FORWARDED,
+                    metadata.publisher.until,
+                    self._partitions.settled,
+                    self._partition_count,
+                ).table(),
+                TopicPartitionHandlers(view, creator, authorizer, partition_limit).table(),
+                ConfigHandlers(view, metadata.configs).table(),
+                ConfigChangeHandlers(view.local_id, context.channel, authorizer).table(),
+                {ApiKey.DESCRIBE_QUORUM: quorum},
+            )
+        )
+
+    def _partition_count(self, topic: str) -> int:
+        found = self._context.view.image.topics.get(topic)
+        return 0 if found is None else len(found.partitions)

@@ -1,0 +1,1 @@
+"""Diskless topics that leave the WAL for the remote tier."""

@@ -1,0 +1,55 @@
+"""The remote part of a diskless partition: what lies below its WAL, given to the remote reader."""
+
+import asyncio
+
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.record_lookup import RecordLookup
+from moldau.tiered.lineage import FixedEpoch
+from moldau.tiered.offset_search import RemoteOffsetSearch
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.reading import RemoteRange, RemoteRead
+from moldau.tiered.segments import TopicIdPartition
+
+_LINEAGE = FixedEpoch()
+
+
+class DisklessRemotePart:
+    """A :class:`moldau.diskless.remote_part.RemotePart`."""
+
+    def __init__(self, cache: PartitionCache, reader: RemoteReader) -> None:
+        self._partition = TopicIdPartition(cache.key.topic_id, cache.topic, cache.key.partition)
+        self._cache = cache
+        self._reader = reader
+        self._search = RemoteOffsetSearch(reader)
+
+    def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
+        wanted = RemoteRead(
+            partition=self._partition,
+            lineage=_LINEAGE,
+            end_offset=self._cache.wal_start_offset,
+            log_start=self._log_start,
+            offset=request.offset,
+            max_bytes=request.max_bytes,
+            min_one_batch=request.min_one_batch,
+            read_committed=request.read_committed,
+        )
+        return self._reader.read(wanted, known)
+
+    async def find_timestamp(
+        self, timestamp_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        return await self._search.find_timestamp(self._range(end), start, timestamp_ms, lookup)
+
+    async def find_max_timestamp(
+        self, above_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        return await self._search.find_max_timestamp(self._range(end), start, above_ms, lookup)
+
+    def _range(self, end: int) -> RemoteRange:
+        return RemoteRange(
+            partition=self._partition, lineage=_LINEAGE, end_offset=end, log_start=self._log_start
+        )
+
+    def _log_start(self) -> int:
+        return self._cache.log_start_offset

@@ -1,0 +1,229 @@
+"""Diskless topics on a broker with remote storage: they leave the WAL, are read on below it, and go whole."""
+
+from collections.abc import Awaitable, Callable
+
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.repeating import Repeating
+from moldau.replication.partition import StopReason
+from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
+from moldau.server.context import BrokerContext
+from moldau.server.handlers.own_calls import BrokerCallHandlers
+from moldau.server.partition_kinds import KindClaim
+from moldau.server.requests.dispatch import HandlerTable
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart
+from moldau.server.subsystems.diskless.kind import ConsolidatedKind
+from moldau.server.subsystems.diskless.settings import consolidation_engine, consolidation_rules
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.tiered.settings import remote_place
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
+from moldau.storage.log_config import LogConfig
+from moldau.tiered.consolidation.calls import CALLS, ConsolidationCalls, LocalConsolidation
+from moldau.tiered.consolidation.engine import BrokerEngine
+from moldau.tiered.consolidation.leader import ConsolidationLeader
+from moldau.tiered.consolidation.orphans import SegmentOrphanScan
+from moldau.tiered.consolidation.ports import LedPartition
+from moldau.tiered.consolidation.retention import Retention
+from moldau.tiered.consolidation.standing import SegmentKeeper
+from moldau.tiered.metadata_topic import metadata_partition_of
+from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.segments import TopicIdPartition
+
+_MEASURING_INTERVAL_MS = 1_000
+
+
+class ConsolidationSubsystem(Subsystem):
+    """Follows the diskless partitions of this broker.
+
+    Implements the hooks of :class:`moldau.server.subsystems.diskless.kind.ConsolidatedKind`.
+    """
+
+    def __init__(self, context: BrokerContext, diskless: DisklessSubsystem, tiered: TieredSubsystem) -> None:
+        self._context = context
+        self._configs = context.metadata.configs
+        self._diskless = diskless
+        self._tiered = tiered
+        self._led: dict[TopicIdPartition, LedPartition] = {}
+        self._held: dict[TopicIdPartition, DisklessPartition] = {}
+        config, machine, meters = self._configs.broker, context.machine, context.meters.registry
+        broker_id = context.identity.node_id
+        self.keeper = SegmentKeeper(
+            diskless.coordinator,
+            tiered.metadata,
+            tiered.storage,
+            machine.deletion_clock,
+            broker_id,
+            self._metadata_partition,
+            on_deleted=tiered.indexes.remove,
+            meters=tiered.meters,
+        )
+        self.leader = ConsolidationLeader(
+            self.keeper,
+            diskless.coordinator,
+            lambda: self._led,
+            machine.clock,
+            machine.entropy,
+            broker_id,
+            unexpected=machine.unexpected,
+            custom_metadata_max_bytes=tiered.manager.around.custom_metadata_max_bytes,
+        )
+        self.engine = BrokerEngine(
+            self.leader,
+            diskless.runtime.storage,
+            tiered.storage,
+            machine.workers,
+            meters,
+            consolidation_engine(config),
+            tiered_meters=tiered.meters,
+            quota=tiered.manager.around.copy_quota,
+            is_enabled=lambda: self._configs.broker.flag("diskless.consolidation.enable"),
+            unexpected=machine.unexpected,
+        )
+        interval_ms = config.integer("diskless.consolidation.interval.ms")
+        self._repeating = self._repeat("consolidation", self._run_once, interval_ms)
+        self._backlog = diskless.backlog
+        self._bound_backlog()
+        self._scanning = self._orphan_scan()
+        self._measuring = self._repeat("WAL backlog", self._measure, _MEASURING_INTERVAL_MS)
+
+    def contribution(self) -> Contribution:
+        kind = ConsolidatedKind(self._diskless.kind, self)
+        return Contribution(
+            handlers=_handlers(self._context, self.leader),
+            kinds=[KindClaim(kind, lambda topic: topic.is_diskless)],
+        )
+
+    async def start(self) -> None:
+        self._repeating.start()
+        self._measuring.start()
+        if self._scanning is not None:
+            self._scanning.start()
+
+    async def stop(self) -> None:
+        """End where it is: all of it may be begun anew."""
+        if self._scanning is not None:
+            await self._scanning.stop()
+        await self._measuring.stop()
+        await self._repeating.stop()
+
+    async def _run_once(self) -> None:
+        await self.engine.run_once()
+
+    def _orphan_scan(self) -> Repeating | None:
+        """None where the storage manager is another than the built-in one: it may not be listed."""
+        context, storage = self._context, self._tiered.storage
+        if not isinstance(storage, ObjectStorageManager):
+            return None
+        config = self._configs.broker
+        scan = SegmentOrphanScan(
+            self.keeper,
+            storage,
+            lambda: self._led,
+            context.machine.deletion_clock,
+            context.machine.entropy,
+            context.meters.registry,
+            broker_id=context.identity.node_id,
+            grace_ms=config.integer("diskless.coordinator.orphan.scan.grace.period.ms"),
+        )
+
+        async def run() -> None:
+            await scan.run()
+
+        interval_ms = config.integer("diskless.coordinator.orphan.scan.interval.ms")
+        return self._repeat("scan for segments' orphans", run, interval_ms)
+
+    def _repeat(self, name: str, work: Callable[[], Awaitable[None]], interval_ms: float) -> Repeating:
+        return Repeating(name, work, interval_ms, unexpected=self._context.machine.unexpected)
+
+    async def _measure(self) -> None:
+        self._backlog.refresh()
+
+    def _bound_backlog(self) -> None:
+        self._backlog.max_bytes = self._configs.broker.integer("diskless.wal.backlog.max.bytes")
+
+    def nudge(self) -> None:
+        """Do now what would be done at the end of the interval."""
+        self._repeating.nudge()
+
+    def reconfigure(self) -> None:
+        self._bound_backlog()
+        self.engine.settings = consolidation_engine(self._configs.broker)
+        for partition in list(self._held.values()):
+            self.reconfigured(partition)
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def opened(self, partition: DisklessPartition) -> None:
+        """Records below the WAL can be read on this broker."""
+        name = _identity(partition)
+        self._held[name] = partition
+        partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
+
+    def role_taken(self, partition: DisklessPartition) -> None:
+        """This broker leads the partition or follows it, as the metadata say."""
+        name = _identity(partition)
+        metadata = self._tiered.metadata
+        if partition.is_leader:
+            self._led[name] = self._as_led(name, partition)
+            metadata.on_partition_leadership_changes([name], [])
+        else:
+            self._led.pop(name, None)
+            self._tiered.meters.forget(name.topic, name.partition)
+            metadata.on_partition_leadership_changes([], [name])
+
+    def reconfigured(self, partition: DisklessPartition) -> None:
+        """The topic's configuration has changed."""
+        name = _identity(partition)
+        if name in self._led:
+            self._led[name] = self._as_led(name, partition)
+
+    def closed(self, partition: DisklessPartition, reason: StopReason) -> None:
+        """This broker serves the partition no more."""
+        name = _identity(partition)
+        self._held.pop(name, None)
+        partition.remote = None
+        was_led = self._led.pop(name, None) is not None
+        self._tiered.meters.forget(name.topic, name.partition)
+        metadata = self._tiered.metadata
+        has_segments = not metadata.is_ready(name) or metadata.list_remote_log_segments(name)
+        if reason is StopReason.TOPIC_DELETED and was_led and has_segments:
+            self._tiered.remover.delete_partition(name)
+        else:
+            metadata.on_stop_partitions([name])
+
+    def _as_led(self, name: TopicIdPartition, partition: DisklessPartition) -> LedPartition:
+        config: LogConfig = partition.config
+        retention = Retention()
+        if config.cleanup_delete:
+            retention = Retention(config.retention_ms, config.retention_bytes)
+        return LedPartition(
+            name,
+            partition.leader_epoch,
+            consolidation_rules(self._configs.broker, config),
+            retention,
+            config.index_interval_bytes,
+            may_copy=not config.remote_log_copy_disable,
+        )
+
+    def _metadata_partition(self, partition: TopicIdPartition) -> int:
+        topic = self._context.view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)
+        return metadata_partition_of(partition, len(topic.partitions) if topic is not None else 1)
+
+
+class ConsolidationOff(Subsystem):
+    """A broker whose diskless topics have no remote tier refuses the requests of engines."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def contribution(self) -> Contribution:
+        return Contribution(handlers=_handlers(self._context, None))
+
+
+def _handlers(context: BrokerContext, leader: ConsolidationLeader | None) -> HandlerTable:
+    service = LocalConsolidation(leader, remote_place(context.config))
+    return BrokerCallHandlers[ConsolidationCalls](CALLS, service, context.authorizer).table()
+
+
+def _identity(partition: DisklessPartition) -> TopicIdPartition:
+    return TopicIdPartition(partition.key.topic_id, partition.topic, partition.key.partition)

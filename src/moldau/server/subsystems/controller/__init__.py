@@ -1,0 +1,1 @@
+"""The controller of a node, and the APIs of its listeners."""

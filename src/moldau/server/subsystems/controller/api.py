@@ -1,0 +1,110 @@
+"""The APIs of a controller's listeners: the quorum's own, and what brokers and admin tools ask of it."""
+
+from functools import partial
+from typing import Any, Final
+
+from moldau.cluster.controller_service import ControllerService
+from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Endpoint
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey, Scope
+from moldau.protocol.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server import settings
+from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
+from moldau.server.handlers.quorum import describe_quorum
+from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.metadata.node import MetadataNode
+from moldau.server.requests.dispatch import Handler, routes
+
+QUORUM_APIS: Final = (
+    ApiKey.VOTE,
+    ApiKey.BEGIN_QUORUM_EPOCH,
+    ApiKey.END_QUORUM_EPOCH,
+    ApiKey.FETCH,
+    ApiKey.FETCH_SNAPSHOT,
+)
+DECIDED_APIS: Final = (
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.ALTER_CONFIGS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ELECT_LEADERS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    ApiKey.UPDATE_FEATURES,
+    ApiKey.UNREGISTER_BROKER,
+    ApiKey.ALTER_PARTITION,
+    ApiKey.BROKER_REGISTRATION,
+    ApiKey.BROKER_HEARTBEAT,
+    ApiKey.ALLOCATE_PRODUCER_IDS,
+    ApiKey.CONTROLLER_REGISTRATION,
+)
+
+
+class ControllerApi:
+    """The handler table of a controller."""
+
+    def __init__(
+        self, metadata: MetadataNode, service: ControllerService, config: BrokerConfig, endpoint: Endpoint
+    ) -> None:
+        self._metadata = metadata
+        self._service = service
+        self._host = endpoint.host or "127.0.0.1"
+        self.port = endpoint.port
+        versions = VersionHandlers(
+            Scope.CONTROLLER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
+        )
+        self._table: dict[int, Handler] = routes(
+            versions.table(),
+            dict.fromkeys(QUORUM_APIS, self._quorum),
+            dict.fromkeys(DECIDED_APIS, self._decide),
+            {
+                ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
+                ApiKey.DESCRIBE_QUORUM: partial(
+                    describe_quorum, metadata.driver.describe, metadata.voters, config
+                ),
+            },
+        )
+
+    def table(self) -> dict[int, Handler]:
+        """Handlers by API key."""
+        return self._table
+
+    async def _quorum(self, context: RequestContext, request: Any) -> Message:
+        response: Message = await self._metadata.driver.handle_rpc(request)
+        return response
+
+    async def _decide(self, context: RequestContext, request: Message) -> Message:
+        return await self._service.handle(request)
+
+    def _describe_cluster(
+        self, context: RequestContext, request: DescribeClusterRequest
+    ) -> DescribeClusterResponse:
+        if request.endpoint_type != ENDPOINT_CONTROLLERS:
+            is_known = request.endpoint_type == ENDPOINT_BROKERS
+            raise KafkaError(
+                ErrorCode.mismatched_endpoint_type if is_known else ErrorCode.unsupported_endpoint_type,
+                "this listener belongs to a controller: ask for controller endpoints here",
+            )
+        leader_id = self._metadata.driver.leader_id
+        return DescribeClusterResponse(
+            endpoint_type=ENDPOINT_CONTROLLERS,
+            cluster_id=self._metadata.identity.cluster_id,
+            controller_id=-1 if leader_id is None else leader_id,
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=self._metadata.identity.node_id, host=self._host, port=self.port, rack=None
+                )
+            ],
+        )
+
+    def _finalized_features(self) -> tuple[int, dict[str, int]]:
+        image = self._metadata.publisher.image
+        return image.provenance.offset, {name: int(level) for name, level in image.features.items()}

@@ -1,0 +1,67 @@
+"""A voter's controller: decides while this node leads the metadata quorum, and listens."""
+
+from moldau.cluster.controller import Controller
+from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
+from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
+from moldau.config.listeners import Endpoint
+from moldau.network.limits import Listener
+from moldau.network.server import SocketServer
+from moldau.protocol.api import Scope
+from moldau.server import settings
+from moldau.server.context import NodeContext
+from moldau.server.identity import Address
+from moldau.server.requests.dispatch import Dispatcher
+from moldau.server.subsystem import Subsystem
+from moldau.server.subsystems.controller.api import ControllerApi
+
+NETWORK_GRACE_S = 1.0
+
+
+class ControllerSubsystem(Subsystem):
+    """A controller and its listeners, over the node's replica of the metadata."""
+
+    def __init__(self, context: NodeContext) -> None:
+        machine, config, metadata = context.machine, context.config, context.metadata
+        self._machine = machine
+        self._config = config
+        self._metadata = metadata
+        identity = context.identity
+        controller = Controller(
+            settings.controller_settings(config, identity.cluster_id),
+            KafkaConfigPolicy(lambda: metadata.configs.broker),
+            machine.entropy,
+        )
+        self.service = ControllerService(identity.node_id, controller, metadata.log, metadata.publisher)
+        # After the publisher, whose image the controller starts a term with.
+        metadata.log.add_listener(self.service)
+        self.channel = LocalControllerChannel(self.service)
+        self.addresses: list[Address] = []
+        """Of the listeners, in the order of the configuration; filled by :meth:`start`."""
+        self._servers: list[tuple[SocketServer, Dispatcher]] = []
+
+    async def start(self) -> None:
+        """Listen for the quorum, brokers and tools."""
+        for endpoint in self._config.controller_listeners:
+            await self._listen(endpoint)
+
+    async def _listen(self, endpoint: Endpoint) -> None:
+        api = ControllerApi(self._metadata, self.service, self._config, endpoint)
+        dispatcher = Dispatcher(
+            api.table(),
+            Scope.CONTROLLER,
+            workers=self._machine.workers,
+            unexpected=self._machine.unexpected,
+        )
+        protocol = self._config.security_protocols[endpoint.name]
+        listener = Listener(endpoint.name, endpoint.host, endpoint.port, protocol)
+        server = SocketServer(dispatcher, [listener], settings.network_limits(self._config))
+        api.port = self._metadata.controller_port = (await server.start())[endpoint.name]
+        self.addresses.append(Address(endpoint.host or "127.0.0.1", api.port))
+        self._servers.append((server, dispatcher))
+
+    async def stop(self) -> None:
+        """Give up leading, and stop listening."""
+        self.service.close()
+        for server, dispatcher in self._servers:
+            await server.stop(NETWORK_GRACE_S)
+            await dispatcher.close()

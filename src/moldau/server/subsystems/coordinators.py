@@ -1,0 +1,31 @@
+"""The way of clients to coordinators of every kind: FindCoordinator."""
+
+import logging
+from typing import Final
+
+from moldau.server.context import BrokerContext
+from moldau.server.extensions import Extensions
+from moldau.server.handlers.coordinators import CoordinatorHandlers
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.topics import TopicsSubsystem
+
+logger = logging.getLogger(__name__)
+
+LOAD_WAIT_S: Final = 5.0
+"""So long a start waits for coordinators that are being loaded."""
+
+
+class CoordinatorsSubsystem(Subsystem):
+    """Finds coordinators of the kinds that the subsystems before it contribute."""
+
+    def __init__(self, context: BrokerContext, extensions: Extensions, topics: TopicsSubsystem) -> None:
+        self._registry = extensions.coordinators
+        self._handlers = CoordinatorHandlers(context.view, topics.creator, extensions.coordinators.lookups())
+
+    def contribution(self) -> Contribution:
+        return Contribution(handlers=self._handlers.table())
+
+    async def serve(self) -> None:
+        """The node is ready when its coordinators are; one that cannot be loaded does not keep it back."""
+        if not await self._registry.until_loaded(LOAD_WAIT_S):
+            logger.warning("coordinators are still being loaded; until then clients are told to try again")

@@ -1,0 +1,1 @@
+"""Diskless topics on a broker."""

@@ -1,0 +1,133 @@
+"""Diskless partitions on this broker: a cache in a log folder, and the runtime that they share."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from moldau.cluster.topics_image import Topic
+from moldau.diskless.cache_bound import CacheBound
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.runtime import DisklessRuntime
+from moldau.replication.partition import Partition, PartitionKey, StopReason
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+
+class RemoteHooks(Protocol):
+    """What is told of the diskless partitions of a broker with remote storage."""
+
+    def opened(self, partition: DisklessPartition) -> None: ...
+
+    def role_taken(self, partition: DisklessPartition) -> None: ...
+
+    def reconfigured(self, partition: DisklessPartition) -> None: ...
+
+    def closed(self, partition: DisklessPartition, reason: StopReason) -> None: ...
+
+
+class DisklessKind:
+    """Opens the cached logs through the log manager, in any of ``log.dirs``."""
+
+    def __init__(
+        self,
+        logs: LogManager,
+        local_id: int,
+        runtime: DisklessRuntime,
+        log_config: Callable[[str], LogConfig],
+    ) -> None:
+        self._logs = logs
+        self._local_id = local_id
+        self._runtime = runtime
+        self._log_config = log_config
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._cache_config(self._log_config(topic.name))
+
+    def open(self, topic: Topic, index: int) -> DisklessPartition:
+        config = self._log_config(topic.name)
+        log = self._logs.use(TopicPartition(topic.name, index), self._cache_config(config))
+        cache = PartitionCache(
+            PartitionKey(topic.topic_id, index), topic.name, topic.partitions[index].diskless_coordinator, log
+        )
+        return self._runtime.open_partition(cache, config)
+
+    def _cache_config(self, config: LogConfig) -> LogConfig:
+        """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""
+        segment_bytes = CacheBound.segment_bytes(self._runtime.settings.cacher.cache_max_bytes)
+        return replace(
+            config,
+            segment_bytes=min(config.segment_bytes, segment_bytes),
+            retention_ms=-1,
+            retention_bytes=-1,
+            cleanup_delete=False,
+            cleanup_compact=False,
+            is_cache=True,
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, DisklessPartition)
+        metadata = topic.partitions[partition.key.partition]
+        partition.leader_epoch_in_metadata = metadata.leader_epoch
+        partition.is_leader_in_metadata = metadata.leader == self._local_id
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, DisklessPartition)
+        partition.config = self._log_config(partition.topic)
+        partition.cache.log.config = self._cache_config(partition.config)
+
+    def close(self, partition: Partition, reason: StopReason) -> None:
+        assert isinstance(partition, DisklessPartition)
+        self._runtime.close_partition(partition)
+        if reason.removes_replica:
+            self._logs.delete(TopicPartition(partition.topic, partition.key.partition))
+
+
+class ConsolidatedKind:
+    """Diskless partitions whose records leave the WAL for remote storage: the hooks are told of each one."""
+
+    def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:
+        self._diskless = diskless
+        self._hooks = hooks
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._diskless.log_config(topic)
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        partition = self._diskless.open(topic, index)
+        self._hooks.opened(partition)
+        return partition
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, DisklessPartition)
+        self._diskless.take_role(partition, topic)
+        self._hooks.role_taken(partition)
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, DisklessPartition)
+        self._diskless.reconfigure(partition)
+        self._hooks.reconfigured(partition)
+
+    def close(self, partition: Partition, reason: StopReason) -> None:
+        assert isinstance(partition, DisklessPartition)
+        self._diskless.close(partition, reason)
+        self._hooks.closed(partition, reason)
+
+
+class DisklessOffKind:
+    """Refuses diskless topics on a broker that is not configured for them."""
+
+    def log_config(self, topic: Topic) -> None: ...
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error, "it is diskless, and diskless.system.enable is false here"
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None: ...
+
+    def reconfigure(self, partition: Partition) -> None: ...
+
+    def close(self, partition: Partition, reason: StopReason) -> None: ...

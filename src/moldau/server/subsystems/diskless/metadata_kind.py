@@ -1,0 +1,47 @@
+"""Partitions of ``__diskless_metadata`` on this broker: the logs of the diskless coordinators."""
+
+from collections.abc import Callable
+from typing import Final
+
+from moldau.coordinators.topics import DISKLESS_METADATA
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.machine import Machine
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManager
+
+METADATA_LOG_CONFIG: Final = LogConfig(
+    segment_bytes=64 * 1024**2,
+    retention_ms=-1,
+    retention_bytes=-1,
+    cleanup_delete=False,
+    max_message_bytes=2**31 - 1,
+)
+"""Its start is moved by snapshots alone."""
+
+
+def diskless_metadata_kind(
+    machine: Machine,
+    logs: LogManager,
+    local_id: int,
+    arrivals: WaitingRoom[PartitionKey],
+    meters: BrokerTopicMeters,
+    min_in_sync: Callable[[], int],
+) -> ClassicKind:
+    """Classic partitions whose records count once they are synced, and whose start is moved by snapshots.
+
+    ``min_in_sync``: the topic's ``min.insync.replicas``.
+    """
+    return ClassicKind(
+        machine,
+        logs,
+        local_id,
+        arrivals,
+        lambda _: METADATA_LOG_CONFIG,
+        lambda _: min_in_sync(),
+        meters,
+        policy_of=lambda _: DISKLESS_METADATA.replicas,
+        has_snapshots=True,
+    )

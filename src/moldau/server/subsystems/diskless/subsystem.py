@@ -1,0 +1,236 @@
+"""Diskless topics: their coordinators, their kinds of partitions, and the runtime that they share."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from uuid import UUID
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.partition import NO_COORDINATOR
+from moldau.cluster.topics_image import Topic
+from moldau.coordinators.diskless.calls import RetentionPolicy
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.diskless.backlog import WalBacklog
+from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
+from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.routing import RoutingBatchCoordinator
+from moldau.diskless.runtime import DisklessRuntime
+from moldau.objects import StorageError
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.machine import Machine
+from moldau.server.cluster_view import DISKLESS_METADATA_TOPIC
+from moldau.server.context import BrokerContext
+from moldau.server.coordinators.diskless import diskless_coordinators
+from moldau.server.partition_kinds import KindClaim
+from moldau.server.settings import log_config
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.diskless import settings as diskless_settings
+from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
+from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
+from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.server.topic_creation import InternalTopic, durable_configs
+
+logger = logging.getLogger(__name__)
+
+
+class DisklessSubsystem(Subsystem):
+    """Diskless topics on a broker with an object store.
+
+    Raises ``KafkaError(kafka_storage_error)`` naming the key or the store that cannot be used.
+    """
+
+    def __init__(self, context: BrokerContext, topics: TopicsSubsystem) -> None:
+        machine, metadata, meters = context.machine, context.metadata, context.meters
+        self._machine = machine
+        self._topics = topics
+        self._view = context.view
+        self._configs = metadata.configs
+        self._logs = context.logs
+        self._authorizer = context.authorizer
+        self._partitions = context.partitions
+        config = self._configs.broker
+        self._metadata_partitions = config.integer("diskless.metadata.topic.num.partitions")
+        self._loads: set[asyncio.Task[None]] = set()
+        self.coordinators = DisklessCoordinator(machine, opener=machine.open_sqlite)
+        self._has_foreign_coordinator = (
+            config.optional_text("diskless.batch.coordinator.class.name") is not None
+        )
+        # One node leads every coordinator; calls to others will go by RPC.
+        self.coordinator = self._new_batch_coordinator(machine)
+        try:
+            self.runtime = DisklessRuntime(
+                machine,
+                diskless_settings.runtime_settings(config),
+                broker_id=context.identity.node_id,
+                cluster_id=context.identity.cluster_id,
+                coordinator=self.coordinator,
+                local=self.coordinators,
+                all_coordinators=self.coordinators,
+                coordinator_ids=self._witnesses,
+                topics=lambda: [topic for topic in self._view.image.topics if topic.is_diskless],
+                policies=self._policies,
+                until_current=metadata.until_current,
+                arrivals=context.arrivals,
+                meters=meters.registry,
+                topic_meters=meters.topics,
+            )
+        except (StorageError, ValueError) as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+        self.runtime.hold_deletions(context.deletions.is_on)
+        self.backlog = WalBacklog(self.coordinators, machine.clock, meters.registry)
+        self.kind = DisklessKind(
+            context.logs,
+            context.identity.node_id,
+            self.runtime,
+            lambda topic: log_config(self._configs.topic(topic)),
+        )
+        self.metadata_kind = diskless_metadata_kind(
+            machine,
+            context.logs,
+            context.identity.node_id,
+            context.arrivals,
+            meters.topics,
+            lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas,
+        )
+
+    def _new_batch_coordinator(self, machine: Machine) -> BatchCoordinator:
+        """The one that ``diskless.batch.coordinator.class.name`` names, or the built-in one.
+
+        Raises ``KafkaError(invalid_config)`` naming the key.
+        """
+        config = self._configs.broker
+        class_name = config.optional_text("diskless.batch.coordinator.class.name")
+        if class_name is not None:
+            return load_batch_coordinator(class_name, config.static, machine)
+        return RoutingBatchCoordinator(self._owner_of, lambda _: self.coordinators)
+
+    def contribution(self) -> Contribution:
+        coordinators = diskless_coordinators(
+            self.metadata_topic,
+            self.coordinators,
+            self._authorizer,
+            lambda topic_id: self._view.image.topic_name(topic_id),
+            self._coordinator_changed,
+        )
+        return Contribution(
+            kinds=[
+                KindClaim(self.kind, lambda topic: topic.is_diskless),
+                KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
+            ],
+            coordinators=[coordinators],
+            congestion=lambda: self.congestion,
+            checks={"coordinators": self.coordinators.problem, "objects": self.runtime.problem},
+            in_hand=self._in_hand,
+        )
+
+    def _in_hand(self) -> dict[str, int]:
+        waiting = sum(one.waiting_bytes for one in self._partitions if isinstance(one, DisklessPartition))
+        return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
+
+    @property
+    def congestion(self) -> float | None:
+        """Whether producers should be read more slowly, and how much: from 0, a little, to 1.
+
+        Too much waits for its upload (0: past twice that it is refused), or lies in the WAL.
+        """
+        excess = self.backlog.excess
+        return 0.0 if excess is None and self.runtime.writer.is_full else excess
+
+    def reconfigure(self) -> None:
+        self.runtime.writer.configure(diskless_settings.writer_settings(self._configs.broker))
+
+    @property
+    def metadata_topic(self) -> InternalTopic:
+        """How ``__diskless_metadata`` is made."""
+        key = "diskless.metadata.topic.replication.factor"
+        factor = self._configs.broker.integer(key)
+        configs = {"retention.ms": "-1", **durable_configs(factor)}
+        return InternalTopic(DISKLESS_METADATA_TOPIC, self._metadata_partitions, factor, key, configs)
+
+    async def serve(self) -> None:
+        """Create the coordinators' topic, or say that there are others than the configuration names."""
+        await self._topics.ensure_soon(self.metadata_topic)
+        self._warn_of_other_partition_count()
+
+    def _warn_of_other_partition_count(self) -> None:
+        """Say so when the configuration names another number of coordinators than there are."""
+        topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
+        if topic is not None and len(topic.partitions) != self._metadata_partitions:
+            logger.warning(
+                "diskless.metadata.topic.num.partitions is %d, but %s has %d partitions, and these count",
+                self._metadata_partitions,
+                DISKLESS_METADATA_TOPIC,
+                len(topic.partitions),
+            )
+
+    async def start(self) -> None:
+        try:
+            await self.runtime.start(was_used_before=self._was_used_before())
+        except StorageError as error:
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def _was_used_before(self) -> bool:
+        """Whether there were coordinators here, which there never are without a store that works."""
+        return any(log.topic_partition.topic == DISKLESS_METADATA_TOPIC for log in self._logs)
+
+    async def stop(self) -> None:
+        """Finish what producers wait for; then coordinators, which leave their state clean."""
+        await self.runtime.stop()
+        for task in self._loads:
+            task.cancel()
+        await self.coordinators.close()
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """The coordinators that are led here follow."""
+        current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
+        changed = [topic for topic in current if topic is not None]
+        self.runtime.topics_changed(changed, delta.topics.removed.values())
+
+    def _coordinator_changed(self, coordinator_id: int) -> None:
+        """This broker begins or ends to lead a coordinator."""
+        self.runtime.coordinator_changed(coordinator_id)
+        if coordinator_id in self.coordinators.coordinator_ids:
+            task = asyncio.get_running_loop().create_task(self._when_loaded(coordinator_id))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+
+    async def _when_loaded(self, coordinator_id: int) -> None:
+        await self.coordinators.until_loaded(coordinator_id)
+        self.runtime.coordinator_changed(coordinator_id)
+
+    def _owner_of(self, topic_id: UUID, index: int) -> int:
+        partition = self._view.image.topics.partition(topic_id, index)
+        if partition is None or partition.diskless_coordinator == NO_COORDINATOR:
+            raise KafkaError(ErrorCode.unknown_topic_id, "there is no such diskless partition")
+        return partition.diskless_coordinator
+
+    def _witnesses(self) -> Sequence[int]:
+        """The coordinators that say which objects are needed: none where another kind gives the offsets."""
+        if self._has_foreign_coordinator:
+            return ()
+        topic = self._view.image.topics.get(DISKLESS_METADATA_TOPIC)
+        return range(len(topic.partitions)) if topic is not None else ()
+
+    def _policies(self, coordinator_id: int) -> Sequence[RetentionPolicy]:
+        policies: list[RetentionPolicy] = []
+        for topic in self._view.image.topics:
+            if topic.is_diskless:
+                policies += self._policies_of(topic, coordinator_id)
+        return policies
+
+    def _policies_of(self, topic: Topic, coordinator_id: int) -> list[RetentionPolicy]:
+        config = self._configs.topic(topic.name)
+        ms, size_bytes = (config.retention_ms, config.retention_bytes) if config.deletes else (-1, -1)
+        return [
+            RetentionPolicy(topic.topic_id, index, ms, size_bytes)
+            for index, partition in enumerate(topic.partitions)
+            if partition.diskless_coordinator == coordinator_id
+        ]
+
+
+class DisklessOff(Subsystem):
+    """A broker that is not configured for diskless topics refuses them."""
+
+    def contribution(self) -> Contribution:
+        return Contribution(kinds=[KindClaim(DisklessOffKind(), lambda topic: topic.is_diskless)])

@@ -1,0 +1,89 @@
+"""Consumer groups: their coordinators on ``__consumer_offsets``, and their APIs."""
+
+from collections.abc import Callable
+from functools import partial
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage
+from moldau.coordinators.groups.classic.states import GroupState
+from moldau.coordinators.groups.service import GroupService
+from moldau.server import settings
+from moldau.server.background import Background
+from moldau.server.context import BrokerContext
+from moldau.server.coordinators.groups import group_coordinators
+from moldau.server.meters import NodeMeters
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.topic_directory import ImageTopicDirectory
+
+
+class GroupsSubsystem(Subsystem):
+    """The group coordinators that this broker leads."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        publisher, machine = context.metadata.publisher, context.machine
+        self.service = GroupService(
+            machine.clock,
+            machine.entropy,
+            settings.group_settings(context.config),
+            ImageTopicDirectory(lambda: publisher.image),
+            machine.unexpected,
+        )
+        self._config = context.config
+        self._authorizer = context.authorizer
+        self._background = Background()
+        _watch(context.meters, self.service)
+
+    def contribution(self) -> Contribution:
+        service = self.service
+        return Contribution(
+            coordinators=[group_coordinators(self._config, service, self._authorizer)],
+            checks={"groups": service.runtime.problem},
+            notices={"groups": service.runtime.notice},
+        )
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Offsets of topics that are gone go, too."""
+        removed = delta.topics.removed.values()
+        gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
+        if gone:
+            self._background.run(self.service.forget_topics(partial(_is_in, gone)))
+
+    async def drain(self) -> None:
+        """Answer the members that wait for a rebalance, and let all groups go."""
+        await self.service.close()
+
+    async def stop(self) -> None:
+        await self._background.close()
+
+
+def _is_in(topics: set[str], topic: str, partition: int) -> bool:
+    return topic in topics
+
+
+def _watch(meters: NodeMeters, groups: GroupService) -> None:
+    """Kafka's meters of the group coordinator, of both its generations."""
+
+    def count_of(*states: GroupState) -> Callable[[], float]:
+        return lambda: sum(
+            group.state in states for shard in groups.runtime.shards() for group in shard.groups.values()
+        )
+
+    managed = partial(meters.gauge, "kafka.coordinator.group", "GroupMetadataManager")
+    managed("NumGroups", count_of(*GroupState))
+    for state in GroupState:
+        managed(f"NumGroups{state.value}", count_of(state))
+    managed("NumOffsets", lambda: sum(shard.offsets.count for shard in groups.runtime.shards()))
+
+    tally = groups.tally
+    coordinator = partial(meters.gauge, "kafka.server", "group-coordinator-metrics")
+    coordinator("group-count", count_of(*GroupState), protocol="classic")
+    coordinator("offset-commit-count", lambda: tally.offset_commits)
+    coordinator("offset-expiration-count", lambda: tally.offset_expirations)
+    coordinator("offset-deletion-count", lambda: tally.offset_deletions)
+    coordinator("group-completed-rebalance-count", lambda: tally.completed_rebalances)
+    coordinator("num-partitions", lambda: len(groups.runtime.shards()), state="active")
+    coordinator(
+        "num-partitions",
+        lambda: len(groups.runtime.partitions) - len(groups.runtime.shards()),
+        state="loading",
+    )

@@ -1,0 +1,73 @@
+"""The broker's listeners, and the dispatcher that gives their requests to the handlers of all subsystems."""
+
+import asyncio
+from typing import Final
+
+from moldau.cluster.registrations import Endpoint
+from moldau.network.server import SocketServer
+from moldau.protocol.api import Scope
+from moldau.server import settings
+from moldau.server.context import BrokerContext
+from moldau.server.extensions import Extensions
+from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.requests.dispatch import Dispatcher, routes
+from moldau.server.subsystem import Subsystem
+
+NETWORK_GRACE_S: Final = 3.0
+SECURITY_PROTOCOL_PLAINTEXT: Final = 0
+
+
+class ListenersSubsystem(Subsystem):
+    """The last subsystem of the list: what it serves was contributed before it.
+
+    The broker opens and closes it, between the steps of the others.
+    """
+
+    def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
+        self._context = context
+        machine, meters = context.machine, context.meters
+        versions = VersionHandlers(
+            Scope.BROKER, lambda: handlers, settings.SUPPORTED_FEATURES, context.view.finalized_features
+        )
+        handlers = routes(versions.table(), extensions.handlers)
+        self._dispatcher = Dispatcher(
+            handlers,
+            Scope.BROKER,
+            meters.requests,
+            extensions.direct,
+            extensions.turn,
+            machine.workers,
+            machine.unexpected,
+        )
+        self.server = SocketServer(
+            self._dispatcher,
+            settings.broker_listeners(context.config),
+            settings.network_limits(context.config),
+            end_turn=self._dispatcher.end_turn,
+        )
+        meters.watch_network((listener.name for listener in self.server.listeners), self.server.counters)
+
+    def reconfigure(self) -> None:
+        self.server.limits = settings.network_limits(self._context.metadata.configs.broker)
+
+    async def open(self) -> list[Endpoint]:
+        """Accept connections; return the endpoints at which clients reach this broker."""
+        ports = await self.server.start()
+        return [
+            Endpoint(
+                endpoint.name,
+                endpoint.host or "127.0.0.1",
+                endpoint.port or ports[endpoint.name],
+                SECURITY_PROTOCOL_PLAINTEXT,
+            )
+            for endpoint in self._context.config.advertised_listeners
+        ]
+
+    async def close(self) -> None:
+        """Read no more requests, and answer or end those that are under way."""
+        stopping = asyncio.ensure_future(self.server.stop(NETWORK_GRACE_S))
+        await asyncio.sleep(0)
+        # Nothing is read any more: whoever waits for records is answered now instead of at his deadline.
+        self._context.arrivals.release_all()
+        await stopping
+        await self._dispatcher.close()

@@ -1,0 +1,50 @@
+"""A node's pages for operators: ``/metrics`` and ``/health``."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from moldau.cluster.registrations import Endpoint
+from moldau.server.context import NodeContext
+from moldau.server.extensions import Extensions
+from moldau.server.monitoring import Monitoring, health_checks, quorum_notice, watch_cluster
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.storage.recovery_report import RepairKind
+
+
+class MonitoringSubsystem(Subsystem):
+    """Shows the health of every subsystem, on ``metrics.listener`` where it is set."""
+
+    def __init__(self, context: NodeContext, extensions: Extensions) -> None:
+        self._context = context
+        self.port: int | None = None
+        """The bound port of the pages; None when they are not served."""
+        watch_cluster(context.meters, context.metadata)
+        listener = context.config.optional_text("metrics.listener")
+        self._pages = (
+            None
+            if listener is None
+            else Monitoring(listener, context.meters, extensions.checks, extensions.notices)
+        )
+
+    def contribution(self) -> Contribution:
+        context = self._context
+        torn = partial(context.logs.report.summary, RepairKind.TORN_TAIL, RepairKind.REBUILT)
+        return Contribution(
+            checks={
+                **health_checks(context.metadata, context.logs),
+                "errors": context.machine.unexpected.problem,
+            },
+            notices={
+                "records": context.machine.unreadable.notice,
+                "recovery": torn,
+                "quorum": partial(quorum_notice, context.metadata),
+            },
+        )
+
+    async def listening(self, endpoints: Sequence[Endpoint]) -> None:
+        if self._pages is not None:
+            self.port = await self._pages.start()
+
+    async def drain(self) -> None:
+        if self._pages is not None:
+            await self._pages.stop()

@@ -1,0 +1,100 @@
+"""Classic partitions on this broker: a local log each."""
+
+from collections.abc import Callable
+
+from moldau.cluster.topics_image import Topic
+from moldau.coordinators.topics import COORDINATOR_TOPICS, Retention
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import Partition, PartitionKey, StopReason
+from moldau.replication.policy import WRITTEN, ReplicaPolicy
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.machine import Machine
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_manager import LogManager
+from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+
+def policy_of(topic: str) -> ReplicaPolicy:
+    """The policy of a topic: that of users' topics, but for some in which brokers keep state."""
+    found = COORDINATOR_TOPICS.get(topic)
+    # A topic with snapshots has a kind of its own; where that is off, its log only lies there.
+    return WRITTEN if found is None or found.retention is Retention.SNAPSHOTS else found.replicas
+
+
+class ClassicKind:
+    """Opens logs through the log manager and gives each partition its role."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        logs: LogManager,
+        local_id: int,
+        arrivals: WaitingRoom[PartitionKey],
+        log_config: Callable[[str], LogConfig],
+        min_in_sync: Callable[[str], int],
+        meters: BrokerTopicMeters,
+        policy_of: Callable[[str], ReplicaPolicy] = policy_of,
+        *,
+        has_snapshots: bool = False,
+    ) -> None:
+        """``has_snapshots``: logs are shortened by snapshots that lie beside them, and begin at one."""
+        self._policy_of = policy_of
+        self._has_snapshots = has_snapshots
+        self._machine = machine
+        self._logs = logs
+        self._local_id = local_id
+        self._arrivals = arrivals
+        self._log_config = log_config
+        self._min_in_sync = min_in_sync
+        self._meters = meters
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._log_config(topic.name)
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        name = TopicPartition(topic.name, index)
+        log = self._logs.use(name, self._log_config(topic.name))
+        snapshots = None
+        watermark = self._logs.checkpointed_high_watermark(name)
+        if self._has_snapshots:
+            snapshots = SnapshotLog(self._machine, log)
+            snapshots.truncate_to_latest_snapshot_now()
+            watermark = log.high_watermark
+        return ClassicPartition(
+            self._machine,
+            PartitionKey(topic.topic_id, index),
+            topic.name,
+            log,
+            self._local_id,
+            self._arrivals,
+            min_in_sync=self._min_in_sync(topic.name),
+            high_watermark=watermark,
+            meters=self._meters,
+            policy=self._policy_of(topic.name),
+            snapshots=snapshots,
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, ClassicPartition)
+        metadata = topic.partitions[partition.key.partition]
+        if metadata.leader == self._local_id:
+            partition.become_leader(
+                metadata.leader_epoch, metadata.replicas, metadata.isr, metadata.partition_epoch
+            )
+        elif metadata.has_leader:
+            partition.follow(metadata.leader_epoch, metadata.leader)
+        else:
+            partition.resign(metadata.leader_epoch)
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, ClassicPartition)
+        partition.log.config = self._log_config(partition.topic)
+        partition.min_in_sync = self._min_in_sync(partition.topic)
+
+    def close(self, partition: Partition, reason: StopReason) -> None:
+        assert isinstance(partition, ClassicPartition)
+        partition.resign(partition.leader_epoch)
+        if reason.removes_replica:
+            self._logs.delete(TopicPartition(partition.topic, partition.key.partition))

@@ -1,0 +1,299 @@
+"""Opens, leads and closes this broker's partitions as the metadata says.
+
+The one place where the kind of a topic decides what stands behind the partition interface.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+from uuid import UUID
+
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.partition import NO_LEADER
+from moldau.cluster.topics_image import Topic
+from moldau.replication.partition import Partition, PartitionKey, StopReason
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.gathered_lines import GatheredLines
+from moldau.server.partition_kinds import PartitionKind
+from moldau.server.registry import PartitionRegistry
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_folders import NewLog
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_A_TURN: Final = 25
+"""So many follow the metadata before other requests have their turn: about 5 ms where all are opened."""
+
+
+class LeadershipListener(Protocol):
+    """Told at each change of the metadata whether this broker leads a partition."""
+
+    def leads(self, partition: Partition, epoch: int) -> None: ...
+
+    def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None: ...
+
+
+@dataclass(slots=True)
+class _TopicChange:
+    """A topic whose partitions are brought in line one by one."""
+
+    topic: Topic
+    is_removed: bool
+    next_index: int = 0
+
+
+class PartitionHosting:
+    """Follows the image, some partitions a turn of the event loop.
+
+    Partitions that exist here follow at once, as far as a turn goes. The log of a new one is made by worker
+    threads first; until then requests for it are answered with NOT_LEADER_OR_FOLLOWER, which clients retry.
+    """
+
+    def __init__(
+        self,
+        local_id: int,
+        registry: PartitionRegistry,
+        kind_of: Callable[[Topic], PartitionKind],
+        listener: LeadershipListener,
+        logs: LogManager,
+        may_lead: Callable[[MetadataImage], bool] = lambda image: True,
+    ) -> None:
+        """``may_lead``: whether the leaderships that an image gives this broker are its own.
+
+        Those of the process that ran here before are not. They end when this one registers, with their
+        epochs, so that what they would load is loaded again.
+        """
+        self._local_id = local_id
+        self._registry = registry
+        self._kind_of = kind_of
+        self._listener = listener
+        self._logs = logs
+        self._may_lead = may_lead
+        self._waiting: dict[str, None] = {}
+        self._kinds: dict[PartitionKey, PartitionKind] = {}
+        self._seen: dict[int, Topic] = {}
+        self._changes: deque[_TopicChange] = deque()
+        self._next_turn: asyncio.Handle | None = None
+        self._unopened: dict[PartitionKey, Topic] = {}
+        """Partitions whose logs are to be made, with their topics as they are now."""
+        self._opening: dict[PartitionKey, Topic] = {}
+        """Those whose logs are being made."""
+        self._left: set[PartitionKey] = set()
+        """Those of them that have left this broker meanwhile."""
+        self._opener: asyncio.Task[None] | None = None
+        self._on_settled: list[asyncio.Future[None]] = []
+        self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
+        self.offline: dict[PartitionKey, str] = {}
+        """Partitions that could not be opened, and why."""
+
+    def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
+        """Bring this broker's partitions in line with topics that were changed or removed."""
+        for topic in removed:
+            self._seen.pop(topic.topic_id.int, None)
+            self._changes.append(_TopicChange(topic, is_removed=True))
+        leads = self._may_lead(image)
+        if leads and self._waiting:
+            changed = [*self._waiting, *changed]
+            self._waiting.clear()
+        for name in changed:
+            current = image.topics.get(name)
+            if current is None:
+                continue
+            if not leads and any(one.leader == self._local_id for one in current.partitions):
+                waiting = _without_leader(current, self._local_id)
+                self._changes.append(_TopicChange(waiting, is_removed=False))
+                self._waiting[name] = None
+            elif self._seen.get(current.topic_id.int) is not current:
+                self._changes.append(_TopicChange(current, is_removed=False))
+                self._seen[current.topic_id.int] = current
+        if self._next_turn is None:
+            self._take_turn()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every partition is as the last image says."""
+        return not (self._changes or self._unopened or self._opening)
+
+    async def settled(self) -> None:
+        """Return when what was applied before is done, and durable."""
+        if not self.is_settled:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._on_settled.append(future)
+            await future
+        await self._logs.settled()
+
+    async def stop(self) -> None:
+        """Open no more partitions."""
+        self._unopened_lines.flush()
+        self._changes.clear()
+        self._unopened.clear()
+        if self._opener is not None:
+            await asyncio.wait([self._opener])
+        if self._next_turn is not None:
+            self._next_turn.cancel()
+
+    def _take_turn(self) -> None:
+        self._next_turn = None
+        for _ in range(PARTITIONS_A_TURN):
+            if not self._changes:
+                break
+            self._follow_one()
+        if self._changes:
+            self._next_turn = asyncio.get_running_loop().call_soon(self._take_turn)
+        elif self._unopened and self._opener is None:
+            self._opener = asyncio.get_running_loop().create_task(self._open_all())
+        self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        if self._on_settled and self.is_settled:
+            waiting, self._on_settled = self._on_settled, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    def _follow_one(self) -> None:
+        change = self._changes[0]
+        index, topic = change.next_index, change.topic
+        change.next_index += 1
+        if change.next_index >= len(topic.partitions):
+            self._changes.popleft()
+        if index >= len(topic.partitions):
+            return
+        key = PartitionKey(topic.topic_id, index)
+        try:
+            if change.is_removed:
+                self._close(key, topic, StopReason.TOPIC_DELETED)
+            elif self._local_id not in topic.partitions[index].replicas:
+                self._close(key, topic, StopReason.REPLICA_REMOVED)
+            else:
+                self._follow(topic, key)
+        except Exception:
+            # One partition's fault must not keep the others from following the metadata.
+            logger.exception("%s-%d cannot follow the metadata", topic.name, index)
+
+    def _follow(self, topic: Topic, key: PartitionKey) -> None:
+        partition = self._registry.get_by_id(*key)
+        if partition is not None:
+            self._take_role(partition, topic)
+        elif key in self._opening:
+            self._opening[key] = topic
+            self._left.discard(key)
+        elif self._lacks_log(topic, key):
+            self._unopened[key] = topic
+        else:
+            self._open(topic, key)
+
+    def _lacks_log(self, topic: Topic, key: PartitionKey) -> bool:
+        return self._logs.lacks(TopicPartition(topic.name, key.partition), topic.topic_id)
+
+    def _take_role(self, partition: Partition, topic: Topic) -> None:
+        index = partition.key.partition
+        self._kinds[partition.key].take_role(partition, topic)
+        metadata = topic.partitions[index]
+        if metadata.leader == self._local_id:
+            self._listener.leads(partition, metadata.leader_epoch)
+        else:
+            self._listener.leads_no_more(topic.name, topic.topic_id, index, metadata.leader_epoch)
+
+    # -- opening ------------------------------------------------------------------------------
+
+    async def _open_all(self) -> None:
+        try:
+            while self._unopened:
+                self._opening, self._unopened = dict(self._unopened), {}
+                failed = await self._make_logs(self._opening)
+                for count, key in enumerate(list(self._opening)):
+                    self._opened(self._opening.pop(key), key, failed)
+                    if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
+                        await asyncio.sleep(0)
+        finally:
+            self._opening.clear()
+            self._opener = None
+            self._tell_settled()
+
+    async def _make_logs(self, opening: Mapping[PartitionKey, Topic]) -> dict[TopicPartition, KafkaError]:
+        wanted: list[NewLog] = []
+        configs: dict[UUID, LogConfig | None] = {}
+        for count, (key, topic) in enumerate(list(opening.items())):
+            if key.topic_id not in configs:
+                configs[key.topic_id] = self._kind_of(topic).log_config(topic)
+            config = configs[key.topic_id]
+            if config is not None:
+                wanted.append(NewLog(TopicPartition(topic.name, key.partition), config, topic.topic_id))
+            if count % PARTITIONS_A_TURN == PARTITIONS_A_TURN - 1:
+                await asyncio.sleep(0)
+        try:
+            return await self._logs.create(wanted)
+        except Exception as error:
+            logger.exception("the logs of %d partitions cannot be made", len(wanted))
+            reason = KafkaError(ErrorCode.kafka_storage_error, str(error))
+            return dict.fromkeys((new.topic_partition for new in wanted), reason)
+
+    def _opened(self, topic: Topic, key: PartitionKey, failed: Mapping[TopicPartition, KafkaError]) -> None:
+        name = TopicPartition(topic.name, key.partition)
+        if key in self._left:
+            self._left.discard(key)
+            if not self._logs.lacks(name, topic.topic_id):
+                self._logs.delete(name)
+            return
+        error = failed.get(name)
+        try:
+            if error is not None:
+                self._cannot_open(topic, key, error)
+            else:
+                self._open(topic, key)
+        except Exception:
+            logger.exception("%s-%d cannot be opened", topic.name, key.partition)
+
+    def _open(self, topic: Topic, key: PartitionKey) -> None:
+        kind = self._kind_of(topic)
+        try:
+            partition = kind.open(topic, key.partition)
+        except KafkaError as error:
+            self._cannot_open(topic, key, error)
+            return
+        self._kinds[key] = kind
+        self.offline.pop(key, None)
+        self._registry.add(partition)
+        self._take_role(partition, topic)
+
+    def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
+        self.offline[key] = str(error)
+        self._unopened_lines.add(f"{topic.name}-{key.partition}", str(error))
+
+    def _close(self, key: PartitionKey, topic: Topic, reason: StopReason) -> None:
+        self.offline.pop(key, None)
+        self._unopened.pop(key, None)
+        if key in self._opening:
+            self._left.add(key)
+        partition = self._registry.remove(key)
+        kind = self._kinds.pop(key, None)
+        if partition is None or kind is None:
+            return
+        epoch = topic.partitions[key.partition].leader_epoch
+        self._listener.leads_no_more(topic.name, key.topic_id, key.partition, epoch)
+        kind.close(partition, reason)
+
+    def reconfigure(self, topic_names: Iterable[str] | None) -> None:
+        """Configurations have changed: of some topics, or (None) of the broker and so of all."""
+        names = None if topic_names is None else set(topic_names)
+        for partition in self._registry:
+            is_meant = names is None or partition.topic in names
+            # A topic that goes takes its configuration along, and must not obey the defaults.
+            if is_meant and partition.key.topic_id.int in self._seen:
+                self._kinds[partition.key].reconfigure(partition)
+
+
+def _without_leader(topic: Topic, leader: int) -> Topic:
+    """The topic as if no partition had this leader."""
+    return replace(
+        topic,
+        partitions=tuple(
+            replace(each, leader=NO_LEADER) if each.leader == leader else each for each in topic.partitions
+        ),
+    )

@@ -1,0 +1,119 @@
+"""The partitions of this broker: opened, led and closed as the metadata says; classic ones unless claimed."""
+
+from collections.abc import Callable
+from functools import partial
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.server import settings
+from moldau.server.context import BrokerContext
+from moldau.server.extensions import Extensions
+from moldau.server.partition_kinds import KindClaim
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.partitions.hosting import PartitionHosting
+from moldau.storage.recovery_report import RepairKind
+
+
+class PartitionsSubsystem(Subsystem):
+    """Hosts partitions of all kinds, and the logs of the broker."""
+
+    def __init__(self, context: BrokerContext, extensions: Extensions) -> None:
+        """``extensions``: the kinds of partitions, and the coordinators that run on their leaders."""
+        self._context = context
+        self._logs = context.logs
+        configs = context.metadata.configs
+        self.classic = ClassicKind(
+            context.machine,
+            context.logs,
+            context.identity.node_id,
+            context.arrivals,
+            lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
+            lambda topic: configs.topic(topic).min_insync_replicas,
+            context.meters.topics,
+        )
+        self._hosting = PartitionHosting(
+            context.identity.node_id,
+            context.partitions,
+            extensions.kinds.of,
+            extensions.coordinators,
+            context.logs,
+            self._is_registered,
+        )
+        self._watch()
+
+    def contribution(self) -> Contribution:
+        return Contribution(
+            kinds=[KindClaim(self.classic, lambda topic: True)], checks={"partitions": self._problem}
+        )
+
+    async def settled(self) -> None:
+        """Return when every partition is as the last image says, and durable."""
+        await self._hosting.settled()
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Bring partitions in line before configurations: a removed topic has none, and keeps what it had."""
+        changed = [topic.name for topic in delta.topics.changed.values()]
+        removed = list(delta.topics.removed.values())
+        self._hosting.apply(image, changed, removed)
+        names = [name for kind, name in delta.configs.entries if kind == ResourceType.TOPIC]
+        if names:
+            self._hosting.reconfigure(names)
+        for topic in removed:
+            if image.topics.get(topic.name) is None:
+                self._context.meters.topics.remove(topic.name)
+
+    def reconfigure(self) -> None:
+        self._hosting.reconfigure(None)
+        self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
+
+    async def serve(self) -> None:
+        """Put logs aside whose partition is not in the metadata, all of which is known by now; keep them."""
+        topics, local_id = self._context.view.image.topics, self._context.identity.node_id
+        for log in self._logs:
+            name = log.topic_partition
+            topic = topics.get(name.topic)
+            is_hosted = (
+                topic is not None
+                and name.partition < len(topic.partitions)
+                and local_id in topic.partitions[name.partition].replicas
+            )
+            if not is_hosted:
+                self._logs.put_aside(name)
+
+    async def stop(self) -> None:
+        await self._hosting.stop()
+
+    def _is_registered(self, image: MetadataImage) -> bool:
+        """Whether the cluster knows this process, and not only an earlier one of the same broker."""
+        known = image.brokers.get(self._context.identity.node_id)
+        return known is not None and known.incarnation_id == self._context.incarnation_id
+
+    def _problem(self) -> str | None:
+        count = len(self._hosting.offline)
+        return f"{count} partitions cannot be opened" if count else None
+
+    def _watch(self) -> None:
+        """Register the gauges of this broker's replicas and folders."""
+        meters, partitions, logs = self._context.meters, self._context.partitions, self._logs
+
+        def replica_gauge(name: str, read: Callable[[], float]) -> None:
+            meters.gauge("kafka.server", "ReplicaManager", name, read)
+
+        replica_gauge("PartitionCount", lambda: len(partitions))
+        replica_gauge("LeaderCount", lambda: sum(partition.is_leader for partition in partitions))
+        replica_gauge("OfflineReplicaCount", lambda: len(self._hosting.offline))
+        replica_gauge("UnderReplicatedPartitions", lambda: sum(p.is_under_replicated for p in partitions))
+        meters.gauge(
+            "kafka.log",
+            "LogManager",
+            "OfflineLogDirectoryCount",
+            lambda: sum(not directory.is_online for directory in logs.directories),
+        )
+        for name, kind in {
+            "TornTails": RepairKind.TORN_TAIL,
+            "LostRecords": RepairKind.LOST,
+            "RebuiltFiles": RepairKind.REBUILT,
+        }.items():
+            meters.gauge("moldau.storage", "Recovery", name, partial(logs.report.count, kind))
+        meters.gauge("moldau.storage", "Recovery", "StrayFolders", lambda: logs.stray_count)

@@ -1,0 +1,121 @@
+"""Legal configurations with which no producer gets through, told while they are in force.
+
+Kafka takes ``message.max.bytes=5`` and ``min.insync.replicas=2147483647``, and so does Moldau; every producer
+is then refused with an error that names the symptom alone. A line in the log and a notice of the health page
+name the key.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.config.broker import BrokerConfig
+from moldau.config.topic import TopicConfig
+from moldau.records.batch import HEADER_SIZE_BYTES
+from moldau.server.subsystem import Contribution, Subsystem
+
+logger = logging.getLogger(__name__)
+
+SMALLEST_BATCH_BYTES: Final = HEADER_SIZE_BYTES + 7
+"""With one record without key and value."""
+SMALLEST_REQUEST_BYTES: Final = SMALLEST_BATCH_BYTES + 32
+_SHORTEST_TIME_MS: Final = 10
+"""Less than a record needs from its producer to the broker."""
+_KEYS_OF_TOPICS: Final = frozenset(
+    {
+        "max.message.bytes",
+        "min.insync.replicas",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.type",
+    }
+)
+_SHOWN_MAX: Final = 3
+
+
+class ProduceLimits(Subsystem):
+    """Looks at every new image; what it found is :meth:`notice`."""
+
+    def __init__(self, broker: Callable[[], BrokerConfig], topic: Callable[[str], TopicConfig]) -> None:
+        """Both give the configuration in effect, of the broker and of a topic by name."""
+        self._broker = broker
+        self._topic = topic
+        self._judged: tuple[BrokerConfig, int] | None = None
+        self._of_broker: tuple[str, ...] = ()
+        self._of_topics: dict[str, tuple[str, ...]] = {}
+
+    def contribution(self) -> Contribution:
+        return Contribution(notices={"limits": self.notice})
+
+    def notice(self) -> str | None:
+        """The configurations that refuse every producer, in one sentence; None when there are none."""
+        found = [*self._of_broker]
+        for name, reasons in self._of_topics.items():
+            found += [f"topic {name}: {reason}" for reason in reasons]
+        if not found:
+            return None
+        more = f"; and {len(found) - _SHOWN_MAX} more" if len(found) > _SHOWN_MAX else ""
+        return "; ".join(found[:_SHOWN_MAX]) + more
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Look at the broker, and at topics whose own configuration or replicas have changed."""
+        broker, count = self._broker(), len(image.brokers)
+        if (broker, count) != self._judged:
+            self._judged = broker, count
+            before, self._of_broker = self._of_broker, tuple(_judge_broker(broker, count))
+            _tell("this broker", before, self._of_broker)
+        for name in dict.fromkeys(_changed(delta)):
+            known = self._of_topics.pop(name, ())
+            if found := tuple(self._judge_topic(image, name)):
+                self._of_topics[name] = found
+                _tell(f"topic {name}", known, found)
+
+    def _judge_topic(self, image: MetadataImage, name: str) -> Iterator[str]:
+        own = image.config(ResourceType.TOPIC, name)
+        topic = image.topics.get(name)
+        if topic is None or _KEYS_OF_TOPICS.isdisjoint(own):
+            return
+        config = self._topic(name)
+        yield from _judge(config, "max.message.bytes", "message.timestamp.before.max.ms")
+        count = min((len(partition.replicas) for partition in topic.partitions), default=0)
+        if count and config.min_insync_replicas > count:
+            yield (
+                f"min.insync.replicas={config.min_insync_replicas} is more than its {count} replicas:"
+                " producers with acks=all are refused"
+            )
+
+
+def _judge_broker(broker: BrokerConfig, broker_count: int) -> Iterator[str]:
+    largest_request = broker.integer("socket.request.max.bytes")
+    if largest_request < SMALLEST_REQUEST_BYTES:
+        yield f"socket.request.max.bytes={largest_request} is less than any produce request has"
+    defaults = TopicConfig.effective(broker, {})
+    yield from _judge(defaults, "message.max.bytes", "log.message.timestamp.before.max.ms")
+    if broker_count and defaults.min_insync_replicas > broker_count:
+        yield (
+            f"min.insync.replicas={defaults.min_insync_replicas} is more than the number of brokers,"
+            f" {broker_count}: producers with acks=all are refused"
+        )
+
+
+def _judge(config: TopicConfig, size_key: str, time_key: str) -> Iterator[str]:
+    if config.max_message_bytes < SMALLEST_BATCH_BYTES:
+        yield f"{size_key}={config.max_message_bytes} is less than the smallest batch has"
+    before_ms = config.integer("message.timestamp.before.max.ms")
+    if before_ms < _SHORTEST_TIME_MS and not config.stamps_at_append:
+        yield f"{time_key}={before_ms} refuses records that are older than that when they arrive"
+
+
+def _changed(delta: MetadataDelta) -> Iterator[str]:
+    for kind, name in delta.configs.entries:
+        if kind == ResourceType.TOPIC:
+            yield name
+    for topics in (delta.topics.changed, delta.topics.removed):
+        yield from (topic.name for topic in topics.values())
+
+
+def _tell(what: str, known: Iterable[str], found: Iterable[str]) -> None:
+    for reason in found:
+        if reason not in known:
+            logger.warning("%s refuses all producers, or nearly all: %s", what, reason)

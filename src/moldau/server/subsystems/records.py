@@ -1,0 +1,72 @@
+"""The APIs for the records of partitions: produce, fetch, offsets, producer ids, log folders."""
+
+from collections.abc import Callable, Sequence
+
+from moldau.protocol.api import ApiKey
+from moldau.replication.append_turn import AppendTurn
+from moldau.server.context import BrokerContext
+from moldau.server.extensions import Extensions
+from moldau.server.handlers.fetch import FetchHandlers
+from moldau.server.handlers.log_dirs import LogDirHandlers
+from moldau.server.handlers.offsets import OffsetHandlers
+from moldau.server.handlers.produce import ProduceHandlers
+from moldau.server.handlers.producers import ProducerHandlers
+from moldau.server.producer_ids import ProducerIds
+from moldau.server.requests.dispatch import routes
+from moldau.server.requests.fetch_sessions import FetchSessions
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+
+
+class RecordsSubsystem(Subsystem):
+    """Serves the partitions of this broker, whatever their kind."""
+
+    def __init__(
+        self, context: BrokerContext, extensions: Extensions, partitions: PartitionsSubsystem
+    ) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._congestion = _highest(extensions.congestion)
+        self.producer_ids = ProducerIds(context.channel, context.identity.node_id)
+
+    def contribution(self) -> Contribution:
+        context, config, entropy = self._context, self._context.config, self._context.machine.entropy
+        partitions, authorizer = context.partitions, context.authorizer
+        turn = AppendTurn()
+        produce = ProduceHandlers(partitions, authorizer, turn, self._congestion)
+        sessions = FetchSessions(
+            config.integer("max.incremental.fetch.session.cache.slots"),
+            lambda: entropy.randrange(2**31 - 1) + 1,
+        )
+        return Contribution(
+            handlers=routes(
+                produce.table(),
+                FetchHandlers(
+                    partitions, context.arrivals, sessions, authorizer, config.integer("fetch.max.bytes")
+                ).table(),
+                OffsetHandlers(partitions, authorizer).table(),
+                ProducerHandlers(self.producer_ids, partitions).table(),
+                LogDirHandlers(context.logs, authorizer).table(),
+            ),
+            direct={ApiKey.PRODUCE: produce.direct},
+            turn=turn,
+        )
+
+    async def serve(self) -> None:
+        """Partitions are led as the image says that unfenced this broker."""
+        await self._partitions.settled()
+
+    async def stop(self) -> None:
+        await self.producer_ids.close()
+
+
+def _highest(congestion: Sequence[Callable[[], float | None]]) -> Callable[[], float | None] | None:
+    """The highest of several congestions; None where there is none, so that produce asks nobody."""
+    if len(congestion) <= 1:
+        return congestion[0] if congestion else None
+    readings = tuple(congestion)
+
+    def highest() -> float | None:
+        return max((one for read in readings if (one := read()) is not None), default=None)
+
+    return highest

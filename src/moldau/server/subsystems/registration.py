@@ -1,0 +1,86 @@
+"""The broker's registration with the controller: registers, sends heartbeats, hands over before a stop."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.registrations import Endpoint, SupportedFeature
+from moldau.server import settings
+from moldau.server.context import BrokerContext
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+
+CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 2_000
+
+
+class RegistrationSubsystem(Subsystem):
+    """Runs the broker's lifecycle from the opening of the listeners on."""
+
+    def __init__(
+        self,
+        context: BrokerContext,
+        partitions: PartitionsSubsystem,
+        on_registered: Callable[[int], None],
+    ) -> None:
+        """``on_registered`` is told each new broker epoch before the first heartbeat with it."""
+        self._context = context
+        self._partitions = partitions
+        self._on_registered = on_registered
+        self._lifecycle: BrokerLifecycle | None = None
+
+    def contribution(self) -> Contribution:
+        return Contribution(checks={"broker": self._problem})
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.metadata_moved()
+
+    async def listening(self, endpoints: Sequence[Endpoint]) -> None:
+        """Return when the controller has unfenced this broker and the image says so."""
+        context = self._context
+        lifecycle = self._lifecycle = self._new_lifecycle(endpoints)
+        await self._partitions.settled()
+        ended = lifecycle.start()
+        lifecycle.ready()
+        unfenced = asyncio.ensure_future(lifecycle.unfenced.wait())
+        await asyncio.wait((ended, unfenced), return_when=asyncio.FIRST_COMPLETED)
+        if not unfenced.done():
+            unfenced.cancel()
+            await ended
+        local_id = context.identity.node_id
+        await context.metadata.publisher.until(lambda: context.view.controller_for_clients() == local_id)
+
+    async def drain(self) -> None:
+        """Hand all leaderships over, as far as other brokers can take them."""
+        if self._lifecycle is not None:
+            await self._lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS)
+
+    def _problem(self) -> str | None:
+        return None if self._lifecycle is None else self._lifecycle.problem()
+
+    def _new_lifecycle(self, endpoints: Sequence[Endpoint]) -> BrokerLifecycle:
+        context, config = self._context, self._context.config
+        publisher = context.metadata.publisher
+        return BrokerLifecycle(
+            BrokerIdentity(
+                broker_id=context.identity.node_id,
+                cluster_id=context.identity.cluster_id,
+                incarnation_id=context.incarnation_id,
+                endpoints=endpoints,
+                features=[
+                    SupportedFeature(name, low, high)
+                    for name, (low, high) in settings.SUPPORTED_FEATURES.items()
+                ],
+                log_dirs=context.identity.directory_ids,
+                rack=config.rack,
+            ),
+            context.channel,
+            context.machine.entropy,
+            lambda: publisher.image.provenance.offset,
+            heartbeat_interval_ms=config.integer("broker.heartbeat.interval.ms"),
+            registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
+            on_registered=self._on_registered,
+        )

@@ -1,0 +1,1 @@
+"""The remote tier of a broker."""

@@ -1,0 +1,128 @@
+"""Classic partitions on a broker with a remote tier: they may become tiered, and cease to be, at any time."""
+
+from collections.abc import Collection
+
+from moldau.cluster.topics_image import Topic
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import Partition, StopReason
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.registry import PartitionRegistry
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.tiered.reads import ClassicRemotePart
+from moldau.storage.log_config import LogConfig
+from moldau.tiered.log_manager import RemoteLogManager
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.segments import TopicIdPartition
+
+
+class TieredKind:
+    """A classic kind that tells the remote log manager of each partition."""
+
+    def __init__(
+        self,
+        classic: ClassicKind,
+        manager: RemoteLogManager,
+        remover: RemotePartitionRemover,
+        reader: RemoteReader,
+        partitions: PartitionRegistry,
+    ) -> None:
+        self._classic = classic
+        self._manager = manager
+        self._remover = remover
+        self._reader = reader
+        self._partitions = partitions
+        remover.untiered = self._untiered
+        remover.on_emptied = self._emptied
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        return self._classic.log_config(topic)
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        return self._classic.open(topic, index)
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        assert isinstance(partition, ClassicPartition)
+        self._classic.take_role(partition, topic)
+        self._update(partition)
+
+    def reconfigure(self, partition: Partition) -> None:
+        assert isinstance(partition, ClassicPartition)
+        self._classic.reconfigure(partition)
+        self._update(partition)
+
+    def close(self, partition: Partition, reason: StopReason) -> None:
+        assert isinstance(partition, ClassicPartition)
+        was_leader, was_tiered = partition.is_leader, partition.remote is not None
+        self._classic.close(partition, reason)
+        if not was_tiered:
+            return
+        partition.remote = None
+        name = _identity(partition)
+        if reason is StopReason.TOPIC_DELETED and was_leader:
+            self._remover.delete_partition(name, after=self._manager.stop(name))
+        else:
+            self._manager.release(name)
+
+    def _update(self, partition: ClassicPartition) -> None:
+        """Bring the tasks in line with the topic's configuration and this broker's role."""
+        name = _identity(partition)
+        config = partition.log.config
+        if config.remote_storage_enable:
+            if self._remover.is_at_work_on(name):
+                return  # what is being removed must not count as copied: this is called again after that
+            if partition.remote is None:
+                # A task of earlier days may have noted a copy while all copies were about to be removed.
+                partition.log.highest_copied_offset = -1
+                partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
+            if partition.is_leader:
+                self._manager.lead(name, partition, copies=config.copies_to_remote)
+            else:
+                self._manager.follow(name, partition)
+        elif partition.remote is not None:
+            partition.remote = None
+            stopped = self._manager.stop(name)
+            if partition.is_leader:
+                self._remover.empty_partition(name, stopped)
+
+    def _emptied(self, name: TopicIdPartition) -> None:
+        """The topic may have become tiered again while its remote data were removed."""
+        found = self._partitions.get_by_id(name.topic_id, name.partition)
+        if isinstance(found, ClassicPartition):
+            self._update(found)
+
+    def _untiered(self, names: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        """A broker that was stopped while it removed their remote data goes on with it."""
+        found = []
+        for name in names:
+            partition = self._partitions.get_by_id(name.topic_id, name.partition)
+            if (
+                isinstance(partition, ClassicPartition)
+                and partition.is_leader
+                and not partition.log.config.remote_storage_enable
+            ):
+                found.append(name)
+        return found
+
+
+class TieredOffKind:
+    """Refuses tiered topics on a broker whose remote tier is off: half of their records could not be read."""
+
+    def log_config(self, topic: Topic) -> None: ...
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        raise KafkaError(
+            ErrorCode.kafka_storage_error,
+            "You have to delete all topics with the property remote.storage.enable=true before disabling"
+            " tiered storage cluster-wide",
+        )
+
+    def take_role(self, partition: Partition, topic: Topic) -> None: ...
+
+    def reconfigure(self, partition: Partition) -> None: ...
+
+    def close(self, partition: Partition, reason: StopReason) -> None: ...
+
+
+def _identity(partition: ClassicPartition) -> TopicIdPartition:
+    return TopicIdPartition(partition.key.topic_id, partition.topic, partition.key.partition)

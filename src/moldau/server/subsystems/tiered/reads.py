@@ -1,0 +1,95 @@
+"""The remote part of a classic partition: its log's lineage and offsets, given to the remote reader."""
+
+import asyncio
+from collections.abc import Callable
+
+from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.replication.record_lookup import RecordLookup
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.append_info import AbortedTransaction, ReadResult
+from moldau.storage.log import PartitionLog
+from moldau.tiered.lineage import LogLineage
+from moldau.tiered.offset_search import RemoteOffsetSearch
+from moldau.tiered.position import find_highest_copied
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.reading import RemoteRange, RemoteRead
+from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.storage_manager import RemoteStorageError
+
+
+class ClassicRemotePart:
+    """A :class:`moldau.replication.remote.RemotePart`."""
+
+    def __init__(
+        self,
+        partition: TopicIdPartition,
+        log: PartitionLog,
+        reader: RemoteReader,
+        read_local: Callable[[ReadRequest], "ReadOutcome | asyncio.Future[ReadOutcome]"],
+    ) -> None:
+        self._partition = partition
+        self._log = log
+        self._reader = reader
+        self._search = RemoteOffsetSearch(reader)
+        self._read_local = read_local
+        self._lineage = LogLineage(log.leader_epochs)
+
+    def read(self, request: ReadRequest, known: ReadOutcome) -> "asyncio.Future[ReadOutcome]":
+        log = self._log
+        # The local part as it is now: it may shrink while the read is under way.
+        end_offset = log.local_log_start_offset
+        aborted_behind = self._aborted_locally(request.offset, end_offset) if request.read_committed else []
+
+        def read_behind() -> ReadOutcome:
+            answer = self._read_local(request._replace(offset=end_offset))
+            return answer if isinstance(answer, ReadOutcome) else known
+
+        wanted = RemoteRead(
+            partition=self._partition,
+            lineage=self._lineage,
+            end_offset=end_offset,
+            log_start=lambda: log.log_start_offset,
+            offset=request.offset,
+            max_bytes=request.max_bytes,
+            min_one_batch=request.min_one_batch,
+            read_committed=request.read_committed,
+            aborted_behind=lambda _, next_offset: [
+                each for each in aborted_behind if each.first_offset < next_offset
+            ],
+            read_behind=read_behind,
+        )
+        return self._reader.read(wanted, known)
+
+    def _aborted_locally(self, offset: int, next_offset: int) -> list[AbortedTransaction]:
+        return self._log.aborted_transactions(offset, ReadResult([], 0, next_offset, 0, 0))
+
+    async def highest_offset(self) -> int:
+        metadata, log = self._reader.metadata, self._log
+        try:
+            await metadata.wait_ready(self._partition)
+            return max(log.highest_copied_offset, find_highest_copied(metadata, self._partition, log))
+        except RemoteStorageError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+
+    async def find_timestamp(
+        self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        return await self._search.find_timestamp(
+            self._range(before_offset), self._log.log_start_offset, timestamp_ms, lookup
+        )
+
+    async def find_max_timestamp(
+        self, above_ms: int, before_offset: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        return await self._search.find_max_timestamp(
+            self._range(before_offset), self._log.log_start_offset, above_ms, lookup
+        )
+
+    def _range(self, before_offset: int) -> RemoteRange:
+        log = self._log
+        return RemoteRange(
+            partition=self._partition,
+            lineage=self._lineage,
+            end_offset=min(before_offset, log.local_log_start_offset),
+            log_start=lambda: log.log_start_offset,
+        )

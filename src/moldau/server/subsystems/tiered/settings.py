@@ -1,0 +1,257 @@
+"""From ``remote.log.*`` to what the tiered rooms want to be told, and to the managers that it names."""
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar, cast
+
+from moldau.config.broker import BrokerConfig
+from moldau.config.definition import ConfigError
+from moldau.metrics import Meters
+from moldau.runtime.machine import Machine
+from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
+from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
+from moldau.server.topic_creation import InternalTopic, durable_configs
+from moldau.tiered.foreign_storage_manager import METHODS as STORAGE_METHODS
+from moldau.tiered.foreign_storage_manager import ForeignStorageManager
+from moldau.tiered.log_manager import RemoteLogManagerSettings
+from moldau.tiered.metadata_manager import MetadataManagerMaker, RemoteLogMetadataManager
+from moldau.tiered.metadata_topic import MetadataTopic
+from moldau.tiered.object_storage_manager import ObjectStorageManager, open_object_storage_manager
+from moldau.tiered.quota import QuotaSettings
+from moldau.tiered.reader import ReaderSettings
+from moldau.tiered.storage_manager import (
+    RemotePlace,
+    RemoteStorageError,
+    RemoteStorageManager,
+    StorageManagerMaker,
+)
+from moldau.tiered.topic_metadata_manager import (
+    MetadataManagerSettings,
+    TopicBasedRemoteLogMetadataManager,
+)
+
+__all__ = [
+    "INDEX_CACHE_FOLDER",
+    "METADATA_FOLDER",
+    "index_cache_bytes",
+    "is_enabled",
+    "metadata_manager",
+    "metadata_topic",
+    "remote_place",
+    "storage_manager",
+]
+
+T = TypeVar("T")
+
+METADATA_FOLDER: Final = "remote-log-metadata"
+INDEX_CACHE_FOLDER: Final = "remote-log-index-cache"
+"""Folders in the first of ``log.dirs``; the second is Kafka's."""
+
+_STORAGE_CLASS: Final = "remote.log.storage.manager.class.name"
+_METADATA_CLASS: Final = "remote.log.metadata.manager.class.name"
+_METADATA_METHODS: Final = tuple(name for name in vars(RemoteLogMetadataManager) if not name.startswith("_"))
+_TOPIC_BASED: Final = "org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager"
+
+
+def is_enabled(config: BrokerConfig) -> bool:
+    """Whether this broker has a remote tier."""
+    return config.flag("remote.log.storage.system.enable")
+
+
+def index_cache_bytes(config: BrokerConfig) -> int:
+    """What indexes of remote segments may take of the disk."""
+    return config.integer("remote.log.index.file.cache.total.size.bytes")
+
+
+def log_manager_settings(config: BrokerConfig) -> RemoteLogManagerSettings:
+    """How often its tasks run, and how many at a time."""
+    return RemoteLogManagerSettings(
+        task_interval_ms=config.integer("remote.log.manager.task.interval.ms"),
+        retry_backoff_ms=config.integer("remote.log.manager.task.retry.backoff.ms"),
+        retry_backoff_max_ms=config.integer("remote.log.manager.task.retry.backoff.max.ms"),
+        retry_jitter=config.number("remote.log.manager.task.retry.jitter"),
+        copier_pool_size=config.integer("remote.log.manager.copier.thread.pool.size"),
+        expiration_pool_size=config.integer("remote.log.manager.expiration.thread.pool.size"),
+    )
+
+
+def reader_settings(config: BrokerConfig) -> ReaderSettings:
+    """How many remote reads there may be, and how long anybody waits for one."""
+    return ReaderSettings(
+        threads=config.integer("remote.log.reader.threads"),
+        max_pending_tasks=config.integer("remote.log.reader.max.pending.tasks"),
+        fetch_max_wait_ms=config.integer("remote.fetch.max.wait.ms"),
+        list_offsets_timeout_ms=config.integer("remote.list.offsets.request.timeout.ms"),
+        fetch_quota=_quota(config, "fetch"),
+    )
+
+
+def copy_quota(config: BrokerConfig) -> QuotaSettings:
+    """The rate at which segments are copied."""
+    return _quota(config, "copy")
+
+
+def _quota(config: BrokerConfig, what: str) -> QuotaSettings:
+    prefix = f"remote.log.manager.{what}"
+    return QuotaSettings(
+        bytes_per_second=config.integer(f"{prefix}.max.bytes.per.second"),
+        window_count=config.integer(f"{prefix}.quota.window.num"),
+        window_s=config.integer(f"{prefix}.quota.window.size.seconds"),
+    )
+
+
+def storage_manager(
+    config: BrokerConfig, cluster_id: str, machine: Machine, meters: Meters
+) -> RemoteStorageManager:
+    """The one that the configuration names. Raises ``ConfigError`` naming the key that is wrong."""
+    prefix = config.text("remote.log.storage.manager.impl.prefix")
+    configs = _passed_on(config, prefix, cluster_id)
+    class_name = config.optional_text(_STORAGE_CLASS)
+    make: StorageManagerMaker = open_object_storage_manager
+    if class_name is not None:
+        make = cast(StorageManagerMaker, _load(_STORAGE_CLASS, class_name))
+    elif "url" not in configs:
+        url = config.optional_text("diskless.storage.url")
+        if url is None:
+            raise ConfigError(
+                f"{prefix}url",
+                f"remote.log.storage.system.enable=true needs an object store: set {prefix}url,"
+                f" diskless.storage.url or {_STORAGE_CLASS}",
+            )
+        # The same bucket, side by side: the WAL's objects under wal/, segments under tiered/.
+        configs = {**config.passed_on(DISKLESS_STORAGE_PREFIX), **configs, "url": url}
+    if class_name is None:
+        try:
+            return make(configs, machine, meters)
+        except (RemoteStorageError, TypeError, ValueError) as error:
+            raise ConfigError(f"{prefix}url", str(error)) from error  # it names the key itself
+    made = _made(_STORAGE_CLASS, class_name, make, configs, machine, meters, STORAGE_METHODS)
+    if isinstance(made, ObjectStorageManager):
+        return made
+    return ForeignStorageManager(cast(RemoteStorageManager, made), class_name)
+
+
+def remote_place(config: BrokerConfig) -> RemotePlace:
+    """Where :func:`storage_manager` keeps segments, without anything secret."""
+    configs = config.passed_on(config.text("remote.log.storage.manager.impl.prefix"))
+    return RemotePlace(
+        config.optional_text(_STORAGE_CLASS),
+        configs.get("url") or config.optional_text("diskless.storage.url"),
+        configs.get("prefix"),
+    )
+
+
+def metadata_manager(
+    config: BrokerConfig, cluster_id: str, machine: Machine, meters: Meters, topic: MetadataTopic
+) -> RemoteLogMetadataManager:
+    """The one that the configuration names; the topic-based one stands on ``topic``.
+
+    Raises ``ConfigError`` naming the key that is wrong.
+    """
+    configs = _metadata_configs(config, cluster_id)
+    class_name = config.text(_METADATA_CLASS)
+    if class_name == _TOPIC_BASED:
+        settings = MetadataManagerSettings(
+            consume_wait_ms=_number(config, "remote.log.metadata.consume.wait.ms"),
+            initialization_retry_interval_ms=_number(
+                config, "remote.log.metadata.initialization.retry.interval.ms"
+            ),
+        )
+        folder = f"{config.log_dirs[0]}/{METADATA_FOLDER}"
+        return TopicBasedRemoteLogMetadataManager(machine, topic, folder, settings)
+    make = cast(MetadataManagerMaker, _load(_METADATA_CLASS, class_name))
+    made = _made(_METADATA_CLASS, class_name, make, configs, machine, meters, _METADATA_METHODS)
+    return cast(RemoteLogMetadataManager, made)
+
+
+def deletion_grace_s(config: BrokerConfig) -> float:
+    """How long a topic is missing from the metadata before it may count as deleted.
+
+    A controller that lost its quorum gives up leading after one and a half fetch time-outs.
+    """
+    return 2 * config.integer("controller.quorum.fetch.timeout.ms") / 1000
+
+
+def metadata_topic(config: BrokerConfig) -> InternalTopic:
+    """How ``__remote_log_metadata`` is made."""
+    factor_key = "remote.log.metadata.topic.replication.factor"
+    factor = _number(config, factor_key)
+    return InternalTopic(
+        REMOTE_LOG_METADATA_TOPIC,
+        _number(config, "remote.log.metadata.topic.num.partitions"),
+        factor,
+        factor_key,
+        {
+            **durable_configs(factor),
+            "cleanup.policy": "delete",
+            "retention.ms": str(_number(config, "remote.log.metadata.topic.retention.ms")),
+            # log.retention.bytes is about data: events that go by their size would leave segments unknown.
+            "retention.bytes": "-1",
+            "remote.storage.enable": "false",
+        },
+    )
+
+
+def _metadata_configs(config: BrokerConfig, cluster_id: str) -> Mapping[str, str]:
+    return _passed_on(config, config.text("remote.log.metadata.manager.impl.prefix"), cluster_id)
+
+
+def _passed_on(config: BrokerConfig, prefix: str, cluster_id: str) -> dict[str, str]:
+    """As Kafka does: what has the prefix, without it, and who and where the broker is."""
+    return {
+        **config.passed_on(prefix),
+        "broker.id": str(config.node_id),
+        "cluster.id": cluster_id,
+        "log.dir": config.log_dirs[0],
+    }
+
+
+def _number(config: BrokerConfig, name: str) -> int:
+    """A key of the topic-based manager: Kafka knows it behind the prefix only, here it may stand alone."""
+    prefix = config.text("remote.log.metadata.manager.impl.prefix")
+    text = config.passed_on(prefix).get(name)
+    if text is None:
+        return config.integer(name)
+    return BrokerConfig({**config.static, name: text}).integer(name)
+
+
+def _load(key: str, class_name: str) -> object:
+    module_name, _, attribute = class_name.replace(":", ".").rpartition(".")
+    try:
+        maker: object = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            key, f"{key} {class_name}: {error} (a Python class or function by dotted path is wanted)"
+        ) from error
+    except Exception as error:
+        raise ConfigError(key, f"{key} {class_name}: its module cannot be loaded: {_said(error)}") from error
+    if not callable(maker):
+        raise ConfigError(key, f"{key} {class_name} is not callable")
+    return maker
+
+
+def _made(
+    key: str,
+    class_name: str,
+    make: Callable[[Mapping[str, str], Machine, Meters], object],
+    configs: Mapping[str, str],
+    machine: Machine,
+    meters: Meters,
+    methods: Iterable[str],
+) -> object:
+    """What somebody else's maker makes, if it has these methods; else ``ConfigError`` naming the key."""
+    try:
+        made = make(configs, machine, meters)
+    except (RemoteStorageError, TypeError, ValueError) as error:
+        raise ConfigError(key, f"{key} {class_name}: {error}") from error
+    except Exception as error:
+        raise ConfigError(key, f"{key} {class_name}: {_said(error)}") from error
+    absent = [name for name in methods if not callable(getattr(made, name, None))]
+    if absent:
+        what = f"{class_name} made {type(made).__name__}, which has no method {', '.join(absent)}"
+        raise ConfigError(key, f"{key} {what}")
+    return made
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".rstrip(": ")

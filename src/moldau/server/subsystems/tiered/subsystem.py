@@ -1,0 +1,203 @@
+"""The remote tier of a broker: managers, tasks, reader, the kind of its partitions."""
+
+import logging
+from collections.abc import Collection
+
+from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.topics_image import Topic
+from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
+from moldau.server.context import BrokerContext
+from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
+from moldau.server.handlers.tiered import tiered_handlers
+from moldau.server.partition_kinds import KindClaim
+from moldau.server.settings import classic_log_config
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.subsystems.tiered import settings as tiered_settings
+from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
+from moldau.server.subsystems.tiered.kind import TieredKind, TieredOffKind
+from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
+from moldau.server.subsystems.topics import TopicsSubsystem
+from moldau.tiered.index_cache import RemoteIndexCache
+from moldau.tiered.log_manager import RemoteLogManager
+from moldau.tiered.meters import TieredMeters
+from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.quota import ByteRateQuota
+from moldau.tiered.reader import RemoteReader
+from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.tasks.surroundings import Surroundings
+from moldau.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+
+logger = logging.getLogger(__name__)
+
+
+class TieredSubsystem(Subsystem):
+    """Remote storage for classic topics.
+
+    Raises ``ConfigError`` naming the key or the class that cannot be used.
+    """
+
+    def __init__(
+        self, context: BrokerContext, partitions: PartitionsSubsystem, topics: TopicsSubsystem
+    ) -> None:
+        view, machine, registry = context.view, context.machine, context.meters.registry
+        self._context = context
+        self._configs = context.metadata.configs
+        config = self._configs.broker
+        cluster_id = view.cluster_id
+        self._topic = tiered_settings.metadata_topic(config)
+        self.meters = TieredMeters(registry, lambda name: view.image.topics.get(name) is not None)
+        topic = HostedMetadataTopic(
+            machine,
+            view,
+            context.partitions,
+            context.arrivals,
+            self._topic,
+            topics.ensure,
+        )
+        self.storage = tiered_settings.storage_manager(config, cluster_id, machine, registry)
+        self.metadata = tiered_settings.metadata_manager(config, cluster_id, machine, registry, topic)
+        self.indexes = RemoteIndexCache(
+            machine,
+            self.storage,
+            f"{config.log_dirs[0]}/{tiered_settings.INDEX_CACHE_FOLDER}",
+            tiered_settings.index_cache_bytes(config),
+        )
+        self.reader = RemoteReader(
+            self.metadata, self.storage, self.indexes, tiered_settings.reader_settings(config), self.meters
+        )
+        self.manager = RemoteLogManager(
+            Surroundings(
+                machine=machine,
+                broker_id=view.local_id,
+                metadata=self.metadata,
+                storage=self.storage,
+                meters=self.meters,
+                copy_quota=ByteRateQuota(tiered_settings.copy_quota(config)),
+                custom_metadata_max_bytes=config.integer("remote.log.metadata.custom.metadata.max.bytes"),
+                on_segment_deleted=self.indexes.remove,
+                deletions_are_held=context.deletions.is_on,
+            ),
+            tiered_settings.log_manager_settings(config),
+        )
+        self._deleted_topics = DeletedTopics(
+            lambda: view.image,
+            context.metadata.until_current,
+            tiered_settings.deletion_grace_s(config),
+            lambda: self.remover.look_soon(),
+        )
+        self.remover = RemotePartitionRemover(self.manager, self._deleted)
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            self.remover.owns = self.metadata.owns
+            self.metadata.on_caught_up = self.remover.look_soon
+        self._kind = TieredKind(
+            partitions.classic, self.manager, self.remover, self.reader, context.partitions
+        )
+
+    def contribution(self) -> Contribution:
+        context = self._context
+        handlers = tiered_handlers(
+            context.partitions,
+            self.metadata,
+            lambda name: self._configs.topic(name).is_tiered,
+            context.authorizer,
+        )
+        return Contribution(
+            handlers=handlers,
+            # Internal topics are never tiered, whatever their configuration says.
+            kinds=[
+                KindClaim(
+                    self._kind, lambda topic: not topic.is_diskless and topic.name not in INTERNAL_TOPICS
+                )
+            ],
+            coordinators=[
+                remote_metadata_leaders(self._configs.broker, self._lead_metadata, self._leave_metadata)
+            ],
+            checks={"remote": self._problem},
+            notices={"remote": self._notice},
+        )
+
+    def _problem(self) -> str | None:
+        """What is wrong, in one sentence; managers of another maker say nothing."""
+        if isinstance(self.storage, ObjectStorageManager) and self.storage.problem is not None:
+            return self.storage.problem
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            for index, reason in self.metadata.problems.items():
+                name = REMOTE_LOG_METADATA_TOPIC if index < 0 else f"{REMOTE_LOG_METADATA_TOPIC}-{index}"
+                return f"{name} cannot be followed: {reason}"
+        return None
+
+    def _notice(self) -> str | None:
+        """What was skipped of the metadata."""
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager) and self.metadata.skipped:
+            return f"{self.metadata.skipped} broken records of {REMOTE_LOG_METADATA_TOPIC} were skipped"
+        return None
+
+    async def start(self) -> None:
+        await self.indexes.start()
+
+    async def stop(self) -> None:
+        """End reads and tasks where they are: all of them may be begun anew."""
+        await self.reader.close()
+        await self.remover.close()
+        await self.manager.close()
+        await self.indexes.close()
+        await self.metadata.close()
+        await self.storage.close()
+
+    def reconfigure(self) -> None:
+        config = self._configs.broker
+        self.reader.settings = tiered_settings.reader_settings(config)
+        self.manager.settings = tiered_settings.log_manager_settings(config)
+        self.manager.around.copy_quota.settings = tiered_settings.copy_quota(config)
+        self.indexes.resize(tiered_settings.index_cache_bytes(config))
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Gone topics take their meters along."""
+        if not isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            # Nobody else tells when there may be removals to go on with.
+            self.remover.start()
+            self.remover.look_soon()
+        for topic in delta.topics.removed.values():
+            if image.topics.get(topic.name) is None:
+                self.meters.remove(topic.name)
+
+    def _lead_metadata(self, partition: int) -> None:
+        """This broker leads a partition of the metadata topic: it ends the deletions in it."""
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            self.metadata.on_metadata_partition_leadership(partition, leads=True)
+        self.remover.start()
+
+    def _leave_metadata(self, partition: int) -> None:
+        """This broker leads the partition no more."""
+        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
+            self.metadata.on_metadata_partition_leadership(partition, leads=False)
+
+    async def _deleted(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        deleted = await self._deleted_topics.among({each.topic_id for each in partitions})
+        return [each for each in partitions if each.topic_id in deleted]
+
+
+class TieredOff(Subsystem):
+    """A broker without a remote tier refuses tiered topics, and the requests of tools for one."""
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+
+    def contribution(self) -> Contribution:
+        context, configs = self._context, self._context.metadata.configs
+
+        def is_tiered(topic: Topic) -> bool:
+            return classic_log_config(topic.name, configs.topic(topic.name)).remote_storage_enable
+
+        handlers = tiered_handlers(
+            context.partitions, None, lambda name: configs.topic(name).is_tiered, context.authorizer
+        )
+        return Contribution(
+            handlers=handlers,
+            kinds=[KindClaim(TieredOffKind(), lambda topic: not topic.is_diskless and is_tiered(topic))],
+            internal_topics=[tiered_settings.metadata_topic(context.config)],
+        )

@@ -1,0 +1,78 @@
+"""Topics that come into being because a request or a subsystem needs them."""
+
+import asyncio
+import contextlib
+from typing import Final
+
+from moldau.cluster.decisions.topic_names import check_name
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.background import Background
+from moldau.server.context import BrokerContext
+from moldau.server.extensions import Extensions
+from moldau.server.subsystem import Contribution, Subsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.topic_creation import InternalTopic, TopicCreator
+
+TOPIC_RETRY_S: Final = 5.0
+
+
+class TopicsSubsystem(Subsystem):
+    """Auto-created topics and the internal ones, which the subsystems contribute."""
+
+    def __init__(
+        self, context: BrokerContext, extensions: Extensions, partitions: PartitionsSubsystem
+    ) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._background = Background()
+        self.creator = TopicCreator(
+            context.view,
+            context.channel,
+            self._until_served,
+            _name_error,
+            auto_create=context.config.flag("auto.create.topics.enable"),
+            internal=extensions.internal_topics,
+        )
+
+    def contribution(self) -> Contribution:
+        return Contribution(checks={"topics": self._problem})
+
+    async def ensure(self, topic: InternalTopic) -> None:
+        """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        await self.creator.ensure(topic)
+
+    async def ensure_soon(self, topic: InternalTopic) -> None:
+        """Create an internal topic; while that is refused, go on trying in the background."""
+        try:
+            await self.creator.ensure(topic)
+        except KafkaError:
+            self._background.run(self._ensure_later(topic))
+
+    async def stop(self) -> None:
+        await self._background.close()
+        await self.creator.close()
+
+    async def _ensure_later(self, topic: InternalTopic) -> None:
+        while True:
+            await asyncio.sleep(TOPIC_RETRY_S)
+            with contextlib.suppress(KafkaError):
+                await self.creator.ensure(topic)
+                return
+
+    async def _until_served(self, topic: str) -> None:
+        view = self._context.view
+        await self._context.metadata.publisher.until(lambda: view.image.topics.get(topic) is not None)
+        await self._partitions.settled()
+
+    def _problem(self) -> str | None:
+        """An internal topic that was needed and could not be created."""
+        refused = self.creator.refusals.items()
+        return next((f"{name} cannot be created yet: {reason}" for name, reason in refused), None)
+
+
+def _name_error(name: str) -> ErrorCode | None:
+    try:
+        check_name(name)
+    except KafkaError as error:
+        return error.code
+    return None

@@ -1,0 +1,122 @@
+"""Checkers of replicated logs, for stories of several nodes: what replicas report is compared as it happens.
+
+Each checker is for one log. They know nothing of the quorum, and serve any log that has offsets, epochs
+and a watermark.
+
+* :class:`LogAgreement`: below the watermark every replica has the same batches, and applies each once.
+* :class:`LeaderAgreement`: an epoch has at most one leader.
+* :class:`WatermarkMonotonicity`: a replica's watermark does not go back while it lives, and a new leader
+  does not answer with a lower watermark than its predecessors.
+* :class:`StateAgreement`: the state that follows from the log up to an offset is the same on every
+  replica, whether it was led, followed, rebuilt from the log or loaded from a snapshot.
+"""
+
+import zlib
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple
+
+from moldau.records.batch import iter_headers
+from moldau.simulation.history import History
+
+STATES_KEPT: Final = 400
+"""States of so many offsets are kept: a replica that is further behind is not compared."""
+
+
+class Batch(NamedTuple):
+    """A committed batch, without its bytes."""
+
+    last_offset: int
+    epoch: int
+    checksum: int
+
+
+class LogAgreement:
+    """The committed batches of all replicas, by base offset."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._batches: dict[int, Batch] = {}
+        self._end_offsets: dict[str, int] = {}
+
+    def restored(self, replica: str, end_offset: int) -> None:
+        """Note that a replica has loaded a snapshot of all below ``end_offset``."""
+        self._end_offsets[replica] = end_offset
+
+    def committed(self, replica: str, base_offset: int, end_offset: int, views: list[memoryview]) -> None:
+        """Note what a replica has applied. ``replica`` is one life of one node."""
+        applied_offset = self._end_offsets.get(replica, 0)
+        if base_offset < applied_offset:
+            self._history.violate(f"{replica} has applied {base_offset} after {applied_offset}")
+        self._end_offsets[replica] = end_offset
+        for view in views:
+            for position, header in iter_headers(view):
+                content = view[position : position + header.size_bytes]
+                batch = Batch(header.last_offset, header.partition_leader_epoch, zlib.crc32(content))
+                self._compare(replica, header.base_offset, batch)
+
+    def _compare(self, replica: str, base_offset: int, batch: Batch) -> None:
+        known = self._batches.setdefault(base_offset, batch)
+        if known != batch:
+            self._history.violate(
+                f"{replica} has committed {batch} at {base_offset}, another replica {known}: logs disagree"
+            )
+
+
+class LeaderAgreement:
+    """The leader of each epoch, by what the replicas say."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._leaders: dict[int, int] = {}
+
+    def led(self, replica: str, epoch: int, leader_id: int) -> None:
+        """Note a replica's word of who leads an epoch."""
+        known = self._leaders.setdefault(epoch, leader_id)
+        if known != leader_id:
+            self._history.violate(f"{replica}: epoch {epoch} is led by {leader_id} and by {known}")
+
+
+class WatermarkMonotonicity:
+    """The watermarks of replicas, and of leaders over the epochs."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._of_replicas: dict[str, int] = {}
+        self._of_leaders: dict[int, int] = {}
+
+    def seen(self, replica: str, watermark: int) -> None:
+        """Note the watermark of a replica. ``replica`` is one life of one node."""
+        known = self._of_replicas.get(replica, 0)
+        if watermark < known:
+            self._history.violate(f"{replica}: the watermark went back from {known} to {watermark}")
+        self._of_replicas[replica] = max(known, watermark)
+
+    def answered(self, epoch: int, watermark: int) -> None:
+        """Note the watermark that the leader of an epoch answers with, once it has one in its epoch."""
+        before = max((told for led, told in self._of_leaders.items() if led <= epoch), default=0)
+        if watermark < before:
+            self._history.violate(
+                f"the leader of epoch {epoch} answers with {watermark}: the watermark went back from {before}"
+            )
+        self._of_leaders[epoch] = max(self._of_leaders.get(epoch, 0), watermark)
+
+
+class StateAgreement:
+    """The state at each offset; states are compared by ``==``."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._states: OrderedDict[int, tuple[str, Any]] = OrderedDict()
+
+    def reached(self, replica: str, offset: int, state: Any) -> None:
+        """Note the state of a replica that has applied all up to ``offset``, and nothing behind it."""
+        other, known = self._states.setdefault(offset, (replica, state))
+        if known != state:
+            self._history.violate(f"{replica} and {other} disagree: their states at {offset} are not equal")
+        while len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
+
+    def decides_on(self, replica: str, led: Any, applied: Any) -> None:
+        """Compare the state that a leader decides on with the one that its committed log leads to."""
+        if led != applied:
+            self._history.violate(f"{replica} decides on a state that its log disagrees with")

@@ -1,0 +1,200 @@
+"""Storms over a quorum: elections that are disturbed, and voters that stop right after they have voted."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from moldau.quorum.election import ElectionState
+from moldau.simulation.history import History
+from moldau.simulation.host import Host
+from moldau.simulation.nemesis import Fault, Nemesis, Weather
+from moldau.simulation.world import World
+
+ELECTIONS: Final = 3
+"""Disturbed in each story of whole nodes."""
+VOTES: Final = 5
+"""After which a voter stops, in a story about votes."""
+LOOK_EVERY_S: Final = 0.000_5
+STAND_LIMIT_S: Final = 6.0
+"""In which two voters without a leader stand for election, or the round is given up."""
+
+
+class Voters(Protocol):
+    """The voters of a quorum, as a storm sees them from outside."""
+
+    def leader_id(self) -> int:
+        """The leader that a replica knows of; 0 when there is none."""
+        ...
+
+    def election(self, node_id: int) -> ElectionState:
+        """Epoch, leader and vote of a running voter; epoch -1 while it does not run."""
+        ...
+
+    def next_acknowledgement(self) -> asyncio.Event:
+        """Set when a client is next told that a change is made."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a storm needs of the story it strikes."""
+
+    world: World
+    history: History
+    nemesis: Nemesis
+    weather: Weather
+    voters: Voters
+    voter_ids: tuple[int, ...]
+    chance: random.Random
+    fault_count: int
+
+    @property
+    def power_lost(self) -> bool:
+        """Whether a voter that stops loses its power, or its process only."""
+        return Fault.POWER_LOSS in self.weather.faults
+
+    def host(self, node_id: int) -> Host:
+        return self.world.host(_name(node_id))
+
+    @contextlib.contextmanager
+    def cut(self, *links: tuple[int, int]) -> Iterator[None]:
+        """Hold what is sent in these directions."""
+        for source, target in links:
+            self.world.network.cut(_name(source), _name(target))
+        try:
+            yield
+        finally:
+            for source, target in links:
+                self.world.network.heal(_name(source), _name(target))
+
+    def delay(self, target: int, seconds: float, *sources: int) -> None:
+        """Delay what these nodes send to another one."""
+        for source in sources:
+            self.world.network.delay(_name(source), _name(target), seconds)
+
+
+async def disturb_elections(scene: Scene) -> None:
+    """Disturb some elections, then let the nemesis strike anywhere."""
+    for _ in range(ELECTIONS):
+        await asyncio.sleep(scene.chance.uniform(0.5, 3.0))
+        await _disturb_election(scene)
+    await scene.nemesis.storm(scene.fault_count)
+
+
+async def stop_after_votes(scene: Scene) -> None:
+    """Again and again, stop a voter between its vote and the next request for it."""
+    for _ in range(VOTES):
+        await asyncio.sleep(scene.chance.uniform(0.5, 2.0))
+        await _stop_after_vote(scene)
+    await scene.nemesis.storm(scene.fault_count)
+
+
+async def strike(scene: Scene) -> None:
+    """Let the nemesis strike anywhere."""
+    await scene.nemesis.storm(scene.fault_count)
+
+
+async def _disturb_election(scene: Scene) -> None:
+    """Restart the leader and then voters; often, two of them do not see each other.
+
+    A voter that forgets its vote can then vote for both in one epoch.
+    """
+    chance, network = scene.chance, scene.world.network
+    one, other, third = (_name(node_id) for node_id in chance.sample(scene.voter_ids, 3))
+    is_parted = chance.random() < 0.7
+    if is_parted:
+        network.cut(one, other)
+        network.cut(other, one)
+    if scene.power_lost:
+        await _black_out(scene)
+    leader_id = scene.voters.leader_id()
+    restarted = [_name(leader_id) if leader_id else third]
+    restarted += [third if is_parted else chance.choice((one, other, third)) for _ in range(4)]
+    scene.history.note(f"restarts of {restarted}, {one} and {other} parted: {is_parted}")
+    for name in restarted:
+        pause_s = chance.uniform(0.01, 1.0)
+        await scene.nemesis.restart(scene.world.host(name), pause_s, power_lost=scene.power_lost)
+        await asyncio.sleep(chance.uniform(0.0, 2.5))
+    if is_parted:
+        network.heal(one, other)
+        network.heal(other, one)
+
+
+async def _black_out(scene: Scene) -> None:
+    """Take the power of all controllers in the moment in which a change is acknowledged."""
+    acknowledged = scene.voters.next_acknowledgement()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(10):
+            await acknowledged.wait()
+    scene.history.note("all controllers lose their power")
+    hosts = [scene.host(node_id) for node_id in scene.voter_ids]
+    pauses_s = [scene.chance.uniform(0.01, 1.0) for _ in hosts]
+    await asyncio.gather(
+        *(
+            scene.nemesis.restart(host, pause_s, power_lost=True)
+            for host, pause_s in zip(hosts, pauses_s, strict=True)
+        )
+    )
+
+
+async def _stop_after_vote(scene: Scene) -> None:
+    """Let two voters that do not hear each other stand in one epoch; the third stops when it has voted.
+
+    The third is the leader, cut off from both and restarted, so that both wait for its pre-vote. What they
+    send it is slow, so that it grants both pre-votes before it is asked for its vote. It hears one candidate
+    only, stops, and hears only the other when it is back.
+    """
+    chance, voters = scene.chance, scene.voters
+    if not await _look_for(scene, lambda: voters.leader_id() != 0, STAND_LIMIT_S):
+        return
+    third = voters.leader_id()
+    first, second = chance.sample([node_id for node_id in scene.voter_ids if node_id != third], 2)
+    slow_s = chance.uniform(0.1, 0.2)
+    with scene.cut((first, second), (second, first)):
+        with scene.cut((first, third), (third, first), (second, third), (third, second)):
+            # Longer than followers trust a silent leader, shorter than an election time-out beyond that.
+            silence_s = chance.uniform(2.0, 2.6)
+            await scene.nemesis.restart(scene.host(third), silence_s, power_lost=scene.power_lost)
+            # It starts resigned, and takes another epoch when an election time-out has passed.
+            await asyncio.sleep(0.4)
+        scene.delay(third, slow_s, first, second)
+        both_stand = await _look_for(
+            scene, lambda: _stands(voters, first) and _stands(voters, second), STAND_LIMIT_S
+        )
+        scene.delay(third, 0.0, first, second)
+        if both_stand:
+            await _stop_between(scene, third, first, second)
+
+
+async def _stop_between(scene: Scene, third: int, first: int, second: int) -> None:
+    """Both candidates have asked for the vote of the third: deliver the requests one after the other."""
+    chance, voters = scene.chance, scene.voters
+    epoch = voters.election(first).epoch
+    with scene.cut((second, third)):
+        has_won = await _look_for(scene, lambda: voters.election(first).leader_id == first, 0.5)
+        scene.history.note(f"node-{third} stops in epoch {epoch}; node-{first} has won: {has_won}")
+        restart_s = chance.uniform(0.01, 0.2)
+        await scene.nemesis.restart(scene.host(third), restart_s, power_lost=scene.power_lost)
+    with scene.cut((first, third)):
+        await asyncio.sleep(chance.uniform(0.5, 2.5))
+
+
+def _stands(voters: Voters, node_id: int) -> bool:
+    election = voters.election(node_id)
+    return election.leader_id is None and election.voted is not None and election.voted.id == node_id
+
+
+async def _look_for(scene: Scene, condition: Callable[[], bool], limit_s: float) -> bool:
+    deadline_s = scene.world.loop.elapsed_s() + limit_s
+    while not condition():
+        if scene.world.loop.elapsed_s() > deadline_s:
+            return False
+        await asyncio.sleep(LOOK_EVERY_S)
+    return True
+
+
+def _name(node_id: int) -> str:
+    return f"node-{node_id}"

@@ -1,0 +1,162 @@
+"""Compares the states of coordinators, life after life, with the state that their log alone leads to.
+
+For each coordinator there is a reference: an empty shard that replays the committed log from offset 0, across
+all lives of the node, without the coordinator's store and snapshots. Whenever the led shard, its log and the
+reference are at the same offset, both states are compared. They are reported to :class:`StateAgreement`, too,
+which compares them with those of earlier terms at that offset.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from moldau.coordinators.host import HostState, ShardHost
+from moldau.coordinators.loader import ShardLoader
+from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.runtime import KafkaError
+from moldau.simulation.cluster.checkers import StateAgreement
+from moldau.simulation.coordinators.states import canonical_state, differences
+from moldau.simulation.history import History
+from moldau.simulation.host import Host
+
+_LOOK_EVERY_S: Final = 0.02
+"""Virtual time. A short one: a snapshot may remove records before the reference has replayed them."""
+
+
+class AgreementTally:
+    """The number of comparisons, so that a test can tell that there were some."""
+
+    def __init__(self) -> None:
+        self.terms = 0
+        """Loads whose state was compared."""
+        self.states = 0
+        """States that were compared."""
+        self.gaps = 0
+        """Logs that a snapshot had shortened before the reference had replayed them: the check ends there."""
+
+
+class _LogUpTo:
+    """A log as it is below an offset."""
+
+    def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
+        self.log_start_offset = log.log_start_offset
+        self.log_end_offset = self.high_watermark = end_offset
+        self.max_batch_bytes = log.max_batch_bytes
+        self.read = log.read
+
+    def append(self, batch: bytearray) -> int:
+        raise NotImplementedError
+
+    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
+        raise NotImplementedError
+
+
+class CoordinatorAgreement:
+    """The check of one coordinator, over all lives of its node."""
+
+    def __init__(self, name: str, history: History, tally: AgreementTally) -> None:
+        self._name = name
+        self._history = history
+        self._tally = tally
+        self._states = StateAgreement(history)
+        self._reference: Any = None
+        self._end_offset = 0
+        """The offset behind the last record that the reference has replayed."""
+        self._seen: tuple[int, int, int, int] | None = None
+        self._is_over = False
+
+    async def look(self, life: int, host: ShardHost[Any, Any]) -> None:
+        """Replay what is committed; compare if the coordinator is loaded and has decided nothing more."""
+        log = host.term.log
+        if self._is_over or not await self._replay(host, log.high_watermark):
+            return
+        offset = host.end_offset
+        if host.state is HostState.ACTIVE and offset < self._end_offset:
+            self._violate(f"is at {offset} in life {life}, where all below {self._end_offset} was committed")
+            return
+        seen = (life, host.term.epoch, host.loads, offset)
+        is_settled = offset == log.log_end_offset == self._end_offset
+        if host.state is not HostState.ACTIVE or not is_settled or seen == self._seen:
+            return
+        is_new_term = self._seen is None or self._seen[:3] != seen[:3]
+        self._seen = seen
+        self._tally.terms += is_new_term
+        self._tally.states += 1
+        led, expected = canonical_state(host.shard), canonical_state(self._reference)
+        if led != expected:
+            self._violate(f"differs in life {life} at {offset} from its log: {differences(led, expected)}")
+            return
+        self._states.reached(f"the log of {self._name}", offset, expected)
+        self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led)
+
+    async def _replay(self, host: ShardHost[Any, Any], end_offset: int) -> bool:
+        """Bring the reference to ``end_offset``; false when the log cannot be read now, or not any more."""
+        if end_offset <= self._end_offset:
+            return self._reference is not None
+        if host.term.log.log_start_offset > self._end_offset:
+            self._tally.gaps += 1
+            self._is_over = True
+            return False
+        if self._reference is None:
+            self._reference = host.kind.new_shard(host.term.partition)
+
+        def replayed(offset: int, _record: Any) -> None:
+            self._end_offset = offset + 1
+
+        loader: ShardLoader[Any] = ShardLoader(
+            self._reference,
+            host.kind.codec,
+            _LogUpTo(host.term.log, end_offset),
+            replayed,
+            name=f"the reference of {self._name}",
+            skips_broken=host.kind.policy.skips_broken,
+        )
+        try:
+            self._end_offset = await loader.run(self._end_offset)
+        except (OSError, KafkaError):
+            return False  # a disk that fails now and then is part of some stories
+        return True
+
+    def _violate(self, problem: str) -> None:
+        self._history.violate(f"{self._name} {problem}")
+        self._is_over = True
+
+
+async def watch_coordinators(host: Host, history: History, tally: AgreementTally | None = None) -> None:
+    """Look at the coordinators of every life of a node, its process's exhibit; to be cancelled."""
+    tally = tally or AgreementTally()
+    coordinators: dict[tuple[str, int], CoordinatorAgreement] = {}
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        process = host.process
+        node: Any = None if process is None or not process.alive else process.exhibit
+        if process is None or node is None or process.paused:
+            continue
+        for runtime in _runtimes(node):
+            for partition in runtime.partitions:
+                led = runtime.led(partition)
+                if led is None or not process.alive:
+                    continue
+                key = (led.name, _boot_that_counts(host))
+                agreement = coordinators.get(key)
+                if agreement is None:
+                    agreement = coordinators[key] = CoordinatorAgreement(led.name, history, tally)
+                await agreement.look(host.life, led)
+
+
+def _boot_that_counts(host: Host) -> int:
+    """The boot of the machine: after a loss of power the reference begins again with the log that is left.
+
+    Logs that count a record once it is written may lose unsynced ones; histories of clients judge the rest.
+    """
+    return host.boot
+
+
+def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
+    # Imported here: the tiny node runs without the server.
+    from moldau.server.subsystems.groups import GroupsSubsystem
+
+    diskless, groups = node.coordinators, node.find(GroupsSubsystem)
+    found: list[CoordinatorRuntime[Any, Any]] = [] if diskless is None else [diskless.runtime]
+    return found if groups is None else [*found, groups.service.runtime]

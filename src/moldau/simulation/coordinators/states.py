@@ -1,0 +1,80 @@
+"""Canonical forms of coordinators' states: plain, sorted values of all that replay makes, for ``==``.
+
+State of the moment is left out, as a restart does not bring it back: waiting requests, timers, members that
+are about to join.
+"""
+
+from typing import Any, assert_never
+
+from moldau.coordinators.diskless.state.partitions import PartitionState
+from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.groups.shard import GroupShard
+
+
+def canonical_state(shard: DisklessShard | GroupShard) -> dict[str, Any]:
+    """The state of a shard by the names of its parts."""
+    match shard:
+        case DisklessShard():
+            return _diskless(shard)
+        case GroupShard():
+            return _groups(shard)
+        case _:
+            assert_never(shard)
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """The parts in which two states of one kind differ, with the first row that only one of them has."""
+    found = []
+    for part in sorted(one.keys() | other.keys()):
+        ours, theirs = one.get(part, []), other.get(part, [])
+        if ours != theirs:
+            only_ours = next((row for row in ours if row not in theirs), None)
+            only_theirs = next((row for row in theirs if row not in ours), None)
+            found.append(f"{part}: {only_ours} against {only_theirs}")
+    return "; ".join(found)
+
+
+def _diskless(shard: DisklessShard) -> dict[str, Any]:
+    partitions = sorted(shard.partitions, key=lambda partition: partition.number)
+    return {
+        "partitions": [_partition(partition) for partition in partitions],
+        "producers": [
+            (partition.number, producer_id, window)
+            for partition in partitions
+            for producer_id, window in sorted(partition.producers.items())
+        ],
+        "results": sorted((key, *remembered) for key, remembered in shard.files.results()),
+        "closed": sorted(shard.files.closed()),
+    }
+
+
+def _partition(partition: PartitionState) -> tuple[Any, ...]:
+    transactions = partition.transactions
+    return (
+        partition.number,
+        partition.id,
+        partition.name,
+        partition.log_start,
+        partition.wal_start,
+        partition.next,
+        partition.prune_epoch,
+        partition.last_prune,
+        partition.remote_position,
+        None if transactions is None else (sorted(transactions.open_from.items()), transactions.aborted),
+    )
+
+
+def _groups(shard: GroupShard) -> dict[str, Any]:
+    """Committed offsets. Groups are left out: a generation is in the log only once it is complete."""
+    offsets = shard.offsets
+    return {
+        "offsets": [
+            (group_id, place, value)
+            for group_id in sorted(offsets.group_ids())
+            for place, value in sorted(offsets.of_group(group_id).items())
+        ],
+        "places": [
+            (group_id, sorted(offsets.places(group_id)), offsets.has_open_transactions(group_id))
+            for group_id in sorted(offsets.group_ids())
+        ],
+    }

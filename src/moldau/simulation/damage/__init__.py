@@ -1,0 +1,1 @@
+"""Files of a stopped node that are damaged before it starts again."""

@@ -1,0 +1,173 @@
+"""The files of a node that is down: copies of all of them, and damage to a few, as the seed says."""
+
+import posixpath
+import random
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from moldau.simulation.disk import MountedDisk
+from moldau.simulation.disk_losses import DATA
+from moldau.simulation.host import Host
+from moldau.simulation.process import Process
+
+FLIPPED_BYTES_MAX: Final = 8
+GARBAGE_BYTES_MAX: Final = 200
+
+
+class Way(Enum):
+    """How a file is damaged."""
+
+    FLIPPED = "flipped"
+    TRUNCATED = "truncated"
+    REMOVED = "removed"
+    OLDER = "older copy"
+    GARBAGE = "garbage"
+    APPENDED = "garbage appended"
+    FOLDER_REMOVED = "folder removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """All files below the data folder, and all folders, at one moment."""
+
+    files: dict[str, bytes]
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One file or folder that was damaged."""
+
+    path: str
+    way: Way
+    what: str
+    """Details for the reader of a history."""
+
+    @property
+    def folder(self) -> str:
+        """The partition's folder that it lies in or is; the data folder for the files beside those."""
+        below = self.path.removeprefix(f"{DATA}/").partition("/")
+        return f"{DATA}/{below[0]}" if below[1] or self.way is Way.FOLDER_REMOVED else DATA
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.way.value} {self.what}".rstrip()
+
+
+def kind_of(path: str) -> str:
+    """The kind of a file: its topic (or folder) and its name without offsets and ids."""
+    folder, name = posixpath.split(path.removeprefix(f"{DATA}/"))
+    topic = folder.rpartition("-")[0] if folder[-1:].isdigit() else folder
+    if "." in name and name[0].isdigit():
+        name = "." + name.partition(".")[2]
+    return f"{topic}/{name}"
+
+
+def copy_of(host: Host) -> Copy:
+    """Copy everything; the host runs no program."""
+    disk = _operator(host)
+    files: dict[str, bytes] = {}
+    folders: list[str] = []
+
+    def walk(folder: str) -> None:
+        for name in disk.list(folder):
+            path = f"{folder}/{name}"
+            if disk.is_dir(path):
+                folders.append(path)
+                walk(path)
+            else:
+                files[path] = disk.read(path)
+
+    walk(DATA)
+    return Copy(files, tuple(folders))
+
+
+def restore(host: Host, copy: Copy) -> None:
+    """Put everything back, durably, and remove what is not in the copy."""
+    disk = _operator(host)
+    for name in disk.list(DATA):
+        path = f"{DATA}/{name}"
+        if disk.is_dir(path):
+            disk.remove_tree(path)
+        else:
+            disk.remove(path)
+    for folder in copy.folders:
+        disk.make_dirs(folder)
+    for path, content in copy.files.items():
+        _write(disk, path, content)
+    for folder in (DATA, *copy.folders):
+        disk.sync_dir(folder)
+
+
+def damage(
+    host: Host, chance: random.Random, copy: Copy, older: Sequence[Copy], *, kinds: str, count: int
+) -> list[Damage]:
+    """Damage so many files, each of another folder and kind; kinds are equally likely.
+
+    ``older``: copies of earlier moments. ``kinds``: a part of the names of the kinds to choose from.
+    """
+    disk = _operator(host)
+    done: list[Damage] = []
+    paths: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(copy.files):
+        if kinds in kind_of(path):
+            paths[kind_of(path)].append(path)
+    for kind in chance.sample(sorted(paths), min(count, len(paths))):
+        path = chance.choice(paths[kind])
+        if any(path.startswith(each.folder) for each in done if each.folder != DATA):
+            continue  # the evidence of one damage is what another file of its folder says
+        done.append(_damage(disk, chance, path, copy, older))
+    return done
+
+
+def _damage(disk: MountedDisk, chance: random.Random, path: str, copy: Copy, older: Sequence[Copy]) -> Damage:
+    content = copy.files[path]
+    former = [found for each in older if (found := each.files.get(path, content)) != content]
+    folder = posixpath.dirname(path)
+    ways = [Way.REMOVED, Way.GARBAGE, Way.APPENDED]
+    ways += [Way.FLIPPED, Way.FLIPPED, Way.TRUNCATED] if content else []
+    ways += [Way.OLDER, Way.OLDER] if former else []
+    ways += [Way.FOLDER_REMOVED] if folder != DATA else []
+    way = chance.choice(ways)
+    what = ""
+    match way:
+        case Way.FLIPPED:
+            count = min(chance.choice((1, FLIPPED_BYTES_MAX)), len(content))
+            start = chance.randrange(len(content) - count + 1)
+            changed = bytearray(content)
+            for position in range(start, start + count):
+                changed[position] ^= chance.randint(1, 255)
+            _write(disk, path, bytes(changed))
+            what = f"{count} bytes from {start} of {len(content)}"
+        case Way.TRUNCATED:
+            size = chance.choice((0, chance.randrange(len(content))))
+            _write(disk, path, content[:size])
+            what = f"to {size} of {len(content)} bytes"
+        case Way.GARBAGE:
+            _write(disk, path, chance.randbytes(chance.randint(1, GARBAGE_BYTES_MAX)))
+        case Way.APPENDED:
+            _write(disk, path, content + chance.randbytes(chance.randint(1, GARBAGE_BYTES_MAX)))
+        case Way.OLDER:
+            _write(disk, path, chance.choice(former))
+        case Way.REMOVED:
+            disk.remove(path)
+            disk.sync_dir(folder)
+        case Way.FOLDER_REMOVED:
+            disk.remove_tree(folder)
+            disk.sync_dir(posixpath.dirname(folder))
+            return Damage(folder, way, "")
+    return Damage(path, way, what)
+
+
+def _write(disk: MountedDisk, path: str, content: bytes) -> None:
+    file = disk.open(path, create=True)
+    file.truncate(0)
+    file.write_at(0, [content])
+    file.sync()
+    file.close()
+
+
+def _operator(host: Host) -> MountedDisk:
+    return host.disk.mount(Process("operator"))

@@ -1,0 +1,125 @@
+"""Judges a start on damaged files.
+
+Either it is refused with the name of a damaged file. Or it succeeds: whatever is missing is reported, only
+partitions whose files were damaged have lost anything, and no object of live records is deleted. Or it comes
+up without some metadata: the health page names their damaged file, and partitions answer with errors.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from moldau.simulation.damage.files import Damage
+from moldau.simulation.disk_losses import DATA
+from moldau.simulation.history import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What clients see of a node, and what lies in the object store for it."""
+
+    topics: Mapping[str, int]
+    """Partitions by topic, without internal topics."""
+    records: Mapping[Partition, Sequence[tuple[int, bytes]]]
+    unreadable: Mapping[Partition, str] = field(default_factory=dict)
+    """Where reading ends before the end of a partition, with the error that a client is given."""
+    live_objects: Collection[str] = ()
+    """Keys of objects that hold records of existing topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What the node said since its start."""
+
+    log_lines: Sequence[str]
+    health: str
+
+
+def judge_refusal(damages: Sequence[Damage], error: BaseException) -> list[str]:
+    """A start that was refused; ``error`` ended it, whose text is the one line that an operator is given."""
+    text = str(error)
+    if not any(_is_named(each, text) for each in damages):
+        return [f"the refusal names none of the damaged files: {error!r}, after {_list(damages)}"]
+    return []
+
+
+def judge_start(
+    damages: Sequence[Damage],
+    before: Contents,
+    after: Contents,
+    reports: Reports,
+    objects: Collection[str],
+    *,
+    may_lose: Collection[str],
+) -> list[str]:
+    """A start that succeeded.
+
+    ``objects``: keys in the store. ``may_lose``: topics with records that are on this disk only.
+    """
+    found = [
+        f"topic {topic} has {after.topics.get(topic, 0)} of {count} partitions, after {_list(damages)}"
+        for topic, count in before.topics.items()
+        if after.topics.get(topic) != count
+    ]
+    found += [
+        f"object {key} holds live records and is deleted, after {_list(damages)}"
+        for key in before.live_objects
+        if key not in objects
+    ]
+    for partition, records in before.records.items():
+        damaged = [each for each in damages if each.folder == f"{DATA}/{_name(partition)}"]
+        if partition in after.unreadable and _lacks_metadata(damages, reports.health):
+            continue
+        found += _judge_partition(partition, records, after, reports, bool(damaged), may_lose, damages)
+    return found
+
+
+def _judge_partition(
+    partition: Partition,
+    before: Sequence[tuple[int, bytes]],
+    after: Contents,
+    reports: Reports,
+    is_damaged: bool,
+    may_lose: Collection[str],
+    damages: Sequence[Damage],
+) -> list[str]:
+    name, because = _name(partition), f"after {_list(damages)}"
+    records = after.records.get(partition, ())
+    missing = sorted(set(before) - set(records))
+    added = sorted(set(records) - set(before))
+    error = after.unreadable.get(partition)
+    found: list[str] = []
+    if added:
+        found.append(f"{name} has {len(added)} other records from offset {added[0][0]} on, {because}")
+    if not missing and error is None:
+        return found
+    first = missing[0][0] if missing else None
+    what = f"{name} has lost {len(missing)} of {len(before)} records from offset {first} on, {error=}"
+    if not is_damaged:
+        return [*found, f"{what}, and nothing of it was damaged, {because}"]
+    if partition.topic not in may_lose:
+        return [*found, f"{what}, and has them in the object store, {because}"]
+    if error is not None:
+        return found  # not silent: consumers stop at it
+    if not any(name in line for line in reports.log_lines):
+        found.append(f"{what}, and no log line names it, {because}")
+    if name not in reports.health:
+        found.append(f"{what}, and the health page does not name it: {reports.health}, {because}")
+    return found
+
+
+def _name(partition: Partition) -> str:
+    return f"{partition.topic}-{partition.index}"
+
+
+def _lacks_metadata(damages: Sequence[Damage], health: str) -> bool:
+    """Whether the health page names a damaged file of an internal topic."""
+    return any(each.folder.startswith(f"{DATA}/__") and each.path in health for each in damages)
+
+
+def _is_named(damage: Damage, text: str) -> bool:
+    folder, _, name = damage.path.rpartition("/")
+    return folder in text and (name in text or folder != DATA)
+
+
+def _list(damages: Sequence[Damage]) -> str:
+    return "; ".join(map(str, damages)) or "no damage"

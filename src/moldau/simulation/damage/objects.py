@@ -1,0 +1,48 @@
+"""Which objects of the store hold records of some topics, as coordinators and the remote tier know."""
+
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionToFind
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.runtime import ErrorCode
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
+from moldau.simulation.object_store import SimulatedObjectStore
+from moldau.tiered.object_layout import parse_segment_key
+
+
+async def live_objects(
+    store: SimulatedObjectStore,
+    coordinators: DisklessCoordinator,
+    tiered: TieredSubsystem,
+    topics: frozenset[str],
+) -> set[str]:
+    """Keys of WAL objects and remote segments of these topics; to be called in the node's context."""
+    live = await _wal_objects(coordinators, topics)
+    segments: set[UUID] = set()
+    for partition in tiered.manager.partitions:
+        if partition.topic in topics:
+            await tiered.metadata.wait_ready(partition)
+            segments |= {segment.id.id for segment in tiered.metadata.list_remote_log_segments(partition)}
+    for key in store.objects:
+        parsed = parse_segment_key(key)
+        if parsed is not None and parsed.id.id in segments:
+            live.add(key)
+    return live
+
+
+async def _wal_objects(coordinators: DisklessCoordinator, topics: frozenset[str]) -> set[str]:
+    found: set[str] = set()
+    for coordinator_id in coordinators.coordinator_ids:
+        await coordinators.until_loaded(coordinator_id)
+        for partition in await coordinators.describe_topics(coordinator_id):
+            if partition.topic_name not in topics:
+                continue
+            offset = partition.wal_start_offset
+            while offset < partition.high_watermark:
+                wanted = PartitionToFind(partition.topic_id, partition.partition_index, offset)
+                answer = (await coordinators.find_batches(coordinator_id, FindBatchesCall([wanted])))[0]
+                if answer.error is not ErrorCode.none or not answer.batches:
+                    break  # its records are missed by the readers
+                found |= {batch.object_key for batch in answer.batches}
+                offset = answer.batches[-1].last_offset + 1
+    return found

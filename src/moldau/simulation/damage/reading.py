@@ -1,0 +1,101 @@
+"""What a client sees of a node: topics, records with their checksums, the health page."""
+
+import asyncio
+from typing import Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from moldau.protocol.messages.metadata import MetadataRequest
+from moldau.records.batch import check_batch
+from moldau.records.errors import CorruptRecordError
+from moldau.records.record import read_records
+from moldau.runtime import ErrorCode
+from moldau.simulation.client import FETCH_VERSION, METADATA_VERSION, Client, RetryError, joined
+from moldau.simulation.history import Partition
+from moldau.simulation.rpc import RpcConnection
+
+PATIENCE_S: Final = 60.0
+"""After so long with the same error, a record counts as unreadable."""
+
+
+class Reader(Client):
+    """Reads as a client that checks checksums, and stops at what it is never given."""
+
+    async def topics(self) -> dict[str, int]:
+        """Partitions by topic, without internal topics."""
+        while True:
+            try:
+                connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+                request = MetadataRequest(topics=None)
+                response = await connection.request(ApiKey.METADATA, METADATA_VERSION, request)
+                connection.close()
+                return {
+                    topic.name: len(topic.partitions) for topic in response.topics if not topic.is_internal
+                }
+            except OSError:
+                await self.pause()
+
+    async def read(self, partition: Partition) -> tuple[list[tuple[int, bytes]], str | None]:
+        """All records, and the error at which reading ends early."""
+        found: list[tuple[int, bytes]] = []
+        position = -1
+        error = ""
+        failing_since_s = self.history.now_s()
+        while True:
+            try:
+                if position < 0:
+                    position = await self.list_offset(partition, -2)
+                high_watermark, batch_records = await self._fetch(partition, position)
+                found += batch_records
+                position = found[-1][0] + 1 if batch_records else position
+                if position >= high_watermark:
+                    return found, None
+                if batch_records:
+                    failing_since_s = self.history.now_s()
+                continue
+            except CorruptRecordError as corrupt:
+                return found, f"offset {position}: {corrupt}"
+            except (OSError, RetryError) as failed:
+                error = repr(failed)
+            if self.history.now_s() - failing_since_s > PATIENCE_S:
+                return found, f"offset {position}: {error}"
+            self.disconnect()
+            await self.pause()
+
+    async def _fetch(self, partition: Partition, position: int) -> tuple[int, list[tuple[int, bytes]]]:
+        connection = await self.leader(partition)
+        wanted = FetchPartition(
+            partition=partition.index, fetch_offset=position, partition_max_bytes=1_000_000
+        )
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=10_000_000,
+            topics=[FetchTopic(topic=partition.topic, partitions=[wanted])],
+        )
+        response = await connection.request(ApiKey.FETCH, FETCH_VERSION, request)
+        if response.error_code is not ErrorCode.none:
+            raise RetryError(response.error_code.name)
+        answer = response.responses[0].partitions[0]
+        if answer.error_code is not ErrorCode.none:
+            raise RetryError(answer.error_code.name)
+        records: list[tuple[int, bytes]] = []
+        view = memoryview(joined(answer.records))
+        at = 0
+        while at < len(view):
+            header = check_batch(view, at)
+            for record in read_records(view[at : at + header.size_bytes]):
+                if record.offset >= position:
+                    records.append((record.offset, record.value or b""))
+            at += header.size_bytes
+        return answer.high_watermark, records
+
+
+async def health(host: str, port: int) -> str:
+    """The body of the health page; raises OSError."""
+    async with asyncio.timeout(PATIENCE_S):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+    return answer.partition(b"\r\n\r\n")[2].decode()

@@ -1,0 +1,34 @@
+"""The stories of damaged files, by how a node ends before it is damaged."""
+
+from typing import Final
+
+from moldau.simulation.damage.story import DamageStory, End
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.world import World
+
+_SYNCED: Final = {"log.flush.interval.messages": "1"}
+
+
+def kill_damage() -> Scenario:
+    """The process is killed."""
+    return scenario(End.KILL)
+
+
+def stop_damage() -> Scenario:
+    """The node stops in an orderly way: nothing of it is expected to need recovery."""
+    return scenario(End.STOP)
+
+
+def power_damage() -> Scenario:
+    """The machine loses its power, where every append is synced."""
+    return scenario(End.POWER_LOSS)
+
+
+def scenario(end: End, kinds: str = "") -> Scenario:
+    """Lives that end in one way. ``kinds``: a part of the kinds of files that are damaged."""
+    properties = _SYNCED if end is End.POWER_LOSS else {}
+
+    def story(world: World, _scenario: Scenario) -> DamageStory:
+        return DamageStory(world, end, properties=properties, kinds=kinds)
+
+    return Scenario(story=story, time_limit_s=8_000.0, step_limit=4_000_000, cpu_limit_s=300.0)

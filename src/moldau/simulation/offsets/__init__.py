@@ -1,0 +1,1 @@
+"""Committed offsets of consumer groups, through kills and losses of power."""

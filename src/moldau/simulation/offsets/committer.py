@@ -1,0 +1,179 @@
+"""A member-less consumer that commits offsets and checks what it fetches back.
+
+An acknowledged commit is never forgotten and never gives way to an older one. A commit without an answer may
+take effect later, but only while a connection or a paused node can still hold it.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from moldau.runtime import ErrorCode
+from moldau.simulation.client import RETRIABLE, Bootstrap, Client, RetryError
+from moldau.simulation.history import History
+from moldau.simulation.rpc import RpcConnection
+
+FIND_COORDINATOR_VERSION: Final = 4
+OFFSET_COMMIT_VERSION: Final = 8
+OFFSET_FETCH_VERSION: Final = 7
+UNDER_WAY_S: Final = 60.0
+"""Longer than any request stays in a paused node or behind a cut link."""
+_FETCH_CHANCE: Final = 0.3
+
+
+@dataclass(slots=True)
+class Commits:
+    """The commits of one group to one set of partitions, and the values that a fetch may return."""
+
+    settled: int = -1
+    """The last value known to be committed; -1 for none."""
+    pending: dict[int, float] = field(default_factory=dict)
+    """Values without an answer, by the time when they were sent."""
+
+    def sent(self, value: int, now_s: float) -> None:
+        """A commit is sent."""
+        self.pending[value] = now_s
+
+    def acknowledged(self, value: int, now_s: float) -> None:
+        """The commit took effect; recent ones without an answer may still do so after it."""
+        del self.pending[value]
+        self.fetched(value, now_s)
+
+    def allowed(self) -> set[int]:
+        """The values that a fetch may return."""
+        return {*self.pending, self.settled}
+
+    def fetched(self, value: int, now_s: float) -> None:
+        """This is the committed value now: commits of long ago can no longer take effect."""
+        self.settled = value
+        self.pending = self._recent(now_s)
+
+    def _recent(self, now_s: float) -> dict[int, float]:
+        return {value: sent_s for value, sent_s in self.pending.items() if now_s - sent_s < UNDER_WAY_S}
+
+
+class OffsetCommitter(Client):
+    """Commits one value to all of its partitions at a time, with the value in the metadata too.
+
+    Values go down as well as up, as after a reset, so that an older value is told from a newer one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Bootstrap,
+        history: History,
+        chance: random.Random,
+        topic: str,
+        partition_count: int,
+    ) -> None:
+        super().__init__(name, bootstrap, history, chance)
+        self._topic = topic
+        self._indexes = range(partition_count)
+        self._commits = Commits()
+        self._number = 0
+
+    async def run(self, commit_count: int, *, pause_s: float) -> None:
+        """Commit so many times; returns when the last commit is acknowledged."""
+        last = self._number + commit_count
+        while self._number < last:
+            self._number += 1
+            # Unique, and not in order.
+            value = self.chance.randrange(1_000) * 1_000_000 + self._number
+            await self._commit_until_acknowledged(value)
+            if self.chance.random() < _FETCH_CHANCE:
+                await self.verify()
+            await asyncio.sleep(self.chance.expovariate(1.0) * pause_s)
+        self.disconnect()
+
+    async def verify(self) -> None:
+        """Fetch until there is an answer, and judge it."""
+        while True:
+            try:
+                await self._fetch(await self._coordinator())
+                return
+            except (OSError, RetryError):
+                self.disconnect()
+                await self.pause()
+
+    async def _commit_until_acknowledged(self, value: int) -> None:
+        while True:
+            try:
+                await self._commit(await self._coordinator(), value)
+                return
+            except (OSError, RetryError):
+                self.disconnect()
+                await self.pause()
+                if self.chance.random() < _FETCH_CHANCE:
+                    await self.verify()
+
+    async def _coordinator(self) -> RpcConnection:
+        """A connection to the group's coordinator: the first broker, in a world with one."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        self._connection = connection
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.name])
+        response = await connection.request(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, request)
+        if response.coordinators[0].error_code is not ErrorCode.none:
+            raise RetryError(response.coordinators[0].error_code.name)
+        return connection
+
+    async def _commit(self, connection: RpcConnection, value: int) -> None:
+        rows = [
+            OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=value, committed_metadata=str(value)
+            )
+            for index in self._indexes
+        ]
+        request = OffsetCommitRequest(
+            group_id=self.name, topics=[OffsetCommitRequestTopic(name=self._topic, partitions=rows)]
+        )
+        self._commits.sent(value, self.history.now_s())
+        response = await connection.request(ApiKey.OFFSET_COMMIT, OFFSET_COMMIT_VERSION, request)
+        codes = {row.error_code for topic in response.topics for row in topic.partitions}
+        if codes == {ErrorCode.none}:
+            self._commits.acknowledged(value, self.history.now_s())
+            self.history.note(f"{self.name} committed {value}")
+            return
+        names = ", ".join(sorted(code.name for code in codes))
+        if not codes <= RETRIABLE:
+            self.history.violate(f"{self.name}: OffsetCommit: {names}")
+        raise RetryError(names)
+
+    async def _fetch(self, connection: RpcConnection) -> None:
+        topic = OffsetFetchRequestTopic(name=self._topic, partition_indexes=list(self._indexes))
+        request = OffsetFetchRequest(group_id=self.name, topics=[topic], require_stable=True)
+        response = await connection.request(ApiKey.OFFSET_FETCH, OFFSET_FETCH_VERSION, request)
+        if response.error_code is not ErrorCode.none:
+            raise RetryError(response.error_code.name)
+        rows = list(response.topics[0].partitions)
+        for row in rows:
+            if row.error_code is not ErrorCode.none:
+                raise RetryError(row.error_code.name)
+        self._judge(rows)
+
+    def _judge(self, rows: list[Any]) -> None:
+        now_s = self.history.now_s()
+        found = {(row.committed_offset, row.metadata) for row in rows}
+        allowed = self._commits.allowed()
+        value = rows[0].committed_offset
+        if len(found) > 1:
+            self.history.violate(f"{self.name}: one commit has taken effect in part: {sorted(found)}")
+        elif value not in allowed:
+            self.history.violate(
+                f"{self.name}: offset {value} is committed, where {self._commits.settled} was acknowledged"
+            )
+        elif value >= 0 and rows[0].metadata != str(value):
+            self.history.violate(f"{self.name}: offset {value} has the metadata {rows[0].metadata!r}")
+        else:
+            self._commits.fetched(value, now_s)

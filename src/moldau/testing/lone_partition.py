@@ -1,0 +1,42 @@
+"""A partition whose only replica is in this process, without a cluster around it: for tests and benches."""
+
+from uuid import UUID
+
+from moldau.coordinators.diskless.calls import METADATA_MAX_MESSAGE_BYTES
+from moldau.coordinators.log import SnapshottedCoordinatorLog
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import PartitionKey
+from moldau.replication.policy import SNAPSHOTTED
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import Machine
+from moldau.storage.snapshot_log import SnapshotLog
+
+LOCAL_ID = 1
+
+
+def lead_alone(machine: Machine, snapshots: SnapshotLog, epoch: int) -> ClassicPartition:
+    """Lead a log with snapshots as its only replica, from ``epoch`` on."""
+    log = snapshots.log
+    partition = ClassicPartition(
+        machine,
+        PartitionKey(log.topic_id or UUID(int=1), log.topic_partition.partition),
+        log.topic_partition.topic,
+        log,
+        LOCAL_ID,
+        WaitingRoom(),
+        min_in_sync=1,
+        high_watermark=log.high_watermark,
+        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+        policy=SNAPSHOTTED,
+        snapshots=snapshots,
+    )
+    partition.become_leader(epoch, (LOCAL_ID,), (LOCAL_ID,))
+    return partition
+
+
+def lone_metadata_log(machine: Machine, snapshots: SnapshotLog, epoch: int) -> SnapshottedCoordinatorLog:
+    """The log of a diskless coordinator over :func:`lead_alone`'s partition."""
+    partition = lead_alone(machine, snapshots, epoch)
+    return SnapshottedCoordinatorLog(partition, max_batch_bytes=METADATA_MAX_MESSAGE_BYTES)

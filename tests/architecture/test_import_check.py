@@ -1,0 +1,57 @@
+"""``tools/check_imports.py`` finds circles of imports and modules that know too much."""
+
+import importlib.util
+import pathlib
+from types import ModuleType
+
+import pytest
+
+TOOL = pathlib.Path(__file__).parents[2] / "tools" / "check_imports.py"
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_imports", TOOL)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "CIRCLES_OF_TYPES", (("m.core", "m.role"),))
+    return module
+
+
+def graph(**imported: str) -> dict[str, frozenset[str]]:
+    """Modules of ``m`` with the names that each imports, separated by blanks."""
+    return {f"m.{name}": frozenset(f"m.{each}" for each in text.split()) for name, text in imported.items()}
+
+
+EXECUTED = graph(core="role", role="", other="core")
+TYPED = graph(core="role", role="core", other="core")
+
+
+def test_a_listed_circle_of_types_is_accepted(check: ModuleType) -> None:
+    assert list(check.findings(TYPED, EXECUTED)) == []
+
+
+def test_a_listed_circle_is_refused_when_it_is_executed(check: ModuleType) -> None:
+    (found,) = check.findings(TYPED, TYPED)
+    assert found.startswith("circle of imports: m.")
+
+
+def test_a_circle_of_types_that_is_not_listed_is_refused(check: ModuleType) -> None:
+    (found,) = check.findings({**TYPED, "m.role": frozenset({"m.core", "m.other"})}, EXECUTED)
+    assert found.startswith("circle of imports for types: m.")
+
+
+def test_a_listed_group_without_a_circle_is_named(check: ModuleType) -> None:
+    (found,) = check.findings(EXECUTED, EXECUTED)
+    assert found == "no circle of types any more, take it out of the list: m.core, m.role"
+
+
+def test_only_the_composition_may_import_many_modules_of_the_server(check: ModuleType) -> None:
+    many = frozenset(f"moldau.server.m{number}" for number in range(check.SERVER_IMPORTS_MAX + 1))
+    modules = {name: frozenset[str]() for name in many}
+    hub = {"moldau.server.hub": many, "moldau.server.composition": many}
+    assert list(check.findings({**TYPED, **modules, **hub}, EXECUTED)) == [
+        f"moldau.server.hub imports {len(many)} modules of moldau.server (at most {check.SERVER_IMPORTS_MAX})"
+    ]

@@ -1,0 +1,396 @@
+"""A group of raft cores that runs a script: each message is delivered, held, doubled or lost on command."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from golden_script import numbers, position, show
+from raft_model import Entry, ModelLog
+
+from moldau.quorum import effects as fx
+from moldau.quorum import events as ev
+from moldau.quorum import messages as msg
+from moldau.quorum.election import ElectionState
+from moldau.quorum.raft import RaftCore, RaftInvariantError
+from moldau.quorum.settings import RaftSettings
+from moldau.quorum.transitions import RoleName
+from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.runtime import SeededEntropy
+
+MESSAGES_MAX = 500
+"""A delivery that goes on for longer has no end."""
+SNAPSHOT_CHUNK = 3
+
+
+class GivenChance(SeededEntropy):
+    """Adds a fixed number of milliseconds to each election time-out."""
+
+    def __init__(self, extra_ms: int) -> None:
+        super().__init__(0)
+        self.extra_ms = extra_ms
+
+    def randrange(self, stop: int) -> int:
+        return min(self.extra_ms, stop - 1)
+
+
+@dataclass
+class Message:
+    """On its way between two nodes; ``event`` is stepped at its target, in the life it was sent to."""
+
+    source: int
+    target: int
+    body: msg.Request | msg.Response
+    event: ev.Event
+    target_life: int
+
+    @property
+    def kind(self) -> str:
+        return type(self.body).__name__
+
+    def __str__(self) -> str:
+        names = ("replica", "candidate", "leader_id") if self.kind.endswith("Request") else ()
+        return show(self.body, without=(*names, "max_wait_ms"))[1:-1]
+
+
+@dataclass
+class Node:
+    """The durable part of a node, and the core that runs on it."""
+
+    id: int
+    chance: GivenChance
+    log: ModelLog = field(default_factory=ModelLog)
+    election: ElectionState = field(default_factory=ElectionState)
+    core: Any = None
+    life: int = 0
+    unflushed: bool = False
+    download: list[Entry] = field(default_factory=list)
+    answers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """By request id: the node that asked, its life, and its correlation id."""
+    values: deque[str] = field(default_factory=deque)
+
+
+class Group:
+    """Commands in, lines out. Syncs end at once, except where a command says ``disk``."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.voters = VoterSet([])
+        self.now_ms = 0
+        self.settings = RaftSettings(snapshot_chunk_max_bytes=SNAPSHOT_CHUNK)
+        self.messages: list[Message] = []
+        self.parted: set[tuple[int, int]] = set()
+        self.slow_disks: set[int] = set()
+        self.lines: list[str] = []
+        self._request_id = 0
+
+    def run(self, command: str) -> str:
+        """Carry out a command; the output is what happened, and the table where ``show`` asks for it."""
+        self.lines = []
+        name, *words = command.split()
+        options = dict(word.split("=", 1) for word in words if "=" in word)
+        getattr(self, f"do_{name}")([word for word in words if "=" not in word], options)
+        return "\n".join(self.lines) or "  (nothing)"
+
+    # Commands: nodes
+
+    def do_group(self, _words: list[str], options: dict[str, str]) -> None:
+        """``voters=1,2,3 observers=9 extra=0,100,200 log=1,1 epoch=1 leader=1``: make and start all nodes.
+
+        ``extra``: milliseconds beyond the shortest election time-out. ``leader``: a node that times out
+        first, is elected, and has committed the start of its epoch.
+        """
+        voters, observers = numbers(options["voters"]), numbers(options.get("observers", ""))
+        self.voters = VoterSet.of_ids(*voters)
+        extra_ms = numbers(options.get("extra", "")) or [100 * place for place in range(len(voters))]
+        for place, node_id in enumerate([*voters, *observers]):
+            node = self.nodes[node_id] = Node(
+                node_id, GivenChance(extra_ms[place] if place < len(extra_ms) else 0)
+            )
+            epochs = numbers(options.get(f"log.{node_id}", options.get("log", "")))
+            node.log.append([Entry(epoch, f"r{number}") for number, epoch in enumerate(epochs)])
+            node.election = ElectionState(int(options.get("epoch", "0")))
+            self._start(node)
+        if "leader" in options:
+            self.do_wait([], {"ms": str(self.settings.election_timeout_ms)})
+            assert self.nodes[int(options["leader"])].core.role.name is RoleName.PROSPECTIVE
+            self.do_deliver([], {})
+        self.lines = []
+        self.do_show([], {})
+
+    def do_extra(self, words: list[str], options: dict[str, str]) -> None:
+        """``1 ms=300``: wait for so much longer from the next election time-out on."""
+        for node_id in map(int, words):
+            self.nodes[node_id].chance.extra_ms = int(options["ms"])
+
+    def do_start(self, words: list[str], _options: dict[str, str]) -> None:
+        """``1 2``: start what was crashed."""
+        for node_id in map(int, words):
+            self._start(self.nodes[node_id])
+
+    def do_crash(self, words: list[str], options: dict[str, str]) -> None:
+        """``1 2 [power=off]``: end the programs; without power, what was not synced goes too."""
+        for node_id in map(int, words):
+            node = self.nodes[node_id]
+            node.core, node.life = None, node.life + 1
+            if options.get("power") == "off":
+                node.log.truncate(node.log.flushed)
+            self.note(node_id, "crashes")
+
+    def do_disk(self, words: list[str], options: dict[str, str]) -> None:
+        """``1 sync=slow|done``: hold syncs back, or end them."""
+        for node_id in map(int, words):
+            node = self.nodes[node_id]
+            if options["sync"] == "slow":
+                self.slow_disks.add(node_id)
+            else:
+                self.slow_disks.discard(node_id)
+                self._flush(node)
+
+    def do_append(self, words: list[str], options: dict[str, str]) -> None:
+        """``1 [count=2]``: a client's records, for a node that leads."""
+        node = self.nodes[int(words[0])]
+        for _ in range(int(options.get("count", "1"))):
+            node.values.append("own")
+            self._step(node, ev.AppendRequested(0, node.core.epoch))
+
+    def do_resign(self, words: list[str], _options: dict[str, str]) -> None:
+        """``1``: ask a leader to give up."""
+        node = self.nodes[int(words[0])]
+        self._step(node, ev.ResignRequested(node.core.epoch))
+
+    def do_snapshot(self, words: list[str], options: dict[str, str]) -> None:
+        """``1 id=4/1``: write a snapshot, and cut the log behind it."""
+        node, snapshot_id = self.nodes[int(words[0])], position(options["id"])
+        node.log.snapshot(snapshot_id, tuple(node.log.entries[: snapshot_id.offset - node.log.start]))
+
+    # Commands: time and the network
+
+    def do_wait(self, _words: list[str], options: dict[str, str]) -> None:
+        """``ms=1000``: let this time pass for all nodes, in their order; nothing is delivered."""
+        self.now_ms += int(options["ms"])
+        for node in self.nodes.values():
+            if node.core is not None:
+                self._step(node, ev.Tick())
+
+    def do_deliver(self, _words: list[str], options: dict[str, str]) -> None:
+        """``[from=1] [to=2] [kind=Vote] [count=1]``: deliver these and those that follow, oldest first."""
+        limit = int(options.get("count", MESSAGES_MAX))
+        for _ in range(limit):
+            message = next(self._chosen(options, with_parted=False), None)
+            if message is None:
+                return
+            self.messages.remove(message)
+            self._arrive(message)
+        assert limit < MESSAGES_MAX, "the group talks without end"
+
+    def do_settle(self, _words: list[str], options: dict[str, str]) -> None:
+        """``ms=500 [step=20]``: let time pass in steps and deliver all messages; show changes only."""
+        step_ms = int(options.get("step", "20"))
+        shown = self.lines
+        for _ in range(0, int(options["ms"]), step_ms):
+            self.do_wait([], {"ms": str(step_ms)})
+            self.do_deliver([], {})
+        self.lines = [line for line in shown if "->" not in line]
+
+    def do_drop(self, _words: list[str], options: dict[str, str]) -> None:
+        """``[from=1] [to=2] [kind=Vote]``: lose these."""
+        for message in list(self._chosen(options, with_parted=True)):
+            self.messages.remove(message)
+            self.note(message.source, f"-> {message.target}  lost: {message}")
+
+    def do_double(self, _words: list[str], options: dict[str, str]) -> None:
+        """As ``drop``, but each arrives twice: requests only, as their answers are told apart."""
+        for message in list(self._chosen(options, with_parted=True)):
+            assert isinstance(message.event, ev.RequestReceived)
+            node = self.nodes[message.target]
+            self._request_id += 1
+            node.answers[self._request_id] = node.answers[message.event.request_id]
+            event = ev.RequestReceived(self._request_id, message.event.request)
+            self.messages.append(
+                Message(message.source, message.target, message.body, event, message.target_life)
+            )
+
+    def do_reverse(self, _words: list[str], _options: dict[str, str]) -> None:
+        """What was sent last arrives first."""
+        self.messages.reverse()
+
+    def do_part(self, words: list[str], _options: dict[str, str]) -> None:
+        """``1>2 2>3``: messages of these directions wait."""
+        self.parted |= {_direction(word) for word in words}
+
+    def do_heal(self, words: list[str], _options: dict[str, str]) -> None:
+        """``[1>2]``: let them go on; all directions without a word."""
+        self.parted -= {_direction(word) for word in words} or set(self.parted)
+
+    def do_show(self, _words: list[str], _options: dict[str, str]) -> None:
+        """The table of all nodes."""
+        self.lines.append("  node role         epoch leader voted durable committed log")
+        for node in self.nodes.values():
+            election = node.core.election if node.core else node.election
+            role = node.core.role.name.value if node.core else "down"
+            epochs = ",".join(str(entry.epoch) for entry in node.log.entries)
+            row = (
+                f"  {node.id:<4} {role:<12} {election.epoch:<5} {_or_dash(election.leader_id):<6} "
+                f"{_or_dash(election.voted.id if election.voted else None):<5} {node.log.flushed:<7} "
+                f"{_or_dash(node.core.commit_offset if node.core else None):<9} "
+                + (f"{node.log.start}: " if node.log.start else "")
+                + epochs
+            )
+            self.lines.append(row.rstrip())
+
+    def note(self, node_id: int, text: str) -> None:
+        self.lines.append(f"  {self.now_ms:>5} ms  {node_id} {text}")
+
+    # Inside
+
+    def _chosen(self, options: dict[str, str], *, with_parted: bool) -> Iterable[Message]:
+        for message in self.messages:
+            if (
+                options.get("from", str(message.source)) == str(message.source)
+                and options.get("to", str(message.target)) == str(message.target)
+                and message.kind.startswith(options.get("kind", ""))
+                and (with_parted or (message.source, message.target) not in self.parted)
+            ):
+                yield message
+
+    def _arrive(self, message: Message) -> None:
+        target = self.nodes[message.target]
+        if target.core is None or target.life != message.target_life:
+            self.note(message.source, f"-> {message.target}  too late: {message}")
+            self._connection_is_refused(message)
+            return
+        self.note(message.source, f"-> {message.target}  {message}")
+        self._step(target, message.event)
+
+    def _connection_is_refused(self, message: Message) -> None:
+        if isinstance(message.event, ev.RequestReceived):
+            target, request_id = self.nodes[message.target], message.event.request_id
+            source_id, life, correlation_id = target.answers.pop(request_id)
+            source = self.nodes[source_id]
+            if source.core is not None and source.life == life:
+                self._step(source, ev.RequestFailed(correlation_id))
+
+    def _start(self, node: Node) -> None:
+        node.life += 1
+        node.log.flushed = node.log.log_end.offset
+        node.download = []
+        node.core = RaftCore(
+            local=ReplicaKey(node.id),
+            voters=self.voters,
+            log=node.log,
+            election=node.election,
+            settings=self.settings,
+            entropy=node.chance,
+        )
+        role = node.core.role
+        self._carry_out(node, node.core.start(self.now_ms))
+        self._note_role(node, role)
+
+    def _step(self, node: Node, event: ev.Event) -> None:
+        role = node.core.role
+        try:
+            effects = node.core.step(event, self.now_ms)
+        except RaftInvariantError as error:
+            self.note(node.id, f"INVARIANT {error}")
+            return
+        if node.core.role is not role:
+            self._note_role(node, role)
+        self._carry_out(node, effects)
+
+    def _note_role(self, node: Node, before: Any) -> None:
+        role = node.core.role
+        if role is not before:
+            leader_id = node.core.leader_id
+            of = f" of {leader_id}" if role.name.value == "follower" else ""
+            self.note(node.id, f"is {role.name.value}{of} in epoch {node.core.epoch}")
+
+    def _carry_out(self, node: Node, effects: list[fx.Effect]) -> None:
+        follow_ups: list[ev.Event] = []
+        for effect in effects:
+            match effect:
+                case fx.Send(correlation_id, node_id, request):
+                    self._send(node, correlation_id, node_id, request)
+                case fx.Reply(request_id, response):
+                    self._reply(node, request_id, response)
+                case fx.ReplyWithRecords(request_id, fetched, offset):
+                    self._reply(node, request_id, _replace(fetched, records=node.log.read(offset, 4)))
+                case fx.ReplyWithSnapshot(request_id, part, size):
+                    content = node.log.snapshots[part.snapshot_id]
+                    data = content[part.position : part.position + size]
+                    self._reply(node, request_id, _replace(part, data=data))
+                case fx.PersistElectionState(state):
+                    node.election = state
+                    self.note(node.id, f"stores {state}")
+                case fx.CommitAdvanced(offset):
+                    self.note(node.id, f"commits up to {offset}")
+                case _:
+                    follow_ups += self._change_log(node, effect)
+        for event in follow_ups:
+            self._step(node, event)
+
+    def _change_log(self, node: Node, effect: fx.Effect) -> list[ev.Event]:
+        log = node.log
+        match effect:
+            case fx.AppendLeaderChange(epoch) | fx.AppendAsLeader(_, epoch):
+                value = (
+                    "leader change" if isinstance(effect, fx.AppendLeaderChange) else node.values.popleft()
+                )
+                self.note(node.id, f"appends {value} at {log.log_end.offset}")
+                log.append([Entry(epoch, f"{value} {node.id}")])
+                return [ev.LogAppended()]
+            case fx.AppendAsFollower(records):
+                log.append([entry for entry in records if isinstance(entry, Entry)])
+                return [ev.LogAppended()]
+            case fx.RejectAppend(_, error):
+                node.values.popleft()
+                self.note(node.id, f"refuses to append: {error.name}")
+            case fx.TruncateLog(offset):
+                self.note(node.id, f"truncates its log to {offset}")
+                log.truncate(offset)
+                return [ev.LogTruncated()]
+            case fx.FlushLog():
+                node.unflushed = True
+                if node.id not in self.slow_disks:
+                    self._flush(node)
+            case fx.WriteSnapshotChunk(_, start, data):
+                node.download = [*node.download[:start], *data]  # type: ignore[list-item]
+            case fx.InstallSnapshot(snapshot_id):
+                self.note(node.id, f"installs the snapshot {snapshot_id}")
+                log.begin_at(snapshot_id, tuple(node.download))
+                return [ev.SnapshotInstalled(snapshot_id)]
+            case fx.AbandonSnapshot(snapshot_id):
+                self.note(node.id, f"abandons the snapshot {snapshot_id}")
+        return []
+
+    def _flush(self, node: Node) -> None:
+        if node.unflushed and node.core is not None:
+            node.unflushed = False
+            node.log.flushed = node.log.log_end.offset
+            self._step(node, ev.LogFlushed(node.log.flushed))
+
+    def _send(self, node: Node, correlation_id: int, target_id: int, request: msg.Request) -> None:
+        self._request_id += 1
+        target = self.nodes[target_id]
+        target.answers[self._request_id] = node.id, node.life, correlation_id
+        event = ev.RequestReceived(self._request_id, request)
+        self.messages.append(Message(node.id, target_id, request, event, target.life))
+
+    def _reply(self, node: Node, request_id: int, response: msg.Response) -> None:
+        source, life, correlation_id = node.answers.pop(request_id)
+        event = ev.ResponseReceived(correlation_id, response)
+        self.messages.append(Message(node.id, source, response, event, life))
+
+
+def _direction(word: str) -> tuple[int, int]:
+    source, target = word.split(">")
+    return int(source), int(target)
+
+
+def _or_dash(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _replace(response: Any, **changes: Any) -> Any:
+    names = response.__dataclass_fields__
+    return type(response)(**{name: changes.get(name, getattr(response, name)) for name in names})

@@ -1,0 +1,102 @@
+"""Replicas of one partition on real files, and the fetches between them."""
+
+import pathlib
+from uuid import UUID
+
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records.batch import parse_header
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.policy import WRITTEN, ReplicaPolicy
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.entropy import SeededEntropy
+from moldau.storage.append_info import AppendOrigin
+from moldau.storage.log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+
+def batch(value: bytes) -> bytes:
+    return build_batch([Record(0, 1_700_000_000_000, b"k", value, ())])
+
+
+class Replicas:
+    """Replicas 1 to ``count`` of a partition, all of them in sync."""
+
+    def __init__(
+        self, folder: pathlib.Path, policy: ReplicaPolicy = WRITTEN, *, count: int = 2, min_in_sync: int = 2
+    ) -> None:
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
+        self.ids = tuple(range(1, count + 1))
+        self.partitions = {
+            id: ClassicPartition(
+                machine,
+                PartitionKey(UUID(int=1), 0),
+                "t",
+                PartitionLog.open(machine, str(folder / f"{id}" / "t-0"), TopicPartition("t", 0)),
+                id,
+                WaitingRoom(),
+                min_in_sync=min_in_sync,
+                high_watermark=0,
+                meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+                policy=policy,
+            )
+            for id in self.ids
+        }
+
+    def lead(self, leader: int, epoch: int) -> None:
+        for id, partition in self.partitions.items():
+            if id == leader:
+                partition.become_leader(epoch, self.ids, self.ids, epoch)
+            else:
+                partition.follow(epoch, leader)
+
+    async def fetch(self, follower: int) -> ReadOutcome:
+        """One fetch, and what its answer says, as a fetcher does it."""
+        following = self.partitions[follower].following
+        position = following.position()
+        answer = self.partitions[position.leader_id].read(
+            ReadRequest(
+                position.offset,
+                1 << 20,
+                current_leader_epoch=position.leader_epoch,
+                last_fetched_epoch=position.last_fetched_epoch,
+                replica_id=follower,
+                acknowledged_offset=following.acknowledged_offset(),
+            )
+        )
+        assert isinstance(answer, ReadOutcome)
+        assert answer.error is ErrorCode.none
+        if answer.diverging_epoch is not None:
+            await following.truncate(position.leader_epoch, *answer.diverging_epoch)
+        else:
+            following.append(
+                position.leader_epoch,
+                b"".join(answer.views),
+                high_watermark=answer.high_watermark,
+                log_start_offset=answer.log_start_offset,
+            )
+        return answer
+
+    def produce(self, leader: int, value: bytes, acks: int = 1) -> AppendAnswer:
+        return self.partitions[leader].append(memoryview(batch(value)), required_acks=acks, timeout_ms=60_000)
+
+    def append_own(self, leader: int, value: bytes) -> int:
+        record = batch(value)
+        info = self.partitions[leader].append_own(record, [parse_header(record)], AppendOrigin.COORDINATOR)
+        return info.first_offset
+
+    async def settled(self) -> None:
+        for partition in self.partitions.values():
+            await partition.settled()
+
+    def end(self, id: int) -> int:
+        return self.partitions[id].log.log_end_offset
+
+    def content(self, id: int, end_offset: int | None = None) -> bytes:
+        read = self.partitions[id].log.read(0, 1 << 24, upper_bound_offset=end_offset)
+        return b"".join(read.views)

@@ -1,0 +1,213 @@
+"""A leader and a follower on real files: the follower fetches, is cut where the logs part, and leads."""
+
+import asyncio
+import pathlib
+import random
+
+import pytest
+from replica_files import Replicas, batch
+
+from moldau.replication.classic import ACKS_ALL
+from moldau.replication.partition import AppendOutcome
+from moldau.replication.policy import FSYNCED, WRITTEN, ReplicaPolicy
+from moldau.runtime import ErrorCode, KafkaError
+
+
+def test_a_follower_copies_the_log_and_the_watermark(tmp_path: pathlib.Path) -> None:
+    async def scenario() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(1, 3)
+        answer = pair.produce(1, b"a", ACKS_ALL)
+        assert isinstance(answer, asyncio.Future)
+        await pair.fetch(2)
+        assert not answer.done()
+        await pair.fetch(2)
+        assert (await answer).error is ErrorCode.none
+        assert pair.partitions[2].high_watermark == 1
+        assert pair.content(1) == pair.content(2)
+
+    asyncio.run(scenario())
+
+
+def test_a_diverged_follower_is_cut_and_follows(tmp_path: pathlib.Path) -> None:
+    pair = Replicas(tmp_path)
+    pair.lead(1, 3)
+    pair.produce(1, b"a")
+    asyncio.run(pair.fetch(2))
+    pair.produce(1, b"lost")
+    pair.lead(2, 4)
+    pair.produce(2, b"b")
+    assert asyncio.run(pair.fetch(1)).diverging_epoch == (3, 1)
+    assert pair.end(1) == 1
+    asyncio.run(pair.fetch(1))
+    assert pair.content(1) == pair.content(2)
+    assert pair.partitions[1].log.leader_epochs.entries == pair.partitions[2].log.leader_epochs.entries
+
+
+def test_an_epoch_without_records_gives_way_to_those_of_the_leader(tmp_path: pathlib.Path) -> None:
+    pair = Replicas(tmp_path)
+    pair.lead(2, 3)
+    pair.produce(2, b"a")
+    asyncio.run(pair.fetch(1))
+    pair.produce(2, b"b")  # replica 1 does not have it, and leads without an append
+    pair.lead(1, 4)
+    pair.lead(2, 5)
+    assert asyncio.run(pair.fetch(1)).diverging_epoch is None
+    assert pair.content(1) == pair.content(2)
+
+
+def test_what_was_fetched_in_another_term_is_not_appended(tmp_path: pathlib.Path) -> None:
+    pair = Replicas(tmp_path)
+    pair.lead(1, 3)
+    for epoch, code in ((2, ErrorCode.fenced_leader_epoch), (4, ErrorCode.unknown_leader_epoch)):
+        with pytest.raises(KafkaError) as refused:
+            pair.partitions[2].following.append(epoch, batch(b"a"), high_watermark=0, log_start_offset=0)
+        assert refused.value.code is code
+        with pytest.raises(KafkaError):
+            asyncio.run(pair.partitions[2].following.truncate(epoch, 0, 0))
+    with pytest.raises(KafkaError) as refused:
+        pair.partitions[1].following.position()
+    assert refused.value.code is ErrorCode.not_leader_or_follower
+
+
+def test_a_follower_takes_over_the_start_of_the_log(tmp_path: pathlib.Path) -> None:
+    pair = Replicas(tmp_path)
+    pair.lead(1, 3)
+    for value in (b"a", b"b", b"c"):
+        pair.produce(1, value)
+    asyncio.run(pair.fetch(2))
+    asyncio.run(pair.fetch(2))
+    assert asyncio.run(pair.partitions[1].delete_records(2)) == 2
+    asyncio.run(pair.fetch(2))
+    assert pair.partitions[2].log.log_start_offset == 2
+    asyncio.run(pair.partitions[2].following.start_over(3, 3))
+    assert (pair.partitions[2].log.log_start_offset, pair.end(2)) == (3, 3)
+
+
+def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path) -> None:
+    async def scenario() -> None:
+        pair = Replicas(tmp_path, FSYNCED)
+        pair.lead(1, 3)
+        leader, follower = pair.partitions[1], pair.partitions[2]
+        answer = leader.committed(pair.append_own(1, b"a"), 60_000)
+        await pair.fetch(2)
+        assert pair.end(2) == 1
+        assert follower.following.acknowledged_offset() == 0, "the copy is written, not synced"
+        await pair.fetch(2)
+        await leader.settled()
+        assert not answer.done()
+        await follower.settled()
+        assert follower.following.acknowledged_offset() == 1
+        await pair.fetch(2)
+        assert (await answer).error is ErrorCode.none
+        assert leader.high_watermark == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_synced_log_takes_nothing_from_clients(tmp_path: pathlib.Path) -> None:
+    policy = ReplicaPolicy(FSYNCED.durability, clients_append=False, clients_shorten=False)
+    pair = Replicas(tmp_path, policy, min_in_sync=1)
+
+    async def scenario() -> None:
+        pair.lead(1, 3)
+        answer = pair.produce(1, b"a")
+        assert isinstance(answer, AppendOutcome)
+        assert answer.error is ErrorCode.topic_authorization_failed
+        assert pair.partitions[1].stage(memoryview(batch(b"a")), 1) is None
+        with pytest.raises(KafkaError) as refused:
+            await pair.partitions[1].delete_records(0)
+        assert refused.value.code is ErrorCode.policy_violation
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_resigns_sends_its_producers_away(tmp_path: pathlib.Path) -> None:
+    async def scenario() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(1, 3)
+        answer = pair.produce(1, b"a", ACKS_ALL)
+        assert isinstance(answer, asyncio.Future)
+        pair.lead(2, 4)
+        assert (await answer).error is ErrorCode.not_leader_or_follower
+        pair.partitions[2].become_leader(3, pair.ids, pair.ids)  # news of an older epoch
+        assert pair.partitions[2].leader_epoch == 4
+
+    asyncio.run(scenario())
+
+
+def test_a_replica_leads_once_its_log_is_cut(tmp_path: pathlib.Path) -> None:
+    async def scenario() -> None:
+        pair = Replicas(tmp_path)
+        pair.lead(1, 3)
+        pair.produce(1, b"a")
+        pair.produce(1, b"b")
+        pair.lead(2, 4)
+        former = pair.partitions[1]
+        cutting = asyncio.ensure_future(former.following.truncate(4, 3, 0))
+        await asyncio.sleep(0)
+        former.resign(5)
+        former.become_leader(6, pair.ids, pair.ids)
+        assert not former.is_leader
+        await cutting
+        assert (former.is_leader, former.leader_epoch, pair.end(1)) == (True, 6, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_synced_log_is_not_cut_below_its_watermark(tmp_path: pathlib.Path) -> None:
+    async def scenario() -> None:
+        pair = Replicas(tmp_path, FSYNCED, min_in_sync=1)
+        pair.lead(1, 3)
+        leader = pair.partitions[1]
+        pair.append_own(1, b"a")
+        await pair.fetch(2)
+        await leader.settled()
+        await pair.partitions[2].settled()
+        await pair.fetch(2)
+        await pair.fetch(2)
+        assert pair.partitions[2].high_watermark == 1
+        with pytest.raises(ValueError, match="below the watermark"):
+            await pair.partitions[2].following.truncate(3, 2, 0)
+        assert pair.end(2) == 1
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("policy", [WRITTEN, FSYNCED], ids=["written", "fsynced"])
+def test_histories_of_three_replicas_end_with_equal_logs(
+    tmp_path: pathlib.Path, policy: ReplicaPolicy, seed: int
+) -> None:
+    """Any replica may be elected at any time, for all of them are in sync."""
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        replicas = Replicas(tmp_path, policy, count=3, min_in_sync=1)
+        leader = epoch = 1
+        replicas.lead(leader, epoch)
+        committed = b""
+        for step in range(120):
+            dice = chance.random()
+            if dice < 0.35:
+                replicas.append_own(leader, b"%d" % step)
+            elif dice < 0.8:
+                await replicas.fetch(chance.choice([id for id in replicas.ids if id != leader]))
+            elif dice < 0.9:
+                await replicas.settled()
+            else:
+                leader, epoch = chance.choice(replicas.ids), epoch + 1
+                replicas.lead(leader, epoch)
+            known = replicas.content(leader, replicas.partitions[leader].high_watermark)
+            assert known.startswith(committed) or committed.startswith(known)
+            committed = max(committed, known, key=len)
+            for id, partition in replicas.partitions.items():
+                assert committed.startswith(replicas.content(id, partition.high_watermark))
+        for _ in range(120):
+            await replicas.settled()
+            for follower in set(replicas.ids) - {leader}:
+                await replicas.fetch(follower)
+        assert len({replicas.content(id) for id in replicas.ids}) == 1
+        assert {each.high_watermark for each in replicas.partitions.values()} == {replicas.end(leader)}
+
+    asyncio.run(scenario())

@@ -1,0 +1,170 @@
+"""The thread that clients share: whose step comes next, and what is not done."""
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from moldau.runtime.fair_lane import ClientGoneError, FairLane, Turn, exhaust
+from moldau.runtime.workers import ThreadWorkers
+
+
+@dataclass(eq=False)
+class Connection:
+    name: str
+    peer_host: str = "host"
+    principal: str = "User:ANONYMOUS"
+    closed: bool = False
+
+
+class TurningWorkers:
+    """Runs each function on the loop, one turn later."""
+
+    async def run(self, function, *args):
+        await asyncio.sleep(0)
+        return function(*args)
+
+
+class Journal:
+    """The steps that were done, by the names of their jobs."""
+
+    def __init__(self):
+        self.steps = []
+
+    def job(self, name, steps=3, large_from=None, result=None):
+        for number in range(steps):
+            self.steps.append(name)
+            yield Turn.LARGE if number == large_from else Turn.NEXT
+        return result
+
+
+def run(scenario):
+    journal = Journal()
+
+    async def main():
+        await asyncio.wait_for(scenario(FairLane(TurningWorkers()), journal), 60)
+
+    asyncio.run(main())
+    return journal.steps
+
+
+def test_a_client_waits_for_one_step_of_another_however_many_jobs_that_one_has():
+    async def scenario(lane, journal):
+        attacker, victim = Connection("attacker"), Connection("victim")
+        bombs = [lane.put(attacker, journal.job(f"bomb {n}", steps=50)) for n in range(20)]
+        assert await lane.put(victim, journal.job("victim", steps=2, result="done")) == "done"
+        assert journal.steps[:4] == ["bomb 0", "victim"] * 2
+        assert len(journal.steps) < 10
+        await asyncio.gather(*bombs)
+
+    steps = run(scenario)
+    bombs = [step for step in steps if step != "victim"]
+    assert bombs == [f"bomb {number}" for number in range(20) for _ in range(50)]
+
+
+def test_connections_of_one_host_share_a_turn():
+    async def scenario(lane, journal):
+        crowd = [Connection("crowd", peer_host="theirs") for _ in range(30)]
+        bombs = [lane.put(each, journal.job("bomb", steps=9)) for each in crowd]
+        await lane.put(Connection("victim", peer_host="other"), journal.job("victim", steps=3))
+        await asyncio.gather(*bombs)
+
+    steps = run(scenario)
+    assert steps[:6] == ["bomb", "victim"] * 3
+
+
+def test_one_job_with_much_memory_goes_on_at_a_time():
+    async def scenario(lane, journal):
+        first = lane.put(Connection("a"), journal.job("large a", steps=4, large_from=0))
+        second = lane.put(Connection("b"), journal.job("large b", steps=4, large_from=0))
+        small = lane.put(Connection("c"), journal.job("small", steps=3))
+        await asyncio.gather(first, second, small)
+
+    steps = run(scenario)
+    assert steps.index("large b") < 3, "it begins"
+    assert steps.index("large b", 2) > max(n for n, step in enumerate(steps) if step == "large a")
+    assert max(n for n, step in enumerate(steps) if step == "small") < len(steps) - 4
+
+
+def test_jobs_of_a_closed_connection_are_dropped():
+    async def scenario(lane, journal):
+        gone = Connection("gone")
+        under_way = lane.put(gone, journal.job("under way"))
+        waiting = lane.put(gone, journal.job("waiting"))
+        lasting = lane.put(gone, journal.job("lasting", result=7), is_lasting=True)
+        await asyncio.sleep(0)
+        gone.closed = True
+        for dropped in (under_way, waiting):
+            with pytest.raises(ClientGoneError):
+                await dropped
+        assert await lasting == 7
+
+    steps = run(scenario)
+    assert "waiting" not in steps
+    assert steps.count("lasting") == 3
+
+
+def test_a_job_that_fails_fails_alone():
+    async def scenario(lane, journal):
+        def broken():
+            yield Turn.NEXT
+            raise ValueError("broken")
+
+        failed = lane.put(Connection("a"), broken())
+        assert await lane.put(Connection("b"), journal.job("b", result=1)) == 1
+        with pytest.raises(ValueError, match="broken"):
+            await failed
+        assert await lane.put(None, journal.job("c", result=2)) == 2
+
+    run(scenario)
+
+
+def test_steps_run_in_the_thread_one_at_a_time():
+    async def main():
+        workers = ThreadWorkers(1, "one")
+        lane = FairLane(workers)
+        names = set()
+
+        def job():
+            for _ in range(20):
+                names.add(threading.current_thread().name)
+                yield Turn.NEXT
+
+        try:
+            await asyncio.gather(*(lane.put(Connection(str(n)), job()) for n in range(5)))
+        finally:
+            workers.close()
+        assert names == {"one_0"}
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_lane_leaves_nobody_waiting():
+    async def main():
+        workers = ThreadWorkers(1)
+        lane = FairLane(workers)
+        begun, go_on = threading.Event(), threading.Event()
+
+        def job():
+            begun.set()
+            go_on.wait(60)
+            yield Turn.NEXT
+
+        answers = [lane.put(None, job()), lane.put(None, job())]
+        await asyncio.to_thread(begun.wait, 60)
+        (task,) = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        task.cancel()
+        done, _ = await asyncio.wait(answers, timeout=60)
+        assert all(answer.cancelled() for answer in done)
+        assert len(done) == 2
+        go_on.set()
+        workers.close()
+
+    asyncio.run(main())
+
+
+def test_a_job_can_be_done_on_the_spot():
+    journal = Journal()
+    assert exhaust(journal.job("spot", result="x")) == "x"
+    assert journal.steps == ["spot"] * 3

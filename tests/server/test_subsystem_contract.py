@@ -1,0 +1,142 @@
+"""The steps of the contract between a broker and its subsystems."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from moldau.cluster.delta import MetadataDelta
+from moldau.cluster.image import EMPTY_IMAGE, MetadataImage, Provenance
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.cluster.registrations import Endpoint
+from moldau.protocol.metadata_records import ConfigRecord
+from moldau.server.partition_kinds import KindClaim, PartitionKinds
+from moldau.server.subsystem import Subsystem, SubsystemList
+
+BROKER_TYPE = 4
+
+
+class Noted(Subsystem):
+    """Notes each step; fails in one of them."""
+
+    def __init__(self, name: str, notes: list[str], fails_in: str = "") -> None:
+        self._name, self._notes, self._fails_in = name, notes, fails_in
+
+    def _note(self, step: str) -> None:
+        self._notes.append(f"{step} {self._name}")
+        if step == self._fails_in:
+            raise RuntimeError(f"{self._name} cannot {step}")
+
+    async def start(self) -> None:
+        self._note("start")
+
+    def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self._note("image")
+
+    def reconfigure(self) -> None:
+        self._note("reconfigure")
+
+    async def listening(self, endpoints: Sequence[Endpoint]) -> None:
+        self._note("listening")
+
+    async def serve(self) -> None:
+        self._note("serve")
+
+    async def drain(self) -> None:
+        self._note("drain")
+
+    async def stop(self) -> None:
+        self._note("stop")
+
+
+def publisher_with(*records: ConfigRecord) -> MetadataPublisher:
+    publisher = MetadataPublisher(lambda error: None)
+    delta = MetadataDelta(EMPTY_IMAGE).replay_all(records)
+    publisher._image = delta.apply(Provenance(1, 1, 0))
+    return publisher
+
+
+def broker_config() -> ConfigRecord:
+    return ConfigRecord(resource_type=BROKER_TYPE, resource_name="", name="num.partitions", value="2")
+
+
+def test_steps_go_forward_in_order_and_back_in_reverse() -> None:
+    async def life() -> list[str]:
+        notes: list[str] = []
+        subsystems = SubsystemList([Noted("a", notes), Noted("b", notes)])
+        await subsystems.start()
+        subsystems.follow(publisher_with(broker_config()))
+        await subsystems.listening([])
+        await subsystems.serve()
+        await subsystems.drain()
+        await subsystems.stop()
+        return notes
+
+    assert asyncio.run(life()) == [
+        "start a",
+        "start b",
+        "image a",
+        "image b",
+        "reconfigure a",
+        "reconfigure b",
+        "listening a",
+        "listening b",
+        "serve a",
+        "serve b",
+        "drain b",
+        "drain a",
+        "stop b",
+        "stop a",
+    ]
+
+
+def test_the_first_image_is_compared_with_nothing_once_for_all_subsystems() -> None:
+    """The comparison takes as long as there are topics."""
+    deltas: list[MetadataDelta] = []
+
+    class Keeper(Subsystem):
+        def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
+            deltas.append(delta)
+
+    SubsystemList([Keeper(), Keeper()]).follow(publisher_with(broker_config()))
+    assert deltas[0] is deltas[1]
+
+
+def test_subsystems_follow_the_configuration_only_when_the_brokers_own_has_changed() -> None:
+    notes: list[str] = []
+    record = ConfigRecord(resource_type=2, resource_name="t", name="retention.ms", value="2")
+    SubsystemList([Noted("a", notes)]).follow(publisher_with(record))
+    assert notes == ["image a"]
+
+
+def test_an_error_in_one_subsystem_does_not_keep_the_image_from_the_next() -> None:
+    notes: list[str] = []
+    subsystems = SubsystemList([Noted("a", notes, "image"), Noted("b", notes)])
+    subsystems.follow(publisher_with(broker_config()))
+    assert notes == ["image a", "image b", "reconfigure a", "reconfigure b"]
+
+
+def test_an_error_in_one_subsystem_does_not_keep_the_configuration_from_the_next() -> None:
+    notes: list[str] = []
+    subsystems = SubsystemList([Noted("a", notes, "reconfigure"), Noted("b", notes)])
+    subsystems.follow(publisher_with(broker_config()))
+    assert notes[-2:] == ["reconfigure a", "reconfigure b"]
+
+
+@pytest.mark.parametrize("step", ["drain", "stop"])
+def test_each_subsystem_is_stopped_though_another_fails_and_the_error_is_raised(step: str) -> None:
+    notes: list[str] = []
+    subsystems = SubsystemList([Noted("a", notes), Noted("b", notes, step), Noted("c", notes)])
+    with pytest.raises(RuntimeError, match=f"b cannot {step}"):
+        asyncio.run(getattr(subsystems, step)())
+    assert notes == [f"{step} c", f"{step} b", f"{step} a"]
+
+
+def test_the_last_claim_on_a_topic_decides_on_its_kind() -> None:
+    kinds = PartitionKinds()
+    classic, tiered = SimpleNamespace(), SimpleNamespace()
+    kinds.add([KindClaim(classic, lambda topic: True)])
+    kinds.add([KindClaim(tiered, lambda topic: topic.name == "tiered")])
+    assert kinds.of(SimpleNamespace(name="tiered")) is tiered
+    assert kinds.of(SimpleNamespace(name="plain")) is classic

@@ -1,0 +1,95 @@
+"""The state of a coordinator follows from its log, in each life of its node; mutants are caught."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.diskless.state.records import TopicDeleted
+from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.diskless.store.store import DisklessStore
+from moldau.coordinators.effects import answer
+from moldau.coordinators.loader import ShardLoader
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+SEEDS = 2
+MUTANT_SEEDS = range(3)
+
+
+@pytest.mark.parametrize("name", ["diskless", "diskless-power", "offsets", "offsets-power"])
+def test_terms_begin_with_the_state_of_their_log(name: str) -> None:
+    scenario = SCENARIOS[name]()
+    failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+    tally = scenario.coordinator_tally
+    assert tally.terms > 3 * SEEDS, "hardly any term but the first was compared"
+    assert tally.states > 2 * tally.terms
+
+
+def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:
+    """Producers are forgotten in an operation instead of in a replay."""
+
+    def expire(shard: Any, now_ms: int, token: Any) -> Any:
+        shard.partitions.expire_producers(now_ms)
+        return answer(token, None)
+
+    patch.setattr(DisklessShard, "expire", expire)
+
+
+def restore_one_result_short(patch: pytest.MonkeyPatch) -> None:
+    """The store restores all but the oldest answer that it remembers."""
+    load = DisklessStore._load
+
+    def load_most(store: Any, shard: Any, materialiser: Any) -> None:
+        load(store, shard, materialiser)
+        oldest = next(iter(shard.files._results), None)
+        shard.files._results.pop(oldest, None)
+
+    patch.setattr(DisklessStore, "_load", load_most)
+
+
+def ignore_deleted_topics_on_load(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that loads keeps topics that its log has deleted."""
+    replay = ShardLoader._replay_record
+
+    def replay_most(loader: Any, header: Any, entry: Any) -> None:
+        is_of_node = loader._name.startswith("__diskless_metadata")
+        if not (is_of_node and isinstance(loader._codec.decode(entry.key, entry.value), TopicDeleted)):
+            replay(loader, header, entry)
+
+    patch.setattr(ShardLoader, "_replay_record", replay_most)
+
+
+def ignore_the_last_commit_on_load(patch: pytest.MonkeyPatch) -> None:
+    """A group coordinator that loads stops one record before the end of its log."""
+    replay = ShardLoader._replay_record
+
+    def replay_most(loader: Any, header: Any, entry: Any) -> None:
+        is_last = entry.offset == loader._log.log_end_offset - 1
+        if not (is_last and loader._name.startswith("__consumer_offsets")):
+            replay(loader, header, entry)
+
+    patch.setattr(ShardLoader, "_replay_record", replay_most)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "name"),
+    [
+        (expire_producers_without_a_record, "diskless"),
+        (restore_one_result_short, "diskless-stop"),
+        (ignore_deleted_topics_on_load, "diskless-power"),
+        (ignore_the_last_commit_on_load, "offsets"),
+    ],
+)
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str) -> None:
+    scenario = SCENARIOS[name]()
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        assert any(map(_finds_another_state, (run_seed(scenario, seed).violations for seed in MUTANT_SEEDS)))
+
+
+def _finds_another_state(violations: list[str]) -> bool:
+    return any("from its log: " in text for text in violations)

@@ -1,0 +1,151 @@
+"""Starts on damaged files: refused by name, or nothing is lost in silence; mutants are caught."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from moldau.diskless.partition_cache import PartitionCache
+from moldau.simulation.damage.files import Damage, Way, kind_of
+from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
+from moldau.simulation.damage.stories import scenario
+from moldau.simulation.damage.story import End
+from moldau.simulation.history import Partition
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+from moldau.storage import segment_loading
+from moldau.storage.guarding import Verdict
+from moldau.storage.recovery_report import RecoveryReport
+
+pytestmark = pytest.mark.simulation
+
+MUTANT_SEEDS = range(4)
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"), [("kill-damage", (0, 1)), ("stop-damage", (0, 1)), ("power-damage", (1, 2, 3, 9, 137))]
+)
+def test_damage_is_found_or_costs_nothing(name: str, seeds: tuple[int, ...]) -> None:
+    played = SCENARIOS[name]()
+    failed = {seed: found for seed in seeds if (found := run_seed(played, seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+
+
+def test_a_damaged_cache_is_read_from_objects_again() -> None:
+    failed = [
+        found for seed in range(3) if (found := run_seed(scenario(End.STOP, "diskless/"), seed).violations)
+    ]
+    assert not failed
+
+
+def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
+    """Logs whose loss deletes data are not checked."""
+    patch.setattr(segment_loading, "check_segments", lambda *_: Verdict())
+
+
+def report_nothing(patch: pytest.MonkeyPatch) -> None:
+    """What was lost is not reported."""
+    patch.setattr(RecoveryReport, "add", lambda *_args, **_named: None)
+
+
+def trust_the_cache(patch: pytest.MonkeyPatch) -> None:
+    """Cached bytes of a former life are served as they are."""
+    patch.setattr(PartitionCache, "verify", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "kinds"),
+    [
+        (cut_in_silence, "__cluster_metadata/.log"),
+        (cut_in_silence, "__consumer_offsets/.log"),
+        (report_nothing, "classic/.log"),
+        (trust_the_cache, "diskless/.log"),
+    ],
+)
+@pytest.mark.usefixtures("quiet_nodes")
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        caught = any(run_seed(scenario(End.KILL, kinds), seed).violations for seed in MUTANT_SEEDS)
+    assert caught, f"{mutate.__doc__} is missed"
+
+
+# The judge ---------------------------------------------------------------------------------------
+
+CLASSIC, DISKLESS = Partition("classic", 0), Partition("diskless", 0)
+RECORDS = [(0, b"a"), (1, b"b")]
+BEFORE = Contents({"classic": 1, "diskless": 1}, {CLASSIC: RECORDS, DISKLESS: RECORDS}, {}, {"object"})
+LOG = Damage("/data/classic-0/00000000000000000000.log", Way.FLIPPED, "")
+CACHE = Damage("/data/diskless-0/00000000000000000000.log", Way.FLIPPED, "")
+CHECKPOINT = Damage("/data/recovery-point-offset-checkpoint", Way.REMOVED, "")
+REPORTED = Reports(["ERROR /data/classic-0: cut"], "{'recovery': '/data/classic-0: cut'}")
+SILENT = Reports([], "{}")
+
+
+def judged(
+    damage: Damage, reports: Reports = SILENT, objects: set[str] | None = None, **changes: Any
+) -> list[str]:
+    after = Contents(
+        changes.get("topics", BEFORE.topics),
+        {**BEFORE.records, **changes.get("records", {})},
+        changes.get("unreadable", {}),
+    )
+    keys = {"object"} if objects is None else objects
+    return judge_start([damage], BEFORE, after, reports, keys, may_lose={"classic"})
+
+
+def test_a_start_that_keeps_everything_is_right() -> None:
+    assert judged(CHECKPOINT) == []
+
+
+def test_a_reported_loss_of_a_damaged_log_is_right() -> None:
+    assert judged(LOG, REPORTED, records={CLASSIC: RECORDS[:1]}) == []
+
+
+def test_an_error_that_consumers_meet_is_no_silence() -> None:
+    assert judged(LOG, records={CLASSIC: RECORDS[:1]}, unreadable={CLASSIC: "offset 1: corrupt"}) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "reports", "changes", "text"),
+    [
+        (LOG, SILENT, {"records": {CLASSIC: RECORDS[:1]}}, "no log line names it"),
+        (LOG, Reports(REPORTED.log_lines, "{}"), {"records": {CLASSIC: []}}, "health page does not name it"),
+        (CHECKPOINT, REPORTED, {"records": {CLASSIC: []}}, "nothing of it was damaged"),
+        (CACHE, REPORTED, {"records": {DISKLESS: []}}, "in the object store"),
+        (CACHE, REPORTED, {"unreadable": {DISKLESS: "corrupt"}}, "in the object store"),
+        (LOG, REPORTED, {"records": {CLASSIC: [(0, b"a"), (1, b"c")]}}, "1 other records"),
+        (LOG, REPORTED, {"topics": {"classic": 1}}, "topic diskless has 0 of 1"),
+        (LOG, REPORTED, {"objects": set()}, "object object holds live records and is deleted"),
+    ],
+)
+def test_what_may_not_be_is_found(damage: Damage, reports: Reports, changes: Any, text: str) -> None:
+    assert any(text in found for found in judged(damage, reports, **changes))
+
+
+def test_missing_metadata_are_no_silence_where_health_names_their_file() -> None:
+    metadata = Damage("/data/__diskless_metadata-0/00000000000000000000.log", Way.FLIPPED, "")
+    unreadable = {DISKLESS: "leader_not_available"}
+    named = Reports([], f"{metadata.path} is damaged")
+    assert judged(metadata, named, records={DISKLESS: []}, unreadable=unreadable) == []
+    assert judged(metadata, SILENT, records={DISKLESS: []}, unreadable=unreadable)
+    assert judged(metadata, named, records={DISKLESS: []})
+    assert judged(metadata, named, records={DISKLESS: []}, unreadable=unreadable, objects=set())
+
+
+def test_a_refusal_names_a_damaged_file() -> None:
+    assert judge_refusal([LOG], ValueError(f"{LOG.path} is damaged")) == []
+    assert judge_refusal([CHECKPOINT], ValueError(f"{CHECKPOINT.path} is damaged")) == []
+    assert judge_refusal([LOG], ValueError("a file is damaged"))
+    assert judge_refusal([CHECKPOINT], ValueError("/data is damaged"))
+    assert judge_refusal([LOG, CACHE], TimeoutError("no answer"))
+
+
+def test_kinds_of_files_have_no_offsets_and_no_ids() -> None:
+    assert kind_of("/data/classic-1/00000000000000000042.log") == "classic/.log"
+    assert kind_of("/data/__cluster_metadata-0/00000000000000000042-0000000001.checkpoint") == (
+        "__cluster_metadata/.checkpoint"
+    )
+    assert kind_of(f"/data/remote-log-index-cache/7_{uuid4()}.indexes") == "remote-log-index-cache/.indexes"
+    assert kind_of("/data/meta.properties") == "/meta.properties"

@@ -1,0 +1,63 @@
+"""Committed offsets over kills, losses of power and failing disks; mutants are caught."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.loader import ShardLoader
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.offsets.committer import UNDER_WAY_S, Commits
+from moldau.simulation.scenario import run_seed
+from moldau.storage.log import PartitionLog
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+SEEDS = 8
+MUTANT_SEEDS = range(8)
+
+
+@pytest.mark.parametrize("name", ["offsets", "offsets-power", "offsets-disk"])
+def test_no_acknowledged_commit_is_forgotten(name: str) -> None:
+    scenario = SCENARIOS[name]()
+    failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
+    assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
+
+
+def test_a_commit_without_an_answer_may_take_effect_for_a_while() -> None:
+    commits = Commits()
+    commits.sent(7, now_s=1.0)
+    assert commits.allowed() == {-1, 7}
+    commits.sent(8, now_s=2.0)
+    commits.acknowledged(8, now_s=2.5)
+    assert commits.allowed() == {7, 8}
+    commits.fetched(8, now_s=2.0 + UNDER_WAY_S)
+    assert commits.allowed() == {8}
+
+
+def forget_the_last_commits(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator that loads ignores the end of its log."""
+    replay = ShardLoader._replay_record
+
+    def replay_most(loader: Any, header: Any, entry: Any) -> None:
+        is_last = entry.offset >= loader._log.log_end_offset - 3
+        if not (is_last and loader._name.startswith("__consumer_offsets")):
+            replay(loader, header, entry)
+
+    patch.setattr(ShardLoader, "_replay_record", replay_most)
+
+
+def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
+    """An append is acknowledged that is not on the disk."""
+    patch.setattr(PartitionLog, "must_flush", property(lambda _log: False))
+
+
+@pytest.mark.parametrize(
+    ("mutate", "name"), [(forget_the_last_commits, "offsets"), (acknowledge_before_sync, "offsets-power")]
+)
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str) -> None:
+    scenario = SCENARIOS[name]()
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        found = [text for seed in MUTANT_SEEDS for text in run_seed(scenario, seed).violations]
+    assert any(text.startswith("group-") for text in found), f"{mutate.__doc__} is missed: {found[:3]}"

@@ -1,0 +1,204 @@
+"""The log lines of whole controllers while peers are away, foreign or doubled, in virtual time."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from moldau.cluster.formatter import FormatRequest, format_storage
+from moldau.config.broker import BrokerConfig
+from moldau.runtime import Machine
+from moldau.server.monitoring import quorum_notice
+from moldau.server.node import Node
+from moldau.simulation.process import PROCESS
+from moldau.simulation.world import World
+
+pytestmark = pytest.mark.simulation
+
+PORT = 9093
+
+
+class Lines(logging.Handler):
+    """The warnings of the quorum, by the host that logged them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.of: dict[str, list[str]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        host = PROCESS.get().host
+        self.of.setdefault(host.name, []).append(record.getMessage())
+
+    def count(self, host: str, words: str) -> int:
+        return sum(words in line for line in self.of.get(host, ()))
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    handler, voice = Lines(), logging.getLogger("moldau.quorum.voice")
+    voice.addHandler(handler)
+    yield handler
+    voice.removeHandler(handler)
+
+
+@dataclass
+class Controllers:
+    """Controllers on hosts of one world; ``nodes`` are their newest lives, by host."""
+
+    world: World
+    nodes: dict[str, Node] = field(default_factory=dict)
+
+    def start(self, host: str, node_id: int, *, voters: tuple[int, ...], cluster_id: str) -> None:
+        async def program(machine: Machine) -> None:
+            await self._run(machine, host, node_id, voters, cluster_id)
+
+        self.world.host(host).start(program)
+
+    async def _run(
+        self, machine: Machine, host: str, node_id: int, voters: tuple[int, ...], cluster_id: str
+    ) -> None:
+        machine.disk.make_dirs("/data")
+        machine.disk.sync_dir("/")
+        config = BrokerConfig.from_properties(
+            {
+                "node.id": str(node_id),
+                "process.roles": "controller",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": ",".join(f"{voter}@node-{voter}:{PORT}" for voter in voters),
+                "listeners": f"CONTROLLER://{host}:{PORT}",
+                "log.dirs": "/data",
+            }
+        )
+        request = FormatRequest(
+            cluster_id=cluster_id,
+            node_id=node_id,
+            log_dirs=config.log_dirs,
+            metadata_dir=config.metadata_log_dir,
+            ignore_formatted=True,
+        )
+        format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
+        node = Node(config, machine)
+        await node.start()
+        self.nodes[host] = node
+        raise RuntimeError(await node.failed())
+
+    def start_three(self) -> None:
+        for node_id in (1, 2, 3):
+            self.start(f"node-{node_id}", node_id, voters=(1, 2, 3), cluster_id=OURS)
+
+    def notice(self, host: str) -> str:
+        metadata = self.nodes[host].metadata
+        assert metadata is not None
+        return quorum_notice(metadata) or ""
+
+    def leader(self) -> str:
+        metadata: Any = self.nodes["node-1"].metadata
+        return f"node-{metadata.driver.leader_id}"
+
+
+OURS, THEIRS = "b3Vycy1vdXJzLW91cnMtbw", "dGhlaXJzLXRoZWlycy10aA"
+
+
+def test_a_controller_that_is_down_is_told_once_by_each_and_once_when_it_is_back(lines: Lines) -> None:
+    with World(1) as world:
+        group = Controllers(world)
+
+        async def story() -> None:
+            group.start_three()
+            await asyncio.sleep(10)
+            assert not lines.of
+            world.host("node-3").kill()
+            await asyncio.sleep(120)
+            # A follower asks the leader only, and does not miss another follower.
+            told = [host for host in ("node-1", "node-2") if lines.count(host, "node 3")]
+            assert group.leader() in told
+            for host in told:
+                assert lines.count(host, "node 3 (node-3:9093) of the metadata quorum is unreachable") == 1
+                assert "node 3" in group.notice(host)
+            group.start("node-3", 3, voters=(1, 2, 3), cluster_id=OURS)
+            await asyncio.sleep(60)
+            assert lines.count(group.leader(), "node 3 (node-3:9093) of the metadata quorum is reac") == 1
+            assert not group.notice(group.leader())
+            assert sum(map(len, lines.of.values())) <= 2 * len(told)
+
+        world.run(story())
+
+
+def test_a_lost_majority_is_told_and_heals_alone(lines: Lines) -> None:
+    with World(2) as world:
+        group = Controllers(world)
+
+        async def story() -> None:
+            group.start_three()
+            await asyncio.sleep(10)
+            leader = group.leader()
+            others = sorted({"node-1", "node-2", "node-3"} - {leader})
+            for other in others:
+                world.host(other).kill()
+            await asyncio.sleep(300)
+            assert lines.count(leader, "heard from no majority of the voters [1, 2, 3]") == 1
+            assert lines.count(leader, "the metadata quorum has had no leader for") == 1
+            assert lines.count(leader, "is unreachable") == 2
+            group.start(others[0], int(others[0][-1]), voters=(1, 2, 3), cluster_id=OURS)
+            await asyncio.sleep(30)
+            assert lines.count(leader, "it has a leader again after") == 1
+            assert len(lines.of[leader]) <= 6
+
+        world.run(story())
+
+
+def test_a_controller_of_another_cluster_is_told_once_on_both_sides(lines: Lines) -> None:
+    with World(3) as world:
+        group = Controllers(world)
+
+        async def story() -> None:
+            for node_id in (1, 2):
+                group.start(f"node-{node_id}", node_id, voters=(1, 2, 3), cluster_id=OURS)
+            group.start("node-3", 3, voters=(1, 2, 3), cluster_id=THEIRS)
+            await asyncio.sleep(300)
+            leader = group.leader()
+            assert leader in ("node-1", "node-2")
+            assert lines.count(leader, f"belongs to another cluster than {OURS}") == 1
+            assert lines.count(leader, f"node 3 of cluster {THEIRS} sends requests") == 1
+            assert lines.count("node-3", f"belongs to another cluster than {THEIRS}") == 2
+            assert all(len(told) <= 6 for told in lines.of.values())
+            assert THEIRS in group.notice(leader)
+
+        world.run(story())
+
+
+def test_voters_that_disagree_on_the_voters_are_told(lines: Lines) -> None:
+    with World(4) as world:
+        group = Controllers(world)
+
+        async def story() -> None:
+            group.start_three()
+            group.start("node-4", 4, voters=(1, 2, 3, 4), cluster_id=OURS)
+            await asyncio.sleep(300)
+            words = "node 4 takes itself for a voter of the metadata quorum"
+            assert all(lines.count(host, words) == 1 for host in ("node-1", "node-2", "node-3"))
+            assert lines.count("node-4", "does not count this node 4 among its voters") == 3
+            assert sum(map(len, lines.of.values())) == 6
+
+        world.run(story())
+
+
+def test_a_node_id_that_is_taken_twice_is_told(lines: Lines) -> None:
+    with World(5) as world:
+        group = Controllers(world)
+
+        async def story() -> None:
+            group.start_three()
+            await asyncio.sleep(10)
+            assert not lines.of
+            group.start("twin", 3, voters=(1, 2, 3), cluster_id=OURS)
+            await asyncio.sleep(60)
+            told = [host for host in lines.of if lines.count(host, "node.id 3 is taken twice")]
+            assert told
+            assert all(lines.count(host, "node.id 3 is taken twice") == 1 for host in told)
+            assert any("node.id 3 is taken twice" in group.notice(host) for host in told)
+
+        world.run(story())

@@ -1,0 +1,61 @@
+"""A compacted segment that is damaged before it has taken the place of the old ones."""
+
+from typing import Any
+
+import pytest
+from cleaned_log import CleanedLog
+
+from moldau.storage.guarding import DamagedLogError
+from moldau.storage.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.segment_swap import complete_swaps
+
+FOLDER = "/data/t-0"
+FIRST = f"{FOLDER}/00000000000000000000.log"
+GARBAGE = b"\x3c" * 80
+"""As a header, it tells of an offset beyond all others."""
+
+
+def with_damaged_swap(box: Any) -> Any:
+    """The disk of a log of two segments, and garbage behind what is to replace the first one."""
+    cleaned = CleanedLog(box)
+    for _ in range(2):
+        cleaned.append([(b"a", b"1"), (b"b", b"2")])
+        cleaned.log.roll()
+    disk = box.machine.disk
+    disk.write_atomically(f"{FIRST}.swap", disk.read(FIRST) + GARBAGE)
+    return disk
+
+
+def logs(disk: Any) -> dict[str, bytes]:
+    return {name: disk.read(f"{FOLDER}/{name}") for name in disk.list(FOLDER) if name.endswith(".log")}
+
+
+def test_a_damaged_compaction_removes_no_segment(box: Any) -> None:
+    disk = with_damaged_swap(box)
+    before = logs(disk)
+    report = RecoveryReport()
+    complete_swaps(disk, FOLDER, report, is_guarded=False)
+    assert logs(disk) == before
+    assert not disk.exists(f"{FIRST}.swap")
+    assert report.count(RepairKind.LOST) == 1
+    assert f"{FIRST}.swap is damaged at byte" in str(report.summary(RepairKind.LOST)).replace(": is", " is")
+
+
+def test_a_damaged_compaction_without_old_segments_keeps_what_is_whole(box: Any) -> None:
+    disk = with_damaged_swap(box)
+    before = logs(disk)
+    disk.remove(FIRST)
+    report = RecoveryReport()
+    complete_swaps(disk, FOLDER, report, is_guarded=False)
+    assert logs(disk).keys() == before.keys()
+    assert disk.read(FIRST).startswith(before["00000000000000000000.log"])
+    assert report.count(RepairKind.LOST) == 1
+
+
+def test_a_damaged_compaction_of_a_guarded_log_stops_the_start(box: Any) -> None:
+    disk = with_damaged_swap(box)
+    before = logs(disk)
+    with pytest.raises(DamagedLogError, match=r"log\.swap is damaged at byte"):
+        complete_swaps(disk, FOLDER, RecoveryReport(), is_guarded=True)
+    assert logs(disk) == before
+    assert disk.exists(f"{FIRST}.swap")

@@ -9,12 +9,12 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
+from moldau.cluster.internal_topics import Retention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
-from moldau.coordinators.topics import CoordinatorTopic
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import KafkaError
@@ -82,7 +82,7 @@ class TermModel:
         self.events: list[str] = []
         self.logs: dict[PartitionKey, MemoryLog] = {}
         kind: CoordinatorKind[SumShard, int] = CoordinatorKind(
-            topic=CoordinatorTopic(TOPIC),
+            topic=StateTopic(name=TOPIC, retention=Retention.COMPACTED),
             new_shard=lambda partition: SumShard(),
             codec=SumCodec(),
             new_store=lambda term: ToldStore(self, term),

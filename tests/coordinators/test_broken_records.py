@@ -11,6 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS, DISKLESS_METADATA
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.state.records import PartitionCreated
 from moldau.coordinators.diskless.state.shard import DisklessShard
@@ -23,7 +24,6 @@ from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
-from moldau.coordinators.topics import CONSUMER_OFFSETS, DISKLESS_METADATA
 from moldau.records import Record, build_batch
 from moldau.records.batch import parse_header
 from moldau.records.control import LeaderChange, build_control_batch, build_end_transaction_marker

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from moldau.cluster.internal_topics import Retention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
-from moldau.coordinators.topics import CoordinatorTopic
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
 from moldau.simulation.world import World
 
@@ -113,7 +113,7 @@ def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
     async def story() -> None:
         trap, log, unexpected = Trap(), MemoryLog(), UnexpectedErrors()
         kind = CoordinatorKind(
-            topic=CoordinatorTopic("t"),
+            topic=StateTopic(name="t", retention=Retention.COMPACTED),
             new_shard=lambda partition: WaitingShard(trap),
             codec=Codec(trap),
             new_store=lambda term: Store(trap),
@@ -150,7 +150,9 @@ def test_the_error_of_a_defect_is_retriable_where_nothing_was_decided() -> None:
     async def story() -> None:
         trap = Trap()
         kind = CoordinatorKind(
-            topic=CoordinatorTopic("t"), new_shard=lambda partition: WaitingShard(trap), codec=Codec(trap)
+            topic=StateTopic(name="t", retention=Retention.COMPACTED),
+            new_shard=lambda partition: WaitingShard(trap),
+            codec=Codec(trap),
         )
         runtime: CoordinatorRuntime[WaitingShard, int] = CoordinatorRuntime(kind, Clock())
         runtime.load(0, 1, MemoryLog())

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.internal_topics import Retention, StateTopic
 from moldau.coordinators.effects import (
     BatchKind,
     CancelTimer,
@@ -20,7 +21,6 @@ from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
-from moldau.coordinators.topics import CoordinatorTopic
 from moldau.records.batch import parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.runtime import ErrorCode, KafkaError
@@ -81,7 +81,7 @@ def total(shard: CounterShard, now_ms: int) -> int:
 def new_runtime(**options: Any) -> Runtime:
     """``options``: of the declared kind."""
     kind = CoordinatorKind(
-        topic=CoordinatorTopic("t"),
+        topic=StateTopic(name="t", retention=Retention.COMPACTED),
         new_shard=lambda partition: CounterShard(),
         codec=CounterCodec(),
         **options,

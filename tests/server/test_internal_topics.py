@@ -6,18 +6,31 @@ import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from plain_requests import Requests
 
+from moldau.cluster.internal_topics import TRANSACTION_STATE
+from moldau.cluster.partition import Partition
+from moldau.cluster.topics_image import Topic
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.messages import find_coordinator
 from moldau.records import Compression, Record, build_batch, iter_headers
 from moldau.records.batch import set_base_offset_and_epoch
-from moldau.runtime import ErrorCode
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.policy import SNAPSHOTTED
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, Machine
 from moldau.runtime import KafkaError as MoldauError
-from moldau.server.topic_creation import durable_configs
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.storage.log_config import LogConfig
+from moldau.storage.log_folders import NewLog
+from moldau.storage.log_manager import LogManager
+from moldau.storage.topic_partition import TopicPartition as TopicPartitionName
 from moldau.testing import Node
 
 DISKLESS = {"diskless.system.enable": "true", "diskless.storage.url": "memory://"}
@@ -132,10 +145,64 @@ def test_a_node_starts_before_the_diskless_metadata_can_be_created() -> None:
 def test_topics_that_decide_what_is_freed_need_two_replicas_where_they_can(
     factor: int, min_in_sync: str
 ) -> None:
-    assert durable_configs(factor) == {
+    assert TRANSACTION_STATE.configs(factor) == {
+        "cleanup.policy": "compact",
         "min.insync.replicas": min_in_sync,
         "unclean.leader.election.enable": "false",
     }
+
+
+@pytest.mark.parametrize("has_snapshots", [False, True])
+def test_a_log_with_snapshots_is_opened_by_a_kind_that_has_them(tmp_path: Path, has_snapshots: bool) -> None:
+    partition = Partition(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0)
+    topic = Topic("__diskless_metadata", UUID(int=5), (partition,))
+
+    async def story() -> None:
+        machine = Machine.real()
+        logs = LogManager(machine, [str(tmp_path)])
+        kind = ClassicKind(
+            machine,
+            logs,
+            1,
+            WaitingRoom(),
+            lambda _: LogConfig(),
+            lambda _: 1,
+            BrokerTopicMeters(Meters()),
+            has_snapshots=has_snapshots,
+        )
+        if has_snapshots:
+            config = kind.log_config(topic)
+            assert config is not None
+            await logs.create([NewLog(TopicPartitionName(topic.name, 0), config, topic.topic_id)])
+            found = kind.open(topic, 0)
+            assert isinstance(found, ClassicPartition)
+            assert found.policy == SNAPSHOTTED
+        else:
+            assert kind.log_config(topic) is None
+            with pytest.raises(MoldauError, match=f"the log of {topic.name} is shortened by snapshots"):
+                kind.open(topic, 0)
+
+    asyncio.run(story())
+
+
+def test_the_state_of_diskless_topics_waits_untouched_while_they_are_off(tmp_path: Path) -> None:
+    store = tmp_path / "objects"
+    store.mkdir()
+    one = {"diskless.metadata.topic.num.partitions": "1"}
+    diskless = {**DISKLESS, **one, "diskless.storage.url": f"file://{store}"}
+    data = str(tmp_path / "data")
+    with Node(data=data, properties=diskless) as node:
+        admin = AdminClient({"bootstrap.servers": node.bootstrap_servers})
+        topic = NewTopic("kept", 1, 1, config={"diskless.enable": "true"})
+        admin.create_topics([topic])["kept"].result(60)
+        assert produce_error(node.bootstrap_servers, "kept", "someone") is None
+    off = {"diskless.system.enable": "false", "metrics.listener": "127.0.0.1:0"}
+    with Node(data=data, properties=off) as node:
+        assert health(node)["partitions"] == "2 partitions cannot be opened"
+    with Node(data=data, properties=diskless) as node:
+        consumer = Consumer({"bootstrap.servers": node.bootstrap_servers, "group.id": "readers"})
+        assert consumer.get_watermark_offsets(TopicPartition("kept", 0), timeout=60) == (0, 1)
+        consumer.close()
 
 
 def test_committed_offsets_are_written_in_the_codec_that_was_asked_for(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey
+from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.cluster_view import ClusterView
 from moldau.server.registry import PartitionRegistry
-from moldau.server.subsystems.partitions.classic_kind import policy_of
 from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
 from moldau.server.topic_creation import InternalTopic
 from moldau.storage.log import PartitionLog

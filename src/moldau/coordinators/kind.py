@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from moldau.cluster.internal_topics import StateTopic
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
-from moldau.coordinators.topics import CoordinatorTopic
 from moldau.records.compression import Compression
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -42,7 +42,7 @@ def no_keys(key: str, partition_count: int) -> int:
 class CoordinatorKind(Generic[S, R]):
     """A kind of coordinator. Each partition of ``topic`` is one coordinator: a shard over that log."""
 
-    topic: CoordinatorTopic
+    topic: StateTopic
     new_shard: Callable[[int], S]
     """Makes the empty shard of a partition."""
     codec: RecordCodec[R]

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from moldau.cluster.internal_topics import STATE_TOPICS, Retention
+
 
 class Durability(Enum):
     """The state in which a replica's copy of a record counts towards the high watermark."""
@@ -33,3 +35,13 @@ SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync=True, clients_append=False, clients_shorten=False
 )
 """The same for a log that one coordinator on each partition writes, and shortens by snapshots."""
+
+
+def policy_of(topic: str) -> ReplicaPolicy:
+    """The policy of a topic, by name: that of users' topics, but for some in which nodes keep state."""
+    state = STATE_TOPICS.get(topic)
+    if state is None:
+        return WRITTEN
+    if state.retention is Retention.SNAPSHOTS:
+        return SNAPSHOTTED
+    return FSYNCED if state.is_decisive else WRITTEN

@@ -4,14 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from moldau.cluster.image import MetadataImage
-from moldau.cluster.internal_topics import CLUSTER_METADATA_TOPIC as CLUSTER_METADATA_TOPIC
-from moldau.cluster.internal_topics import CONSUMER_OFFSETS_TOPIC as CONSUMER_OFFSETS_TOPIC
-from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC as DISKLESS_METADATA_TOPIC
-from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC as REMOTE_LOG_METADATA_TOPIC
-from moldau.cluster.internal_topics import TRANSACTION_STATE_TOPIC as TRANSACTION_STATE_TOPIC
 from moldau.cluster.registrations import Endpoint
-
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, DISKLESS_METADATA_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ from typing import Final
 from urllib.parse import quote
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
-from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
 from moldau.cluster.decisions.view import ControllerSettings
+from moldau.cluster.internal_topics import INTERNAL_TOPICS, STATE_TOPICS, Retention
 from moldau.cluster.registrations import SupportedFeature
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.groups.settings import GroupSettings
-from moldau.coordinators.topics import COORDINATOR_TOPICS, Retention
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
@@ -315,7 +314,7 @@ GUARDED_TOPICS: Final = {
         is_compacted=topic.retention is Retention.COMPACTED,
         has_snapshots=topic.retention is Retention.SNAPSHOTS,
     )
-    for topic in COORDINATOR_TOPICS.values()
+    for topic in STATE_TOPICS.values()
 }
 """The loss of their records would hide or delete those of others."""
 

@@ -5,8 +5,10 @@ import logging
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.internal_topics import StateTopic
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -30,16 +32,18 @@ class InternalTopic:
     """Where the replication factor is configured, for messages."""
     configs: Mapping[str, str] = field(default_factory=dict)
 
-
-def durable_configs(replication_factor: int) -> dict[str, str]:
-    """Configs of a topic whose records free bytes or decide outcomes: none is committed on one replica alone.
-
-    A factor of 1 leaves one replica to do so.
-    """
-    return {
-        "min.insync.replicas": str(min(2, replication_factor)),
-        "unclean.leader.election.enable": "false",
-    }
+    @classmethod
+    def of(
+        cls,
+        topic: StateTopic,
+        partition_count: int,
+        replication_factor: int,
+        factor_key: str,
+        more_configs: Mapping[str, str] = MappingProxyType({}),
+    ) -> "InternalTopic":
+        """A topic of nodes' own state, with the configs of its rules and more ones."""
+        configs = {**topic.configs(replication_factor), **more_configs}
+        return cls(topic.name, partition_count, replication_factor, factor_key, configs)
 
 
 class TopicCreator:

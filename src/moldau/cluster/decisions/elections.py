@@ -5,9 +5,9 @@ from dataclasses import replace
 from enum import Enum
 from uuid import UUID
 
-from moldau.cluster.decisions.topic_names import CLEANLY_LED_TOPICS
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.cluster.partition import NO_LEADER, LeaderRecoveryState, Partition
 from moldau.cluster.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
 from moldau.cluster.topics_image import Topic
@@ -140,7 +140,7 @@ def recovery_election(view: View, topic: Topic) -> Election:
     """How a topic gets a leader when no in-sync replica can lead."""
     if topic.is_diskless:
         return Election.UNCLEAN
-    if topic.name in CLEANLY_LED_TOPICS:
+    if topic.name in DECISIVE_TOPICS:
         return Election.ONLINE
     configs = view.image.config(ResourceType.TOPIC, topic.name)
     allowed = configs.get(UNCLEAN_LEADER_ELECTION_ENABLE)
@@ -207,7 +207,7 @@ def _elect_one(
         return _answer(index, ErrorCode.election_not_needed, "The preferred replica leads already.")
     if election is Election.UNCLEAN and partition.has_leader:
         return _answer(index, ErrorCode.election_not_needed, "The partition has a leader.")
-    if election is Election.UNCLEAN and name in CLEANLY_LED_TOPICS:
+    if election is Election.UNCLEAN and name in DECISIVE_TOPICS:
         election = Election.ONLINE
     record = change_partition(topic.topic_id, index, partition, can_lead=view.is_active, election=election)
     new_leader = partition.leader if record is None or record.leader == NO_LEADER_CHANGE else record.leader

@@ -2,33 +2,11 @@
 
 import re
 
-from moldau.cluster.internal_topics import (
-    CLUSTER_METADATA_TOPIC,
-    CONSUMER_OFFSETS_TOPIC,
-    DISKLESS_METADATA_TOPIC,
-    REMOTE_LOG_METADATA_TOPIC,
-    SHARE_GROUP_STATE_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-)
 from moldau.cluster.topics_image import TopicsImage
 from moldau.runtime import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
 """So that the folder name with partition number and suffixes stays within 255 characters."""
-
-INTERNAL_TOPICS = frozenset(
-    {
-        CLUSTER_METADATA_TOPIC,
-        DISKLESS_METADATA_TOPIC,
-        CONSUMER_OFFSETS_TOPIC,
-        TRANSACTION_STATE_TOPIC,
-        SHARE_GROUP_STATE_TOPIC,
-        REMOTE_LOG_METADATA_TOPIC,
-    }
-)
-
-CLEANLY_LED_TOPICS = frozenset({DISKLESS_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, REMOTE_LOG_METADATA_TOPIC})
-"""Their records free bytes or decide outcomes: a replica that is not in sync never leads them."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

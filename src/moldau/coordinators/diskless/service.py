@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, cast
 from uuid import UUID
 
+from moldau.cluster.internal_topics import DISKLESS_METADATA
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
 from moldau.coordinators.diskless.led import LedCoordinator, MetadataLog
@@ -26,7 +27,6 @@ from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
 from moldau.coordinators.runtime import CoordinatorRuntime
-from moldau.coordinators.topics import DISKLESS_METADATA
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.replicated_log import OffsetAndEpoch

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.coordinators.effects import Effects, Token
 from moldau.coordinators.groups.classic.joining import Join
 from moldau.coordinators.groups.classic.member import ClientFacts
@@ -22,7 +23,6 @@ from moldau.coordinators.kind import CoordinatorKind, LogPolicy
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.partitioning import coordinator_partition
 from moldau.coordinators.runtime import CoordinatorRuntime
-from moldau.coordinators.topics import CONSUMER_OFFSETS
 from moldau.protocol.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

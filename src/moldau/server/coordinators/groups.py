@@ -1,10 +1,10 @@
 """Group coordinators, over ``__consumer_offsets``."""
 
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.log import CoordinatorLog, PartitionCoordinatorLog
 from moldau.server.authorization import Authorizer
-from moldau.server.cluster_view import CONSUMER_OFFSETS_TOPIC
 from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
 from moldau.server.handlers.groups import GroupHandlers
 from moldau.server.topic_creation import InternalTopic
@@ -29,13 +29,12 @@ def group_coordinators(
 def offsets_topic(config: BrokerConfig) -> InternalTopic:
     """How ``__consumer_offsets`` is made."""
     factor_key = "offsets.topic.replication.factor"
-    return InternalTopic(
-        CONSUMER_OFFSETS_TOPIC,
+    return InternalTopic.of(
+        CONSUMER_OFFSETS,
         config.integer("offsets.topic.num.partitions"),
         config.integer(factor_key),
         factor_key,
         {
-            "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(config.integer("offsets.topic.segment.bytes")),
         },

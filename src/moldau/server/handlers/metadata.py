@@ -5,6 +5,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.cluster.image import MetadataImage
+from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
 from moldau.cluster.topics_image import Topic
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -30,7 +31,7 @@ from moldau.server.authorization import (
     ResourceType,
     authorized_operations,
 )
-from moldau.server.cluster_view import INTERNAL_TOPICS, ClusterView
+from moldau.server.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler, Outcome
 from moldau.server.topic_creation import TopicCreator
 
@@ -153,7 +154,7 @@ class MetadataHandlers:
         rendered = MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=topic.name in INTERNAL_TOPICS,
+            is_internal=topic.name in MARKED_INTERNAL_TOPICS,
             partitions=[
                 MetadataResponsePartition(
                     error_code=_partition_error(partition.leader, alive),

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
+from moldau.cluster.internal_topics import INTERNAL_TOPICS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import delete_records as deletion

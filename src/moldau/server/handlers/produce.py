@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID
 
-from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS as BROKERS_OWN_TOPICS
+from moldau.cluster.internal_topics import INTERNAL_TOPICS, MARKED_INTERNAL_TOPICS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import (
@@ -23,7 +23,6 @@ from moldau.replication.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
-from moldau.server.cluster_view import INTERNAL_TOPICS
 from moldau.server.handlers.lone_produce import lone_produce
 from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
@@ -92,7 +91,7 @@ class ProduceHandlers:
     def _may_write(self, context: RequestContext, partition: Partition) -> bool:
         topic = partition.topic
         return self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, topic) and (
-            topic not in BROKERS_OWN_TOPICS or self._may_write_for_brokers(context, topic)
+            topic not in INTERNAL_TOPICS or self._may_write_for_brokers(context, topic)
         )
 
     def _may_write_for_brokers(self, context: RequestContext, topic: str) -> bool:
@@ -103,7 +102,7 @@ class ProduceHandlers:
         """
         if isinstance(self._authorizer, AllowEveryone):
             return False
-        return topic not in INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
+        return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
 
     def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
         """Why nothing may be written to a topic, if so. What a principal may do hangs on the topic's name."""
@@ -113,7 +112,7 @@ class ProduceHandlers:
             return AppendOutcome(ErrorCode.unknown_topic_id)
         if not self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
             return AppendOutcome(ErrorCode.topic_authorization_failed)
-        if name in BROKERS_OWN_TOPICS and not self._may_write_for_brokers(context, name):
+        if name in INTERNAL_TOPICS and not self._may_write_for_brokers(context, name):
             return AppendOutcome(
                 ErrorCode.invalid_topic_exception, message=f"{name} is written by the cluster itself"
             )

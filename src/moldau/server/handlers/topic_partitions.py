@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
 from moldau.cluster.topics_image import Topic
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -14,7 +15,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
 )
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import Authorizer, Operation, ResourceType, authorized_operations
-from moldau.server.cluster_view import INTERNAL_TOPICS, ClusterView
+from moldau.server.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topic_creation import TopicCreator
 
@@ -97,7 +98,7 @@ class TopicPartitionHandlers:
         return DescribeTopicPartitionsResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=topic.name in INTERNAL_TOPICS,
+            is_internal=topic.name in MARKED_INTERNAL_TOPICS,
             partitions=[
                 DescribeTopicPartitionsResponsePartition(
                     error_code=(

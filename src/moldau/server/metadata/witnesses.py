@@ -12,13 +12,13 @@ from uuid import UUID
 
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image import MetadataImage
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import data_batches
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_records import RECORDS, RemoveTopicRecord
 from moldau.runtime.disk import Disk
 from moldau.runtime.errors import KafkaError
-from moldau.server.cluster_view import DISKLESS_METADATA_TOPIC
 from moldau.storage.batch_scan import scan_checked
 from moldau.storage.file_names import HIGH_WATERMARKS, LEADER_EPOCHS, LOG_SUFFIX, base_offset_of, segment_file
 from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, DurableOffset

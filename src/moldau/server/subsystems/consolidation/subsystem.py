@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable
 
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.repeating import Repeating
 from moldau.replication.partition import StopReason
-from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
 from moldau.server.context import BrokerContext
 from moldau.server.handlers.own_calls import BrokerCallHandlers
 from moldau.server.partition_kinds import KindClaim

@@ -117,14 +117,13 @@ class ConsolidatedKind:
 
 
 class DisklessOffKind:
-    """Refuses diskless topics on a broker that is not configured for them."""
+    """Refuses diskless topics, and the logs of their coordinators, on a broker not configured for them."""
 
     def log_config(self, topic: Topic) -> None: ...
 
     def open(self, topic: Topic, index: int) -> Partition:
-        raise KafkaError(
-            ErrorCode.kafka_storage_error, "it is diskless, and diskless.system.enable is false here"
-        )
+        what = "it is diskless" if topic.is_diskless else f"{topic.name} is the state of diskless topics"
+        raise KafkaError(ErrorCode.kafka_storage_error, f"{what}, and diskless.system.enable is false here")
 
     def take_role(self, partition: Partition, topic: Topic) -> None: ...
 

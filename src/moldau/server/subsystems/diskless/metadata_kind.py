@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-from moldau.coordinators.topics import DISKLESS_METADATA
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -42,6 +41,5 @@ def diskless_metadata_kind(
         lambda _: METADATA_LOG_CONFIG,
         lambda _: min_in_sync(),
         meters,
-        policy_of=lambda _: DISKLESS_METADATA.replicas,
         has_snapshots=True,
     )

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from moldau.cluster.delta import MetadataDelta
 from moldau.cluster.image import MetadataImage
+from moldau.cluster.internal_topics import DISKLESS_METADATA, DISKLESS_METADATA_TOPIC
 from moldau.cluster.partition import NO_COORDINATOR
 from moldau.cluster.topics_image import Topic
 from moldau.coordinators.diskless.calls import RetentionPolicy
@@ -19,7 +20,6 @@ from moldau.diskless.runtime import DisklessRuntime
 from moldau.objects import StorageError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
-from moldau.server.cluster_view import DISKLESS_METADATA_TOPIC
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.diskless import diskless_coordinators
 from moldau.server.partition_kinds import KindClaim
@@ -29,7 +29,7 @@ from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.subsystems.topics import TopicsSubsystem
-from moldau.server.topic_creation import InternalTopic, durable_configs
+from moldau.server.topic_creation import InternalTopic
 
 logger = logging.getLogger(__name__)
 
@@ -145,8 +145,7 @@ class DisklessSubsystem(Subsystem):
         """How ``__diskless_metadata`` is made."""
         key = "diskless.metadata.topic.replication.factor"
         factor = self._configs.broker.integer(key)
-        configs = {"retention.ms": "-1", **durable_configs(factor)}
-        return InternalTopic(DISKLESS_METADATA_TOPIC, self._metadata_partitions, factor, key, configs)
+        return InternalTopic.of(DISKLESS_METADATA, self._metadata_partitions, factor, key)
 
     async def serve(self) -> None:
         """Create the coordinators' topic, or say that there are others than the configuration names."""
@@ -233,4 +232,10 @@ class DisklessOff(Subsystem):
     """A broker that is not configured for diskless topics refuses them."""
 
     def contribution(self) -> Contribution:
-        return Contribution(kinds=[KindClaim(DisklessOffKind(), lambda topic: topic.is_diskless)])
+        kind = DisklessOffKind()
+        return Contribution(
+            kinds=[
+                KindClaim(kind, lambda topic: topic.is_diskless),
+                KindClaim(kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
+            ]
+        )

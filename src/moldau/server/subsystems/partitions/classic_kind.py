@@ -2,25 +2,19 @@
 
 from collections.abc import Callable
 
+from moldau.cluster.internal_topics import STATE_TOPICS, Retention
 from moldau.cluster.topics_image import Topic
-from moldau.coordinators.topics import COORDINATOR_TOPICS, Retention
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, PartitionKey, StopReason
-from moldau.replication.policy import WRITTEN, ReplicaPolicy
+from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
-
-
-def policy_of(topic: str) -> ReplicaPolicy:
-    """The policy of a topic: that of users' topics, but for some in which brokers keep state."""
-    found = COORDINATOR_TOPICS.get(topic)
-    # A topic with snapshots has a kind of its own; where that is off, its log only lies there.
-    return WRITTEN if found is None or found.retention is Retention.SNAPSHOTS else found.replicas
 
 
 class ClassicKind:
@@ -35,12 +29,10 @@ class ClassicKind:
         log_config: Callable[[str], LogConfig],
         min_in_sync: Callable[[str], int],
         meters: BrokerTopicMeters,
-        policy_of: Callable[[str], ReplicaPolicy] = policy_of,
         *,
         has_snapshots: bool = False,
     ) -> None:
         """``has_snapshots``: logs are shortened by snapshots that lie beside them, and begin at one."""
-        self._policy_of = policy_of
         self._has_snapshots = has_snapshots
         self._machine = machine
         self._logs = logs
@@ -50,10 +42,15 @@ class ClassicKind:
         self._min_in_sync = min_in_sync
         self._meters = meters
 
-    def log_config(self, topic: Topic) -> LogConfig:
-        return self._log_config(topic.name)
+    def log_config(self, topic: Topic) -> LogConfig | None:
+        return None if self._is_refused(topic) else self._log_config(topic.name)
 
     def open(self, topic: Topic, index: int) -> Partition:
+        if self._is_refused(topic):
+            raise KafkaError(
+                ErrorCode.kafka_storage_error,
+                f"the log of {topic.name} is shortened by snapshots, and no kind of partitions here has them",
+            )
         name = TopicPartition(topic.name, index)
         log = self._logs.use(name, self._log_config(topic.name))
         snapshots = None
@@ -72,9 +69,15 @@ class ClassicKind:
             min_in_sync=self._min_in_sync(topic.name),
             high_watermark=watermark,
             meters=self._meters,
-            policy=self._policy_of(topic.name),
+            policy=policy_of(topic.name),
             snapshots=snapshots,
         )
+
+    def _is_refused(self, topic: Topic) -> bool:
+        """Whether the topic needs a kind of its own, which this broker does not have."""
+        state = STATE_TOPICS.get(topic.name)
+        needs_snapshots = state is not None and state.retention is Retention.SNAPSHOTS
+        return needs_snapshots and not self._has_snapshots
 
     def take_role(self, partition: Partition, topic: Topic) -> None:
         assert isinstance(partition, ClassicPartition)

@@ -35,7 +35,7 @@ class TieredKind:
         remover.untiered = self._untiered
         remover.on_emptied = self._emptied
 
-    def log_config(self, topic: Topic) -> LogConfig:
+    def log_config(self, topic: Topic) -> LogConfig | None:
         return self._classic.log_config(topic)
 
     def open(self, topic: Topic, index: int) -> Partition:

@@ -7,6 +7,7 @@ replicas: after a COPY_SEGMENT_FINISHED local segments go, so it must not be los
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.records.batch import iter_headers, parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
@@ -15,7 +16,7 @@ from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
-from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC, ClusterView
+from moldau.server.cluster_view import ClusterView
 from moldau.server.registry import PartitionRegistry
 from moldau.server.topic_creation import InternalTopic
 from moldau.storage.append_info import AppendOrigin

@@ -4,13 +4,13 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeVar, cast
 
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
 from moldau.runtime.machine import Machine
-from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
 from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
-from moldau.server.topic_creation import InternalTopic, durable_configs
+from moldau.server.topic_creation import InternalTopic
 from moldau.tiered.foreign_storage_manager import METHODS as STORAGE_METHODS
 from moldau.tiered.foreign_storage_manager import ForeignStorageManager
 from moldau.tiered.log_manager import RemoteLogManagerSettings
@@ -175,18 +175,13 @@ def deletion_grace_s(config: BrokerConfig) -> float:
 def metadata_topic(config: BrokerConfig) -> InternalTopic:
     """How ``__remote_log_metadata`` is made."""
     factor_key = "remote.log.metadata.topic.replication.factor"
-    factor = _number(config, factor_key)
-    return InternalTopic(
-        REMOTE_LOG_METADATA_TOPIC,
+    return InternalTopic.of(
+        REMOTE_LOG_METADATA,
         _number(config, "remote.log.metadata.topic.num.partitions"),
-        factor,
+        _number(config, factor_key),
         factor_key,
         {
-            **durable_configs(factor),
-            "cleanup.policy": "delete",
             "retention.ms": str(_number(config, "remote.log.metadata.topic.retention.ms")),
-            # log.retention.bytes is about data: events that go by their size would leave segments unknown.
-            "retention.bytes": "-1",
             "remote.storage.enable": "false",
         },
     )

@@ -3,11 +3,10 @@
 import logging
 from collections.abc import Collection
 
-from moldau.cluster.decisions.topic_names import INTERNAL_TOPICS
 from moldau.cluster.delta import MetadataDelta
 from moldau.cluster.image import MetadataImage
+from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
 from moldau.cluster.topics_image import Topic
-from moldau.server.cluster_view import REMOTE_LOG_METADATA_TOPIC
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.handlers.tiered import tiered_handlers

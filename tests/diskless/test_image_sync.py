@@ -122,9 +122,8 @@ def test_no_topic_is_deleted_for_lack_of_metadata_while_deletions_are_held() -> 
     async def story(machine: Machine) -> None:
         kept, unknown = topic(1), topic(2)
         coordinator = OneCoordinator(kept.topic_id, unknown.topic_id)
-        sync = ImageSync(coordinator, lambda: [kept], lambda: None, nothing_new)
         held = [True]
-        sync.deletions_are_held = lambda: held[0]
+        sync = ImageSync(coordinator, lambda: [kept], lambda: None, nothing_new, lambda: held[0])
         for _ in range(3):
             await sync.run_once()
             await asyncio.sleep(60)

@@ -16,7 +16,7 @@ def test_a_cut_holds_deletions_for_a_grace(kind: RepairKind, is_held: bool) -> N
     async def story() -> None:
         report = RecoveryReport()
         report.add(Repair(kind, "/data/t-0", "a reason"))
-        hold = DeletionHold(report, 60_000)
+        hold = DeletionHold(report, 60_000, "objects")
         assert hold.is_on() is is_held
         await asyncio.sleep(59)
         assert hold.is_on() is is_held
@@ -29,7 +29,7 @@ def test_a_cut_holds_deletions_for_a_grace(kind: RepairKind, is_held: bool) -> N
 
 def test_a_start_that_cut_nothing_holds_nothing() -> None:
     async def story() -> None:
-        assert not DeletionHold(RecoveryReport(), 60_000).is_on()
+        assert not DeletionHold(RecoveryReport(), 60_000, "objects").is_on()
 
     with World(1) as world:
         world.run(story())

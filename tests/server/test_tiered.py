@@ -28,6 +28,7 @@ from tiered_stories import (
 
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
 from moldau.runtime import ErrorCode
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.testing import Node
 from moldau.tiered.reader import ReaderSettings
 
@@ -292,8 +293,9 @@ def test_a_read_that_takes_too_long_is_not_lost(
     node: Node, play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert node._node is not None
-    assert node._node.tiered is not None
-    monkeypatch.setattr(node._node.tiered.reader, "settings", ReaderSettings(fetch_max_wait_ms=100))
+    monkeypatch.setattr(
+        node._node.get(TieredSubsystem).reader, "settings", ReaderSettings(fetch_max_wait_ms=100)
+    )
 
     async def expired() -> int:
         name = "kafka_server_DelayedRemoteFetchMetrics_ExpiresPerSec_total"

@@ -22,7 +22,7 @@ from moldau.replication.partition import (
 )
 from moldau.replication.record_lookup import RecordLookup
 from moldau.replication.waiters import WaitingRoom
-from moldau.server.subsystems.tiered.kind import TieredKind
+from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart
 from moldau.tiered.reader import RemoteReader
 from moldau.tiered.reading import RemoteRead
@@ -211,9 +211,10 @@ class Broker:
         self.hosted: dict[tuple[Any, int], ClassicPartition] = {}
         self.remover = SimpleNamespace(is_at_work_on=lambda _: False)
         manager = SimpleNamespace(lead=lambda name, *_, **__: self.led.append(name))
-        parts = (SimpleNamespace(reconfigure=lambda _: None), manager, self.remover, NotingReader())
         registry = SimpleNamespace(get_by_id=lambda *key: self.hosted.get(key))
-        self.kind = TieredKind(*(cast(Any, part) for part in (*parts, registry)))
+        self.tiering = Tiering(cast(Any, registry), cast(Any, manager), cast(Any, NotingReader()))
+        parts = (SimpleNamespace(reconfigure=lambda _: None), manager, self.remover, self.tiering)
+        self.kind = TieredKind(*(cast(Any, part) for part in parts))
 
 
 def test_a_partition_that_becomes_tiered_has_no_copies(play: Callable[[Story], None]) -> None:
@@ -233,10 +234,10 @@ def test_a_deleted_partition_is_not_tiered_again_when_it_has_been_emptied(
 ) -> None:
     async def story(house: House) -> None:
         broker = Broker()
-        broker.remover.on_emptied(PARTITION)
+        broker.tiering.emptied(PARTITION)
         assert not broker.led
         broker.hosted[PARTITION.topic_id, 0] = led(house)
-        broker.remover.on_emptied(PARTITION)
+        broker.tiering.emptied(PARTITION)
         assert broker.led == [PARTITION]
 
     play(story)

@@ -19,7 +19,7 @@ from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.registry import PartitionRegistry
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
-from moldau.server.subsystems.tiered.kind import TieredKind
+from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.storage.log_manager import LogManager
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.remover import RemotePartitionRemover
@@ -42,7 +42,8 @@ class TieredBroker:
         self.registry = PartitionRegistry(lambda: self.image)
         self.logs = LogManager(house.machine, [str(folder)])
         self.manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
-        self.remover = RemotePartitionRemover(self.manager, none_of)
+        tiering = Tiering(self.registry, self.manager, house.reader)
+        self.remover = RemotePartitionRemover(self.manager, none_of, tiering)
         classic = ClassicKind(
             house.machine,
             self.logs,
@@ -52,7 +53,7 @@ class TieredBroker:
             lambda _: 1,
             BrokerTopicMeters(Meters()),
         )
-        self.kind = TieredKind(classic, self.manager, self.remover, house.reader, self.registry)
+        self.kind = TieredKind(classic, self.manager, self.remover, tiering)
         self.hosting = PartitionHosting(
             LOCAL, self.registry, lambda _: self.kind, CoordinatorRegistry([]), self.logs
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -57,11 +57,12 @@ async def managing(
     *assigned: TopicIdPartition,
     ready: bool = True,
     settings: MetadataManagerSettings | None = None,
+    on_caught_up: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[Manager]:
     workers = ThreadWorkers(2)
     machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers)
     settings = settings or MetadataManagerSettings(initialization_retry_interval_ms=1)
-    manager = Manager(machine, topic, f"{folder}/metadata", settings)
+    manager = Manager(machine, topic, f"{folder}/metadata", settings, on_caught_up)
     try:
         manager.on_partition_leadership_changes(assigned, ())
         if ready:
@@ -360,9 +361,11 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
             await manager.put_remote_partition_delete_metadata(deletion(MARKED))
 
     async def resume() -> None:
-        async with managing(topic, tmp_path) as manager:
+        news = asyncio.Event()
+        async with managing(topic, tmp_path, on_caught_up=news.set) as manager:
             around = replace(house.around, metadata=manager)
-            remover = RemotePartitionRemover(RemoteLogManager(around, RemoteLogManagerSettings()), all_of)
+            tasks = RemoteLogManager(around, RemoteLogManagerSettings())
+            remover = RemotePartitionRemover(tasks, all_of, news=news)
             first_look_is_over = asyncio.Event()
             look = remover.look_for_strays
 
@@ -371,7 +374,6 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
                 first_look_is_over.set()
 
             remover.look_for_strays = looks  # type: ignore[method-assign]
-            manager.on_caught_up = remover.look_soon
             topic.read_failure = OSError(5, "not yet")
             manager.on_metadata_partition_leadership(HOME, leads=True)
             remover.start()
@@ -395,9 +397,12 @@ def test_a_deletion_that_the_lost_cache_does_not_know_goes_on_once_the_topic_is_
 def test_all_events_are_told_to_be_in_once_for_each_loss_of_the_cache(tmp_path: Path) -> None:
     async def main() -> None:
         topic = TopicInMemory()
-        async with managing(topic, tmp_path, ready=False) as manager:
-            told = asyncio.Queue[int]()
-            manager.on_caught_up = lambda: told.put_nowait(len(manager.list_remote_log_segments(ORDERS)))
+        told = asyncio.Queue[int]()
+
+        def note() -> None:
+            told.put_nowait(len(manager.list_remote_log_segments(ORDERS)))
+
+        async with managing(topic, tmp_path, ready=False, on_caught_up=note) as manager:
             manager.on_partition_leadership_changes([ORDERS], ())
             async with asyncio.timeout(200):
                 assert await told.get() == 0

@@ -52,15 +52,16 @@ class ImageSync:
         topics: Callable[[], Iterable[Topic]],
         on_work: Callable[[], None],
         until_current: Callable[[], Awaitable[None]],
+        deletions_are_held: Callable[[], bool] = lambda: False,
     ) -> None:
         """``topics``: all of this broker's metadata. ``on_work`` is called when there is something to do.
 
         ``until_current`` returns when these metadata hold all that was committed at its call; it raises
-        ``KafkaError`` or ``TimeoutError``.
+        ``KafkaError`` or ``TimeoutError``. While ``deletions_are_held``, no topic is deleted because the
+        metadata lacks it.
         """
         self._keeper = keeper
-        self.deletions_are_held: Callable[[], bool] = lambda: False
-        """While so, no topic is deleted because the metadata lacks it."""
+        self._deletions_are_held = deletions_are_held
         self._until_current = until_current
         self._topics = topics
         self._on_work = on_work
@@ -137,7 +138,7 @@ class ImageSync:
     async def _look_for_strangers(self, coordinator_id: int) -> None:
         """Delete topics whose removal nobody told us of, for it happened while nobody led here."""
         now_s = asyncio.get_running_loop().time()
-        if self.deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
+        if self._deletions_are_held() or now_s < self._look_again_s.get(coordinator_id, 0.0):
             return
         self._look_again_s[coordinator_id] = now_s + _UNKNOWN_TOPIC_GRACE_S
         known = {topic.topic_id for topic in self._topics()}

@@ -7,6 +7,7 @@ rest, the store last.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from moldau.cluster.topics_image import Topic
@@ -56,6 +57,33 @@ class AllCoordinators(FileWitness, Protocol):
     async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCoordinators:
+    """The coordinators, as each part of the runtime calls them."""
+
+    batches: BatchCoordinator
+    """Commits and finds batches; it may be of another maker."""
+    local: LocalCoordinators
+    everywhere: AllCoordinators
+    ids: Callable[[], Sequence[int]]
+    """All of the cluster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeCluster:
+    """The cluster as this broker's metadata show it."""
+
+    cluster_id: str
+    broker_id: int
+    topics: Callable[[], Iterable[Topic]]
+    policies: Callable[[int], Sequence[RetentionPolicy]]
+    """The retention of a coordinator's partitions."""
+    until_current: Callable[[], Awaitable[None]]
+    """As for :class:`ImageSync`."""
+    deletions_are_held: Callable[[], bool]
+    """While so, no object is deleted, and no topic that the metadata lack."""
+
+
 class DisklessRuntime:
     """Owns everything between the partitions of diskless topics and the object store.
 
@@ -66,61 +94,52 @@ class DisklessRuntime:
         self,
         machine: Machine,
         settings: DisklessSettings,
-        *,
-        broker_id: int,
-        cluster_id: str,
-        coordinator: BatchCoordinator,
-        local: LocalCoordinators,
-        all_coordinators: AllCoordinators,
-        coordinator_ids: Callable[[], Sequence[int]],
-        topics: Callable[[], Iterable[Topic]],
-        policies: Callable[[int], Sequence[RetentionPolicy]],
-        until_current: Callable[[], Awaitable[None]],
+        cluster: RuntimeCluster,
+        coordinators: RuntimeCoordinators,
         arrivals: WaitingRoom[PartitionKey],
         meters: Meters,
         topic_meters: BrokerTopicMeters,
     ) -> None:
-        """Raises ``StorageError`` and ``ValueError`` for settings that cannot be.
-
-        ``coordinator_ids``: all of the cluster. ``topics``: of this broker's metadata. ``policies``: the
-        retention of a coordinator's partitions. ``until_current``: as for :class:`ImageSync`.
-        """
+        """Raises ``StorageError`` and ``ValueError`` for settings that cannot be."""
         settings.check()
-        self._deletions_are_held: Callable[[], bool] = lambda: False
+        self._cluster = cluster
         self._machine = machine
+        local, coordinator = coordinators.local, coordinators.batches
         self._coordinator = coordinator
         self.settings = settings
         self.health = StorageHealth()
         self.storage = open_storage(
             settings.storage, machine, meters, policy=settings.retries, health=self.health
         )
-        self._claim = StoreClaim(self.storage, cluster_id, settings.storage.url)
+        self._claim = StoreClaim(self.storage, cluster.cluster_id, settings.storage.url)
         self.writer = DisklessWriter(
-            self.storage, coordinator, machine, meters, broker_id=broker_id, settings=settings.writer
+            self.storage, coordinator, machine, meters, broker_id=cluster.broker_id, settings=settings.writer
         )
         self._make_readers(arrivals, meters)
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
-        self.image_sync = ImageSync(local, topics, lambda: self._syncing.nudge(), until_current)
-        self._until_current = until_current
-        self._make_deleters(local, all_coordinators, coordinator_ids, meters)
-        self.upkeep = CoordinatorUpkeep(local, policies, meters, snapshot_records=settings.snapshot_records)
+        self.image_sync = ImageSync(
+            local,
+            cluster.topics,
+            lambda: self._syncing.nudge(),
+            cluster.until_current,
+            cluster.deletions_are_held,
+        )
+        self._make_deleters(coordinators, meters)
+        self.upkeep = CoordinatorUpkeep(
+            local, cluster.policies, meters, snapshot_records=settings.snapshot_records
+        )
         self._local = local
         self._syncing = self._repeat("diskless image sync", self.image_sync.run_once, 30_000, 0)
         self._repeating = self._background()
 
-    def _make_deleters(
-        self,
-        local: LocalCoordinators,
-        all_coordinators: AllCoordinators,
-        coordinator_ids: Callable[[], Sequence[int]],
-        meters: Meters,
-    ) -> None:
+    def _make_deleters(self, coordinators: RuntimeCoordinators, meters: Meters) -> None:
         settings, clock = self.settings, self._machine.deletion_clock
+        local, everywhere, ids = coordinators.local, coordinators.everywhere, coordinators.ids
         self.reclaimer = FileReclaimer(
             local,
-            all_coordinators,
+            everywhere,
             self.storage,
             clock,
             settings.file_delete_grace_ms,
@@ -128,19 +147,13 @@ class DisklessRuntime:
         )
         self.orphans = OrphanScan(
             self.storage,
-            all_coordinators,
-            coordinator_ids,
+            everywhere,
+            ids,
             clock,
             _orphan_settings(settings, local.settings),
             meters,
         )
-        self.strays = StrayScan(
-            local,
-            all_coordinators,
-            coordinator_ids,
-            clock,
-            self.orphans.settings.min_age_ms,
-        )
+        self.strays = StrayScan(local, everywhere, ids, clock, self.orphans.settings.min_age_ms)
 
     def _make_readers(self, arrivals: WaitingRoom[PartitionKey], meters: Meters) -> None:
         settings, coordinator, recent = self.settings, self._coordinator, self.writer.recent
@@ -257,24 +270,20 @@ class DisklessRuntime:
             return None
         return f"the object store is {report.state.value}: {report.last_error}"
 
-    def hold_deletions(self, are_held: Callable[[], bool]) -> None:
-        """Delete no object, and no topic that the metadata lacks, while ``are_held`` says so."""
-        self._deletions_are_held = self.image_sync.deletions_are_held = are_held
-
     # -- background ---------------------------------------------------------------------------
 
     async def _reclaim(self) -> None:
-        if self._deletions_are_held():
+        if self._cluster.deletions_are_held():
             return
         done = await self.reclaimer.run_once()
         if done.failed:
             raise KafkaError(ErrorCode.kafka_storage_error, f"files of {done.failed} coordinators wait")
 
     async def _scan_for_orphans(self) -> None:
-        if self._deletions_are_held():
+        if self._cluster.deletions_are_held():
             return
         # A coordinator that this broker's metadata do not have yet may know the objects.
-        await self._until_current()
+        await self._cluster.until_current()
         await self.strays.run()
         # One broker scans the store: the one that leads the first coordinator.
         if 0 in self._local.coordinator_ids and self._local.is_active(0):

@@ -8,7 +8,6 @@ from moldau.server.authorization import AllowEveryone
 from moldau.server.cluster_view import ClusterView
 from moldau.server.composition import compose_broker
 from moldau.server.context import BrokerContext, NodeContext
-from moldau.server.deletion_hold import DeletionHold
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address
 from moldau.server.registry import PartitionRegistry
@@ -48,7 +47,6 @@ class Broker:
 
 def _context(node: NodeContext, channel: ControllerChannel) -> BrokerContext:
     publisher, identity = node.metadata.publisher, node.identity
-    grace_ms = node.config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
     return BrokerContext(
         machine=node.machine,
         config=node.config,
@@ -56,6 +54,7 @@ def _context(node: NodeContext, channel: ControllerChannel) -> BrokerContext:
         metadata=node.metadata,
         logs=node.logs,
         meters=node.meters,
+        listeners=node.listeners,
         incarnation_id=node.machine.entropy.uuid4(),
         view=ClusterView(
             identity.cluster_id, identity.node_id, lambda: publisher.image, lambda: publisher.leader_id
@@ -64,5 +63,4 @@ def _context(node: NodeContext, channel: ControllerChannel) -> BrokerContext:
         partitions=PartitionRegistry(lambda: publisher.image),
         arrivals=WaitingRoom(),
         authorizer=AllowEveryone(),
-        deletions=DeletionHold(node.logs.report, grace_ms),
     )

@@ -9,8 +9,8 @@ from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 from moldau.server.authorization import Authorizer
+from moldau.server.bound_listeners import BoundListeners
 from moldau.server.cluster_view import ClusterView
-from moldau.server.deletion_hold import DeletionHold
 from moldau.server.identity import Identity
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.meters import NodeMeters
@@ -29,6 +29,7 @@ class NodeContext:
     metadata: MetadataNode
     logs: LogManager
     meters: NodeMeters
+    listeners: BoundListeners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,4 +45,3 @@ class BrokerContext(NodeContext):
     arrivals: WaitingRoom[PartitionKey]
     """Wakes requests that wait for a partition."""
     authorizer: Authorizer
-    deletions: DeletionHold

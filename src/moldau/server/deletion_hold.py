@@ -14,14 +14,12 @@ class DeletionHold:
     To be made on the loop, after all logs were opened.
     """
 
-    def __init__(self, report: RecoveryReport, hold_ms: int) -> None:
+    def __init__(self, report: RecoveryReport, hold_ms: int, what: str) -> None:
+        """``what`` is deleted by whoever asks, in the plural."""
         self._ends_at_s = 0.0
         if report.has_cut:
             self._ends_at_s = asyncio.get_running_loop().time() + hold_ms / 1000
-            logger.warning(
-                "a log was cut at this start: no object and no remote segment is deleted for %d s",
-                hold_ms // 1000,
-            )
+            logger.warning("a log was cut at this start: no %s are deleted for %d s", what, hold_ms // 1000)
 
     def is_on(self) -> bool:
         return bool(self._ends_at_s) and asyncio.get_running_loop().time() < self._ends_at_s

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from moldau.cluster.controller_channel import ControllerChannel
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.partition_kinds import PartitionKinds
 from moldau.server.requests.dispatch import DirectHandler, Handler, Turn
@@ -23,6 +24,8 @@ class Extensions:
         self.handlers: dict[int, Handler] = {}
         self.direct: dict[int, Callable[[int], DirectHandler | None]] = {}
         self.turn: Turn | None = None
+        self.channel: ControllerChannel | None = None
+        """Inside this process, where it has a controller."""
         self.kinds = PartitionKinds()
         self.coordinators = CoordinatorRegistry()
         self.internal_topics: dict[str, InternalTopic] = {}
@@ -39,6 +42,10 @@ class Extensions:
             if self.turn is not None:
                 raise ValueError("the direct handlers of two subsystems cannot share a turn")
             self.turn = contribution.turn
+        if contribution.channel is not None:
+            if self.channel is not None:
+                raise ValueError("a node has one controller")
+            self.channel = contribution.channel
         self.kinds.add(contribution.kinds)
         for entry in contribution.coordinators:
             self.coordinators.add(entry)

@@ -15,12 +15,12 @@ from moldau.cluster.meta_properties import FormatError
 from moldau.cluster.remote_controller_channel import RemoteControllerChannel
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
-from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.network.client import RpcClient
 from moldau.quorum.state_store import QuorumStateError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server import settings
+from moldau.server.bound_listeners import PAGES, BoundListeners
 from moldau.server.broker import Broker
 from moldau.server.composition import compose_controller
 from moldau.server.context import NodeContext
@@ -29,10 +29,6 @@ from moldau.server.identity import Address, identify
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.meters import NodeMeters
 from moldau.server.subsystem import Subsystem, SubsystemList
-from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
-from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
-from moldau.server.subsystems.monitoring import MonitoringSubsystem
-from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.storage.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
 
@@ -58,6 +54,7 @@ class Node:
         self._format_new = format_new
         self._failure: asyncio.Future[str] | None = None
         self._closing = contextlib.AsyncExitStack()
+        self._listeners = BoundListeners()
         self._extensions = Extensions()
         self._neighbours: SubsystemList | None = None
         """The controller, beside the broker or alone."""
@@ -68,7 +65,7 @@ class Node:
     @property
     def monitoring_port(self) -> int | None:
         """Where /metrics and /health are served; None when ``metrics.listener`` is not set."""
-        pages = self.find(MonitoringSubsystem)
+        pages = self._listeners.find(PAGES)
         return None if pages is None else pages.port
 
     def find(self, kind: type[S]) -> S | None:
@@ -79,25 +76,15 @@ class Node:
                 return found
         return None
 
-    @property
-    def controller(self) -> ControllerSubsystem | None:
-        """The controller of a running node, for tools and judges in its process."""
-        return self.find(ControllerSubsystem)
-
-    @property
-    def coordinators(self) -> DisklessCoordinator | None:
-        """The diskless coordinators of a running node, for tools and judges in its process."""
-        diskless = self.find(DisklessSubsystem)
-        return None if diskless is None else diskless.coordinators
+    def get(self, kind: type[S]) -> S:
+        """The same of a class that this node has for certain."""
+        found = self.find(kind)
+        assert found is not None, f"the node has no {kind.__name__}"
+        return found
 
     def in_hand(self) -> Mapping[str, int]:
         """Work and memory in use, by name; all zero on an idle node."""
         return self._extensions.in_hand()
-
-    @property
-    def tiered(self) -> TieredSubsystem | None:
-        """The remote tier of a running node, for tools and judges in its process."""
-        return self.find(TieredSubsystem)
 
     async def start(self) -> Address:
         """Start everything; return the address that clients use, of a lone controller its listener's.
@@ -143,7 +130,7 @@ class Node:
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
         self._closing.push_async_callback(logs.stop)
-        metadata = self.metadata = MetadataNode(machine, config, identity, self._fail, logs)
+        metadata = self.metadata = MetadataNode(machine, config, identity, self._fail, logs, self._listeners)
         await logs.note_boot()
         self._closing.push_async_callback(metadata.stop)
         context = NodeContext(
@@ -153,6 +140,7 @@ class Node:
             metadata=metadata,
             logs=logs,
             meters=NodeMeters(),
+            listeners=self._listeners,
         )
         extensions = self._extensions = Extensions()
         neighbours = self._neighbours = SubsystemList(compose_controller(context, extensions))
@@ -161,19 +149,18 @@ class Node:
         await metadata.start()
         await neighbours.start()
         if config.is_broker:
-            broker = self._broker = Broker(context, self._channel(metadata), extensions)
+            broker = self._broker = Broker(context, self._channel(metadata, extensions.channel), extensions)
             self._closing.push_async_callback(broker.stop)
             return await broker.start()
         neighbours.follow(metadata.publisher)
         await neighbours.listening([])
         await neighbours.serve()
-        return neighbours.get(ControllerSubsystem).addresses[0]
+        return self._listeners[config.controller_listeners[0].name]
 
-    def _channel(self, metadata: MetadataNode) -> ControllerChannel:
+    def _channel(self, metadata: MetadataNode, local: ControllerChannel | None) -> ControllerChannel:
         """The broker's way to the active controller, which may be in this process, in another, and move."""
-        controller = self.controller
-        if controller is not None and settings.is_whole_cluster(self._config):
-            return controller.channel
+        if local is not None and settings.is_whole_cluster(self._config):
+            return local
         # Not the quorum's client: a fetch that waits at the leader would hold up heartbeats.
         client = RpcClient(self._machine.entropy, client_id=f"broker-{self._config.node_id}")
         self._closing.push_async_callback(client.close)

@@ -35,6 +35,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from moldau.cluster.controller_channel import ControllerChannel
 from moldau.cluster.delta import MetadataDelta
 from moldau.cluster.image import MetadataImage, ResourceType
 from moldau.cluster.publisher import MetadataPublisher
@@ -66,6 +67,8 @@ class Contribution:
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
     """Topics that it needs, as they have to be created, whoever asks for them first."""
+    channel: ControllerChannel | None = None
+    """The way to the active controller of a cluster whose only voter is this node."""
     congestion: Callable[[], float | None] | None = None
     """How far a backlog of produced records exceeds its bound, from 0 to 1; None while it does not."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)

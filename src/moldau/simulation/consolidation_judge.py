@@ -1,9 +1,11 @@
 """Judges what consolidated topics leave behind: below the WAL all is in segments, no object is too many."""
 
 import asyncio
+from typing import cast
 
 from moldau.coordinators.diskless.calls import DescribedPartition
-from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.server.node import Node
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.diskless_judge import SETTLE_LIMIT_S, DisklessAfterlife
 from moldau.simulation.history import History
@@ -28,7 +30,7 @@ class ConsolidationAfterlife(DisklessAfterlife):
     async def judge(self, world: World, node: Host, history: History) -> None:
         await super().judge(world, node, history)
         assert node.process is not None
-        judging = _Judging(node.process.exhibit, world, history).run()
+        judging = _Judging(cast(Node, node.process.exhibit), world, history).run()
         context = node.process.context()
         task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):
@@ -36,9 +38,9 @@ class ConsolidationAfterlife(DisklessAfterlife):
 
 
 class _Judging:
-    def __init__(self, exhibit: object, world: World, history: History) -> None:
-        self._coordinators: DisklessCoordinator = exhibit.coordinators  # type: ignore[attr-defined]
-        self._tiered: TieredSubsystem = exhibit.tiered  # type: ignore[attr-defined]
+    def __init__(self, exhibit: Node, world: World, history: History) -> None:
+        self._coordinators = exhibit.get(DisklessSubsystem).coordinators
+        self._tiered = exhibit.get(TieredSubsystem)
         self._objects = world.object_store.objects
         self._history = history
         self._expected: set[tuple[str, bool]] = set()

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import cast
 
 from moldau.coordinators.diskless.calls import (
     BatchCoordinate,
@@ -10,10 +11,11 @@ from moldau.coordinators.diskless.calls import (
     FindBatchesCall,
     PartitionToFind,
 )
-from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import parse_object_key
 from moldau.records.batch import parse_header
 from moldau.runtime import ErrorCode
+from moldau.server.node import Node
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.answers_judge import judge_budgets, judge_defects
 from moldau.simulation.disk_losses import lose_databases, lose_folders
 from moldau.simulation.history import History
@@ -58,7 +60,7 @@ class DisklessAfterlife:
 class _Judging:
     def __init__(self, world: World, node: Host, history: History) -> None:
         assert node.process is not None
-        coordinators: DisklessCoordinator = node.process.exhibit.coordinators
+        coordinators = cast(Node, node.process.exhibit).get(DisklessSubsystem).coordinators
         self._coordinators = coordinators
         self._objects = world.object_store.objects
         self._history = history

@@ -1,7 +1,9 @@
 """Judges what tiered topics leave behind: every segment has its objects, every object its segment."""
 
 import asyncio
+from typing import cast
 
+from moldau.server.node import Node
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.disk_losses import lose_databases
 from moldau.simulation.history import History
@@ -25,7 +27,7 @@ class TieredAfterlife:
 
     async def judge(self, world: World, node: Host, history: History) -> None:
         assert node.process is not None
-        judging = _judge(node.process.exhibit.tiered, world, history)
+        judging = _judge(cast(Node, node.process.exhibit).get(TieredSubsystem), world, history)
         context = node.process.context()
         task = context.run(world.loop.create_task, judging, name="judge of segments", context=context)
         async with asyncio.timeout(SETTLE_LIMIT_S):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from moldau.runtime import KafkaError
 from moldau.tiered.deletion import delete_objects, delete_segment
@@ -24,7 +24,7 @@ from moldau.tiered.segments import RemoteLogSegmentMetadata, RemotePartitionDele
 from moldau.tiered.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
 
-__all__ = ["RemotePartitionRemover"]
+__all__ = ["HostedPartitions", "NoHostedPartitions", "RemotePartitionRemover"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,27 @@ NEWS_PAUSE_S: Final = 1.0
 """Metadata partitions catch up one soon after another: one look is for all of them."""
 
 
+class HostedPartitions(Protocol):
+    """The partitions of this broker, as far as removals concern them."""
+
+    def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
+        """Those of some partitions with remote data that this broker leads, and that are not tiered now."""
+        ...
+
+    def emptied(self, partition: TopicIdPartition) -> None:
+        """:meth:`RemotePartitionRemover.empty_partition` is done: the topic may be tiered again by then."""
+        ...
+
+
+class NoHostedPartitions:
+    """Of a broker without partitions that were ever tiered."""
+
+    def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
+        return ()
+
+    def emptied(self, partition: TopicIdPartition) -> None: ...
+
+
 class RemotePartitionRemover:
     """Runs beside the log manager, on every broker that follows metadata partitions."""
 
@@ -41,23 +62,24 @@ class RemotePartitionRemover:
         self,
         manager: RemoteLogManager,
         deleted: Callable[[Collection[TopicIdPartition]], Awaitable[Collection[TopicIdPartition]]],
+        hosted: HostedPartitions | None = None,
+        owns: Callable[[TopicIdPartition], bool] = lambda _: True,
+        news: asyncio.Event | None = None,
     ) -> None:
         """``deleted``: which of some partitions with remote data are of deleted topics.
 
-        It judges by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them.
+        It judges by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
+        whether the deletion of a partition is this broker's to begin and to end. ``news`` is set by those
+        who learn that there may be more to remove.
         """
         self._around = manager.around
         self._manager = manager
         self._deleted = deleted
-        self.owns: Callable[[TopicIdPartition], bool] = lambda _: True
-        """Whether the deletion of a partition is this broker's to begin and to end."""
-        self.untiered: Callable[[Collection[TopicIdPartition]], Collection[TopicIdPartition]] = lambda _: ()
-        """Which of some partitions with remote data this broker leads, and they are not tiered any more."""
-        self.on_emptied: Callable[[TopicIdPartition], None] = lambda _: None
-        """Told when :meth:`empty_partition` has done its work: the topic may be tiered again by then."""
+        self._hosted = hosted or NoHostedPartitions()
+        self._owns = owns
         self._jobs: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._reconciling: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
+        self._news = news or asyncio.Event()
 
     def start(self) -> None:
         """Begin to look for what others have left."""
@@ -72,7 +94,7 @@ class RemotePartitionRemover:
 
     def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
         """The topic is not tiered any more: its segments go, and the partition lives on."""
-        self._begin(partition, lambda: self._empty_partition(partition), after, self.on_emptied)
+        self._begin(partition, lambda: self._empty_partition(partition), after, self._hosted.emptied)
 
     @property
     def jobs(self) -> "list[asyncio.Task[None]]":
@@ -100,7 +122,7 @@ class RemotePartitionRemover:
         def over(task: "asyncio.Task[None]") -> None:
             if self._jobs.get(partition) is task:
                 del self._jobs[partition]
-            if not task.cancelled() and then is not None:
+            if not task.cancelled() and then is not None and partition not in self._jobs:
                 then(partition)
 
         task = self._jobs[partition] = self._task(job(), f"remove {partition}")
@@ -215,11 +237,11 @@ class RemotePartitionRemover:
         if self._around.deletions_are_held():
             return
         begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
-        deleted = await self._deleted([partition for partition in known if self.owns(partition)])
+        deleted = await self._deleted([partition for partition in known if self._owns(partition)])
         for partition in dict.fromkeys((*begun, *deleted)):
-            if partition not in self._jobs and self.owns(partition):
+            if partition not in self._jobs and self._owns(partition):
                 self.delete_partition(partition)
-        for partition in self.untiered(known):
+        for partition in self._hosted.untiered(known):
             if partition not in self._jobs:
                 self.empty_partition(partition)
 

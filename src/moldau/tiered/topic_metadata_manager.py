@@ -64,8 +64,13 @@ class TopicBasedRemoteLogMetadataManager:
         topic: MetadataTopic,
         folder: str,
         settings: MetadataManagerSettings | None = None,
+        on_caught_up: Callable[[], None] = lambda: None,
     ) -> None:
-        """``folder`` (absolute, made when absent) is for the local cache."""
+        """``folder`` (absolute, made when absent) is for the local cache.
+
+        ``on_caught_up`` is called when all events of a metadata partition are in, after each start and loss
+        of the local cache: until then, what is asked of all partitions leaves out some.
+        """
         self._topic = topic
         self._entropy = machine.entropy
         self._settings = settings or MetadataManagerSettings()
@@ -79,9 +84,7 @@ class TopicBasedRemoteLogMetadataManager:
         self._led: set[int] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.on_caught_up: Callable[[], None] = lambda: None
-        """Told when all events of a metadata partition are in, after each start and loss of the local cache:
-        until then, what is asked of all partitions leaves out some."""
+        self._on_caught_up = on_caught_up
 
     @property
     def problems(self) -> dict[int, str]:
@@ -137,7 +140,7 @@ class TopicBasedRemoteLogMetadataManager:
         found = self._followers.get(index)
         if found is None:
             found = self._followers[index] = MetadataFollower(
-                index, self._topic, self._store, self._entropy, lambda: self.on_caught_up()
+                index, self._topic, self._store, self._entropy, self._on_caught_up
             )
             found.start()
         return found

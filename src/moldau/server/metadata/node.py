@@ -24,6 +24,7 @@ from moldau.runtime.disk import Disk
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server import settings
+from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
 from moldau.server.metadata.quorum_peers import QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
@@ -52,15 +53,16 @@ class MetadataNode:
         identity: Identity,
         on_fault: Callable[[str], None],
         logs: LogManager,
+        listeners: BoundListeners,
     ) -> None:
-        """Open the log. ``logs``: of the folder that holds it, opened.
+        """Open the log. ``logs``: of the folder that holds it, opened. ``listeners``: of this node.
 
         Raises ``FormatError`` for a folder that is not formatted, ``DamagedLogError``, ``QuorumStateError``.
         """
         folder = f"{config.metadata_log_dir}/{METADATA_FOLDER}"
         self.identity = identity
-        self.controller_port: int | None = None
-        """Where this node's controller listens, once it does."""
+        self._listeners = listeners
+        self._controller_listeners = [endpoint.name for endpoint in config.controller_listeners]
         self._voters = config.quorum_voters
         self._stored = _open_log(machine, folder, config, logs)
         voters = self.voter_set = VoterSet(
@@ -107,9 +109,10 @@ class MetadataNode:
 
     def voters(self) -> list[ConfiguredVoter]:
         """The voters with their addresses; a port that was left to the system is the one that was given."""
+        bound = next(filter(None, map(self._listeners.find, self._controller_listeners)), None)
         return [
-            replace(voter, port=self.controller_port)
-            if voter.port == 0 and voter.node_id == self.identity.node_id and self.controller_port
+            replace(voter, port=bound.port)
+            if voter.port == 0 and voter.node_id == self.identity.node_id and bound is not None
             else voter
             for voter in self._voters
         ]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from moldau.cluster.registrations import Endpoint
+from moldau.server.bound_listeners import PAGES
 from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.monitoring import Monitoring, health_checks, quorum_notice, watch_cluster
@@ -16,8 +17,6 @@ class MonitoringSubsystem(Subsystem):
 
     def __init__(self, context: NodeContext, extensions: Extensions) -> None:
         self._context = context
-        self.port: int | None = None
-        """The bound port of the pages; None when they are not served."""
         watch_cluster(context.meters, context.metadata)
         listener = context.config.optional_text("metrics.listener")
         self._pages = (
@@ -43,7 +42,7 @@ class MonitoringSubsystem(Subsystem):
 
     async def listening(self, endpoints: Sequence[Endpoint]) -> None:
         if self._pages is not None:
-            self.port = await self._pages.start()
+            self._context.listeners.note(PAGES, "", await self._pages.start())
 
     async def drain(self) -> None:
         if self._pages is not None:

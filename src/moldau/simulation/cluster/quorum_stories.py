@@ -25,9 +25,11 @@ from moldau.quorum.subscriptions import Committed
 from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import KafkaError, Machine
 from moldau.server import settings
+from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import identify
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.node import Node
+from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.cluster.checkers import (
     LeaderAgreement,
     LogAgreement,
@@ -245,8 +247,7 @@ class QuorumStory:
         await node.start()
         serving()
         assert node.metadata is not None
-        assert node.controller is not None
-        self._joined(node_id, node.metadata, node.controller.service)
+        self._joined(node_id, node.metadata, node.get(ControllerSubsystem).service)
         raise RuntimeError(await node.failed())
 
     async def _broker(self, node_id: int, machine: Machine) -> None:
@@ -267,7 +268,7 @@ class QuorumStory:
         )
         defaults = settings.log_config(TopicConfig.effective(config, {}))
         await logs.start(lambda topic: defaults)
-        metadata = MetadataNode(machine, config, identity, failure.set_result, logs)
+        metadata = MetadataNode(machine, config, identity, failure.set_result, logs, BoundListeners())
         await logs.note_boot()
         await metadata.start()
         self._joined(node_id, metadata)

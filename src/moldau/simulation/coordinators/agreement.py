@@ -155,8 +155,9 @@ def _boot_that_counts(host: Host) -> int:
 
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:
     # Imported here: the tiny node runs without the server.
+    from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
     from moldau.server.subsystems.groups import GroupsSubsystem
 
-    diskless, groups = node.coordinators, node.find(GroupsSubsystem)
-    found: list[CoordinatorRuntime[Any, Any]] = [] if diskless is None else [diskless.runtime]
+    diskless, groups = node.find(DisklessSubsystem), node.find(GroupsSubsystem)
+    found: list[CoordinatorRuntime[Any, Any]] = [] if diskless is None else [diskless.coordinators.runtime]
     return found if groups is None else [*found, groups.service.runtime]

@@ -10,6 +10,8 @@ from typing import Any, Final
 from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.settings import development_config
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.client import Bootstrap, Client, Producer
 from moldau.simulation.damage.files import Copy, Damage, copy_of, damage, restore
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
@@ -308,7 +310,9 @@ class DamageStory:
         assert process is not None
         context = process.context()
         node = process.exhibit
-        looking = live_objects(self._world.object_store, node.coordinators, node.tiered, frozenset(_TOPICS))
+        coordinators = node.get(DisklessSubsystem).coordinators
+        tiered = node.get(TieredSubsystem)
+        looking = live_objects(self._world.object_store, coordinators, tiered, frozenset(_TOPICS))
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await context.run(self._world.loop.create_task, looking, context=context)

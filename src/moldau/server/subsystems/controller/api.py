@@ -1,11 +1,11 @@
 """The APIs of a controller's listeners: the quorum's own, and what brokers and admin tools ask of it."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.controller_service import ControllerService
 from moldau.config.broker import BrokerConfig
-from moldau.config.listeners import Endpoint
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.messages.describe_cluster import (
@@ -19,6 +19,7 @@ from moldau.server import settings
 from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
 from moldau.server.handlers.quorum import describe_quorum
 from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.identity import Address
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.requests.dispatch import Handler, routes
 
@@ -52,12 +53,16 @@ class ControllerApi:
     """The handler table of a controller."""
 
     def __init__(
-        self, metadata: MetadataNode, service: ControllerService, config: BrokerConfig, endpoint: Endpoint
+        self,
+        metadata: MetadataNode,
+        service: ControllerService,
+        config: BrokerConfig,
+        address: Callable[[], Address],
     ) -> None:
+        """``address`` is the listener's, and is asked for when it is open."""
         self._metadata = metadata
         self._service = service
-        self._host = endpoint.host or "127.0.0.1"
-        self.port = endpoint.port
+        self._address = address
         versions = VersionHandlers(
             Scope.CONTROLLER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
         )
@@ -93,14 +98,14 @@ class ControllerApi:
                 ErrorCode.mismatched_endpoint_type if is_known else ErrorCode.unsupported_endpoint_type,
                 "this listener belongs to a controller: ask for controller endpoints here",
             )
-        leader_id = self._metadata.driver.leader_id
+        leader_id, address = self._metadata.driver.leader_id, self._address()
         return DescribeClusterResponse(
             endpoint_type=ENDPOINT_CONTROLLERS,
             cluster_id=self._metadata.identity.cluster_id,
             controller_id=-1 if leader_id is None else leader_id,
             brokers=[
                 DescribeClusterBroker(
-                    broker_id=self._metadata.identity.node_id, host=self._host, port=self.port, rack=None
+                    broker_id=self._metadata.identity.node_id, host=address.host, port=address.port, rack=None
                 )
             ],
         )

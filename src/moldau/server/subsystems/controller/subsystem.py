@@ -9,9 +9,8 @@ from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.server import settings
 from moldau.server.context import NodeContext
-from moldau.server.identity import Address
 from moldau.server.requests.dispatch import Dispatcher
-from moldau.server.subsystem import Subsystem
+from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.controller.api import ControllerApi
 
 NETWORK_GRACE_S = 1.0
@@ -25,6 +24,7 @@ class ControllerSubsystem(Subsystem):
         self._machine = machine
         self._config = config
         self._metadata = metadata
+        self._listeners = context.listeners
         identity = context.identity
         controller = Controller(
             settings.controller_settings(config, identity.cluster_id),
@@ -35,9 +35,10 @@ class ControllerSubsystem(Subsystem):
         # After the publisher, whose image the controller starts a term with.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)
-        self.addresses: list[Address] = []
-        """Of the listeners, in the order of the configuration; filled by :meth:`start`."""
         self._servers: list[tuple[SocketServer, Dispatcher]] = []
+
+    def contribution(self) -> Contribution:
+        return Contribution(channel=self.channel)
 
     async def start(self) -> None:
         """Listen for the quorum, brokers and tools."""
@@ -45,7 +46,9 @@ class ControllerSubsystem(Subsystem):
             await self._listen(endpoint)
 
     async def _listen(self, endpoint: Endpoint) -> None:
-        api = ControllerApi(self._metadata, self.service, self._config, endpoint)
+        api = ControllerApi(
+            self._metadata, self.service, self._config, lambda: self._listeners[endpoint.name]
+        )
         dispatcher = Dispatcher(
             api.table(),
             Scope.CONTROLLER,
@@ -55,8 +58,8 @@ class ControllerSubsystem(Subsystem):
         protocol = self._config.security_protocols[endpoint.name]
         listener = Listener(endpoint.name, endpoint.host, endpoint.port, protocol)
         server = SocketServer(dispatcher, [listener], settings.network_limits(self._config))
-        api.port = self._metadata.controller_port = (await server.start())[endpoint.name]
-        self.addresses.append(Address(endpoint.host or "127.0.0.1", api.port))
+        ports = await server.start()
+        self._listeners.note(endpoint.name, endpoint.host, ports[endpoint.name])
         self._servers.append((server, dispatcher))
 
     async def stop(self) -> None:

@@ -40,6 +40,11 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
     )
 
 
+def deletion_hold_ms(config: BrokerConfig) -> int:
+    """How long nothing shared is deleted after a start that cut a log."""
+    return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
+
+
 def consolidation_engine(config: BrokerConfig) -> EngineSettings:
     """How much a broker consolidates at a time."""
     segment_bytes = config.integer("diskless.consolidation.segment.bytes")

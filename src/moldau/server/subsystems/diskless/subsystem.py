@@ -16,12 +16,13 @@ from moldau.diskless.backlog import WalBacklog
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.routing import RoutingBatchCoordinator
-from moldau.diskless.runtime import DisklessRuntime
+from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
 from moldau.objects import StorageError
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.diskless import diskless_coordinators
+from moldau.server.deletion_hold import DeletionHold
 from moldau.server.partition_kinds import KindClaim
 from moldau.server.settings import log_config
 from moldau.server.subsystem import Contribution, Subsystem
@@ -58,26 +59,31 @@ class DisklessSubsystem(Subsystem):
         )
         # One node leads every coordinator; calls to others will go by RPC.
         self.coordinator = self._new_batch_coordinator(machine)
+        deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
             self.runtime = DisklessRuntime(
                 machine,
                 diskless_settings.runtime_settings(config),
-                broker_id=context.identity.node_id,
-                cluster_id=context.identity.cluster_id,
-                coordinator=self.coordinator,
-                local=self.coordinators,
-                all_coordinators=self.coordinators,
-                coordinator_ids=self._witnesses,
-                topics=lambda: [topic for topic in self._view.image.topics if topic.is_diskless],
-                policies=self._policies,
-                until_current=metadata.until_current,
-                arrivals=context.arrivals,
-                meters=meters.registry,
-                topic_meters=meters.topics,
+                RuntimeCluster(
+                    cluster_id=context.identity.cluster_id,
+                    broker_id=context.identity.node_id,
+                    topics=lambda: [topic for topic in self._view.image.topics if topic.is_diskless],
+                    policies=self._policies,
+                    until_current=metadata.until_current,
+                    deletions_are_held=deletions.is_on,
+                ),
+                RuntimeCoordinators(
+                    batches=self.coordinator,
+                    local=self.coordinators,
+                    everywhere=self.coordinators,
+                    ids=self._witnesses,
+                ),
+                context.arrivals,
+                meters.registry,
+                meters.topics,
             )
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-        self.runtime.hold_deletions(context.deletions.is_on)
         self.backlog = WalBacklog(self.coordinators, machine.clock, meters.registry)
         self.kind = DisklessKind(
             context.logs,

@@ -16,6 +16,51 @@ from moldau.tiered.remover import RemotePartitionRemover
 from moldau.tiered.segments import TopicIdPartition
 
 
+class Tiering:
+    """The remote part of the classic partitions here: begun, and what the remover asks about them.
+
+    Implements :class:`moldau.tiered.remover.HostedPartitions`.
+    """
+
+    def __init__(
+        self, partitions: PartitionRegistry, manager: RemoteLogManager, reader: RemoteReader
+    ) -> None:
+        self._partitions = partitions
+        self._manager = manager
+        self._reader = reader
+
+    def begin(self, partition: ClassicPartition) -> None:
+        """Read a tiered partition's remote part, and run the tasks of this broker's role. May be repeated."""
+        name = _identity(partition)
+        if partition.remote is None:
+            # A task of earlier days may have noted a copy while all copies were about to be removed.
+            partition.log.highest_copied_offset = -1
+            partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
+        if partition.is_leader:
+            self._manager.lead(name, partition, copies=partition.log.config.copies_to_remote)
+        else:
+            self._manager.follow(name, partition)
+
+    def emptied(self, partition: TopicIdPartition) -> None:
+        """The topic may have become tiered again while its remote data were removed."""
+        found = self._partitions.get_by_id(partition.topic_id, partition.partition)
+        if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
+            self.begin(found)
+
+    def untiered(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
+        """A broker that was stopped while it removed their remote data goes on with it."""
+        found = []
+        for name in partitions:
+            partition = self._partitions.get_by_id(name.topic_id, name.partition)
+            if (
+                isinstance(partition, ClassicPartition)
+                and partition.is_leader
+                and not partition.log.config.remote_storage_enable
+            ):
+                found.append(name)
+        return found
+
+
 class TieredKind:
     """A classic kind that tells the remote log manager of each partition."""
 
@@ -24,16 +69,12 @@ class TieredKind:
         classic: ClassicKind,
         manager: RemoteLogManager,
         remover: RemotePartitionRemover,
-        reader: RemoteReader,
-        partitions: PartitionRegistry,
+        tiering: Tiering,
     ) -> None:
         self._classic = classic
         self._manager = manager
         self._remover = remover
-        self._reader = reader
-        self._partitions = partitions
-        remover.untiered = self._untiered
-        remover.on_emptied = self._emptied
+        self._tiering = tiering
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         return self._classic.log_config(topic)
@@ -67,42 +108,15 @@ class TieredKind:
     def _update(self, partition: ClassicPartition) -> None:
         """Bring the tasks in line with the topic's configuration and this broker's role."""
         name = _identity(partition)
-        config = partition.log.config
-        if config.remote_storage_enable:
-            if self._remover.is_at_work_on(name):
-                return  # what is being removed must not count as copied: this is called again after that
-            if partition.remote is None:
-                # A task of earlier days may have noted a copy while all copies were about to be removed.
-                partition.log.highest_copied_offset = -1
-                partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
-            if partition.is_leader:
-                self._manager.lead(name, partition, copies=config.copies_to_remote)
-            else:
-                self._manager.follow(name, partition)
+        if partition.log.config.remote_storage_enable:
+            # What is being removed must not count as copied: the end of the removal begins it.
+            if not self._remover.is_at_work_on(name):
+                self._tiering.begin(partition)
         elif partition.remote is not None:
             partition.remote = None
             stopped = self._manager.stop(name)
             if partition.is_leader:
                 self._remover.empty_partition(name, stopped)
-
-    def _emptied(self, name: TopicIdPartition) -> None:
-        """The topic may have become tiered again while its remote data were removed."""
-        found = self._partitions.get_by_id(name.topic_id, name.partition)
-        if isinstance(found, ClassicPartition):
-            self._update(found)
-
-    def _untiered(self, names: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
-        """A broker that was stopped while it removed their remote data goes on with it."""
-        found = []
-        for name in names:
-            partition = self._partitions.get_by_id(name.topic_id, name.partition)
-            if (
-                isinstance(partition, ClassicPartition)
-                and partition.is_leader
-                and not partition.log.config.remote_storage_enable
-            ):
-                found.append(name)
-        return found
 
 
 class TieredOffKind:

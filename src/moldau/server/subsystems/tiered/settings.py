@@ -142,9 +142,16 @@ def remote_place(config: BrokerConfig) -> RemotePlace:
 
 
 def metadata_manager(
-    config: BrokerConfig, cluster_id: str, machine: Machine, meters: Meters, topic: MetadataTopic
+    config: BrokerConfig,
+    cluster_id: str,
+    machine: Machine,
+    meters: Meters,
+    topic: MetadataTopic,
+    on_caught_up: Callable[[], None],
 ) -> RemoteLogMetadataManager:
     """The one that the configuration names; the topic-based one stands on ``topic``.
+
+    ``on_caught_up`` is called by the topic-based one, when it has all events of a metadata partition.
 
     Raises ``ConfigError`` naming the key that is wrong.
     """
@@ -158,10 +165,18 @@ def metadata_manager(
             ),
         )
         folder = f"{config.log_dirs[0]}/{METADATA_FOLDER}"
-        return TopicBasedRemoteLogMetadataManager(machine, topic, folder, settings)
+        return TopicBasedRemoteLogMetadataManager(machine, topic, folder, settings, on_caught_up)
     make = cast(MetadataManagerMaker, _load(_METADATA_CLASS, class_name))
     made = _made(_METADATA_CLASS, class_name, make, configs, machine, meters, _METADATA_METHODS)
     return cast(RemoteLogMetadataManager, made)
+
+
+def deletion_hold_ms(config: BrokerConfig) -> int:
+    """How long no remote segment is deleted after a start that cut a log.
+
+    As long as objects of diskless topics: a reader of either is given the same time.
+    """
+    return config.integer("diskless.coordinator.orphan.scan.grace.period.ms")
 
 
 def deletion_grace_s(config: BrokerConfig) -> float:

@@ -1,5 +1,6 @@
 """The remote tier of a broker: managers, tasks, reader, the kind of its partitions."""
 
+import asyncio
 import logging
 from collections.abc import Collection
 
@@ -9,6 +10,7 @@ from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_
 from moldau.cluster.topics_image import Topic
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
+from moldau.server.deletion_hold import DeletionHold
 from moldau.server.handlers.tiered import tiered_handlers
 from moldau.server.partition_kinds import KindClaim
 from moldau.server.settings import classic_log_config
@@ -16,7 +18,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
-from moldau.server.subsystems.tiered.kind import TieredKind, TieredOffKind
+from moldau.server.subsystems.tiered.kind import TieredKind, TieredOffKind, Tiering
 from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.tiered.index_cache import RemoteIndexCache
@@ -58,7 +60,11 @@ class TieredSubsystem(Subsystem):
             topics.ensure,
         )
         self.storage = tiered_settings.storage_manager(config, cluster_id, machine, registry)
-        self.metadata = tiered_settings.metadata_manager(config, cluster_id, machine, registry, topic)
+        news = asyncio.Event()
+        """Set by whoever learns that there may be remote data to remove; the remover waits for it."""
+        self.metadata = tiered_settings.metadata_manager(
+            config, cluster_id, machine, registry, topic, news.set
+        )
         self.indexes = RemoteIndexCache(
             machine,
             self.storage,
@@ -68,6 +74,8 @@ class TieredSubsystem(Subsystem):
         self.reader = RemoteReader(
             self.metadata, self.storage, self.indexes, tiered_settings.reader_settings(config), self.meters
         )
+        hold_ms = tiered_settings.deletion_hold_ms(config)
+        deletions = DeletionHold(context.logs.report, hold_ms, "remote segments")
         self.manager = RemoteLogManager(
             Surroundings(
                 machine=machine,
@@ -78,7 +86,7 @@ class TieredSubsystem(Subsystem):
                 copy_quota=ByteRateQuota(tiered_settings.copy_quota(config)),
                 custom_metadata_max_bytes=config.integer("remote.log.metadata.custom.metadata.max.bytes"),
                 on_segment_deleted=self.indexes.remove,
-                deletions_are_held=context.deletions.is_on,
+                deletions_are_held=deletions.is_on,
             ),
             tiered_settings.log_manager_settings(config),
         )
@@ -86,15 +94,11 @@ class TieredSubsystem(Subsystem):
             lambda: view.image,
             context.metadata.until_current,
             tiered_settings.deletion_grace_s(config),
-            lambda: self.remover.look_soon(),
+            news.set,
         )
-        self.remover = RemotePartitionRemover(self.manager, self._deleted)
-        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            self.remover.owns = self.metadata.owns
-            self.metadata.on_caught_up = self.remover.look_soon
-        self._kind = TieredKind(
-            partitions.classic, self.manager, self.remover, self.reader, context.partitions
-        )
+        tiering = Tiering(context.partitions, self.manager, self.reader)
+        self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._owns, news)
+        self._kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
 
     def contribution(self) -> Contribution:
         context = self._context
@@ -174,6 +178,11 @@ class TieredSubsystem(Subsystem):
         """This broker leads the partition no more."""
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
             self.metadata.on_metadata_partition_leadership(partition, leads=False)
+
+    def _owns(self, partition: TopicIdPartition) -> bool:
+        """Whether this broker begins and ends the deletion of a partition; any, with another's manager."""
+        metadata = self.metadata
+        return not isinstance(metadata, TopicBasedRemoteLogMetadataManager) or metadata.owns(partition)
 
     async def _deleted(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
         deleted = await self._deleted_topics.among({each.topic_id for each in partitions})

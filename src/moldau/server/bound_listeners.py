@@ -1,0 +1,27 @@
+"""Where a node listens: filled by those who listen, read by those who say so to others."""
+
+from typing import Final
+
+from moldau.server.identity import Address
+
+PAGES: Final = "metrics.listener"
+"""The listener of the pages for operators: it has no name of its own but its key."""
+
+
+class BoundListeners:
+    """The bound addresses of a node's listeners, by the listener's name, from when each of them is open."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, Address] = {}
+
+    def note(self, name: str, host: str, port: int) -> None:
+        """A listener is open. ``host`` is as configured: empty for all interfaces."""
+        self._addresses[name] = Address(host or "127.0.0.1", port)
+
+    def find(self, name: str) -> Address | None:
+        """None while the listener is not open."""
+        return self._addresses.get(name)
+
+    def __getitem__(self, name: str) -> Address:
+        """Of a listener that is open."""
+        return self._addresses[name]

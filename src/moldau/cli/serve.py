@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -31,6 +32,7 @@ Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
 
 STOP_TIMEOUT_S: Final = 9.0
 """A clean stop takes less; past it the process ends all the same, and the next start recovers."""
+PARENT_CHECK_INTERVAL_S: Final = 1.0
 
 
 def read_config(path: Path, overrides: Mapping[str, str]) -> BrokerConfig:
@@ -50,10 +52,12 @@ def run_node(
     *,
     format_new: bool = False,
     beside: Beside | None = None,
+    stop_with_parent: bool = False,
 ) -> None:
     """Run until SIGTERM or SIGINT, with what is to run beside it.
 
-    Raises :class:`CommandError` when it cannot start or go on.
+    ``stop_with_parent``: stop, too, when the process that started this one has ended. Raises
+    :class:`CommandError` when it cannot start or go on.
     """
     try:
         config = config_of()
@@ -64,7 +68,7 @@ def run_node(
     reason = lack_of_open_files()
     if reason is not None:
         raise CommandError(reason)
-    run_on_loop(_serve(Node(config, machine, format_new=format_new), beside))
+    run_on_loop(_serve(Node(config, machine, format_new=format_new), beside, stop_with_parent))
 
 
 def collect_rarely() -> None:
@@ -87,12 +91,14 @@ def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
         return runner.run(main)
 
 
-async def _serve(node: Node, beside: Beside | None) -> None:
+async def _serve(node: Node, beside: Beside | None, stop_with_parent: bool) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     stop_wanted = loop.create_task(ended.wait())
+    if stop_with_parent:
+        _watch_parent(os.getppid(), ended)
     try:
         address = await _started(node, stop_wanted)
         if address is None:
@@ -107,6 +113,15 @@ async def _serve(node: Node, beside: Beside | None) -> None:
             raise CommandError(reason)
     finally:
         stop_wanted.cancel()
+
+
+def _watch_parent(parent: int, ended: asyncio.Event) -> None:
+    """Set ``ended`` when this process gets another parent: its own one was killed, and cannot stop it."""
+    if os.getppid() == parent:
+        loop = asyncio.get_running_loop()
+        loop.call_later(PARENT_CHECK_INTERVAL_S, _watch_parent, parent, ended)
+    else:
+        ended.set()
 
 
 async def _started(node: Node, stop_wanted: "asyncio.Task[Any]") -> Address | None:

@@ -20,6 +20,7 @@ def node(
     ],
     overrides: SetOption = None,
     log_level: LevelOption = LogLevel.INFO,
+    with_parent: Annotated[bool, typer.Option("--stop-with-parent", hidden=True)] = False,
 ) -> None:
     """Run a node as its configuration file says.
 
@@ -32,4 +33,4 @@ def node(
     changes = key_values(overrides, "--set")
     from moldau.cli import serve
 
-    serve.run_node(lambda: serve.read_config(config, changes), log_level)
+    serve.run_node(lambda: serve.read_config(config, changes), log_level, stop_with_parent=with_parent)

@@ -1,0 +1,131 @@
+"""A cluster on one machine that needs no configuration file: its nodes, their ports and their properties."""
+
+import errno
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.runtime.entropy import Entropy
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+BROKERS_MAX: Final = 100
+CONTROLLERS_MAX: Final = 9
+FIRST_BROKER_ID: Final = 1
+FIRST_CONTROLLER_ID: Final = 101
+_TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
+_CLIENTS: Final = "PLAINTEXT"
+_PORTS: Final = range(15_000, 32_000)
+"""The system gives these only to programs that ask for one by its number, so a chosen one stays free."""
+
+
+OWN_KEYS: Final = (
+    "process.roles",
+    "node.id",
+    "broker.id",
+    "controller.quorum.voters",
+    "controller.quorum.bootstrap.servers",
+    "controller.listener.names",
+    "listeners",
+    "advertised.listeners",
+    "log.dirs",
+    "log.dir",
+    "metadata.log.dir",
+)
+"""Keys that tell the nodes apart or make them one cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterNode:
+    """A node of the cluster: a broker or a controller."""
+
+    node_id: int
+    role: str
+    host: str
+    port: int
+    data: str
+    """Its log folder."""
+    rack: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}-{self.node_id}"
+
+
+def plan_nodes(
+    folder: str, host: str, broker_ports: Sequence[int], controller_ports: Sequence[int], racks: Sequence[str]
+) -> list[ClusterNode]:
+    """The nodes of a cluster in ``folder``: brokers 1, 2, … and controllers 101, 102, …
+
+    Racks are given to the brokers in turn; without racks they have none.
+    """
+    brokers = [
+        ClusterNode(
+            node_id,
+            BROKER,
+            host,
+            port,
+            f"{folder}/{BROKER}-{node_id}",
+            racks[number % len(racks)] if racks else None,
+        )
+        for number, (node_id, port) in enumerate(enumerate(broker_ports, FIRST_BROKER_ID))
+    ]
+    controllers = [
+        ClusterNode(node_id, CONTROLLER, host, port, f"{folder}/{CONTROLLER}-{node_id}")
+        for node_id, port in enumerate(controller_ports, FIRST_CONTROLLER_ID)
+    ]
+    return brokers + controllers
+
+
+def properties_of(
+    node: ClusterNode, nodes: Sequence[ClusterNode], properties: Mapping[str, str]
+) -> dict[str, str]:
+    """The configuration of one of ``nodes``; ``properties`` come on top.
+
+    Internal topics have one replica, topics are classic, and consumer groups form almost at once.
+    """
+    controllers = [each for each in nodes if each.role == CONTROLLER]
+    listener = _CLIENTS if node.role == BROKER else "CONTROLLER"
+    base = {
+        "process.roles": node.role,
+        "node.id": str(node.node_id),
+        "controller.quorum.voters": ",".join(
+            f"{each.node_id}@{each.host}:{each.port}" for each in controllers
+        ),
+        "controller.listener.names": "CONTROLLER",
+        "listeners": f"{listener}://{node.host}:{node.port}",
+        "log.dirs": node.data,
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        # As in `settings.development_config`.
+        "group.initial.rebalance.delay.ms": "100",
+    }
+    if node.rack is not None:
+        base["broker.rack"] = node.rack
+    return {**base, **properties}
+
+
+def free_ports(entropy: Entropy, host: str, count: int) -> list[int]:
+    """Different ports of ``host`` at which nothing listens. Raises ``OSError`` for a foreign host."""
+    found: list[int] = []
+    while len(found) < count:
+        port = _PORTS.start + entropy.randrange(len(_PORTS))
+        if port not in found and _is_free(host, port):
+            found.append(port)
+    return found
+
+
+def _is_free(host: str, port: int) -> bool:
+    addresses = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = addresses[0]
+    with socket.socket(family, kind, protocol) as probe:
+        try:
+            probe.bind(address)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            return False
+    return True

@@ -85,24 +85,23 @@ class TermModel:
             topic=StateTopic(name=TOPIC, retention=Retention.COMPACTED),
             new_shard=lambda partition: SumShard(),
             codec=SumCodec(),
+            open_log=self._open,
             new_store=lambda term: ToldStore(self, term),
         )
         self.runtime = CoordinatorRuntime(kind, FixedClock())
-        entry = CoordinatorEntry(
-            topic=InternalTopic(TOPIC, 1, 1, ""), open_log=self._open, load=self._load, unload=self._unload
-        )
+        entry = CoordinatorEntry(topic=InternalTopic(TOPIC, 1, 1, ""), leaders=self)
         self.registry = CoordinatorRegistry([entry])
 
-    def _open(self, partition: ClassicPartition, epoch: int) -> MemoryLog:
+    def _open(self, partition: ClassicPartition) -> MemoryLog:
         return self.logs.setdefault(partition.key, MemoryLog())
 
-    def _load(self, partition: int, epoch: int, log: MemoryLog) -> None:
-        self.events.append(f"load {partition} epoch {epoch}")
-        self.runtime.load(partition, epoch, log)
+    def lead(self, partition: ClassicPartition, epoch: int) -> None:
+        self.events.append(f"load {partition.key.partition} epoch {epoch}")
+        self.runtime.lead(partition, epoch)
 
-    def _unload(self, partition: int, epoch: int) -> None:
+    def leave(self, partition: int, epoch: int) -> None:
         self.events.append(f"unload {partition} epoch {epoch}")
-        self.runtime.unload(partition, epoch)
+        self.runtime.leave(partition, epoch)
 
     async def run(self, words: Sequence[str]) -> list[str]:
         """What a command does, line by line."""

@@ -207,9 +207,8 @@ def test_unknown_and_unloaded_partitions_are_not_coordinated_here() -> None:
         log.held = True
         waiting = runtime.write(0, add(1))
         await asyncio.sleep(0)
-        runtime.unload(0, epoch=0)
         assert not waiting.done()
-        runtime.unload(0, epoch=1)
+        runtime.unload(0)
         assert await code_of(waiting) is ErrorCode.not_coordinator
         assert await code_of(runtime.read(0, total)) is ErrorCode.not_coordinator
 
@@ -245,7 +244,6 @@ def test_a_newer_epoch_starts_over_from_the_log() -> None:
         await asyncio.sleep(0)
         log.truncate(0)
         log.held = False
-        runtime.load(0, 1, log)
         assert not waiting.done()
         runtime.load(0, 2, log)
         assert await code_of(waiting) is ErrorCode.not_coordinator

@@ -17,8 +17,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.server.coordinators.diskless import open_metadata_log
-from moldau.server.coordinators.entry import CoordinatorEntry
+from moldau.server.coordinators.entry import entry_of
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.topic_creation import InternalTopic
@@ -53,12 +52,7 @@ def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) 
             BrokerTopicMeters(Meters()),
             lambda: 2,
         )
-        entry = CoordinatorEntry(
-            topic=InternalTopic("__diskless_metadata", 1, 2, ""),
-            open_log=open_metadata_log,
-            load=coordinators.load,
-            unload=coordinators.unload,
-        )
+        entry = entry_of(coordinators.runtime, InternalTopic("__diskless_metadata", 1, 2, ""), {})
         registry = CoordinatorRegistry([entry])
 
         def follow(topic: Topic) -> None:

@@ -2,22 +2,26 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
+from moldau.replication.classic import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.topic_creation import InternalTopic
 from moldau.simulation.world import World
 
 
-def _entry(name: str, until_loaded: Callable[[], Awaitable[None]] | None) -> CoordinatorEntry[Any]:
+class _Nobody:
+    def lead(self, partition: ClassicPartition, epoch: int) -> None: ...
+
+    def leave(self, partition: int, epoch: int) -> None: ...
+
+
+def _entry(name: str, until_loaded: Callable[[], Awaitable[None]] | None) -> CoordinatorEntry:
     return CoordinatorEntry(
         topic=InternalTopic(name, 1, 1, "offsets.topic.replication.factor", {}),
-        open_log=lambda partition, epoch: None,
-        load=lambda partition, epoch, log: None,
-        unload=lambda partition, epoch: None,
+        leaders=_Nobody(),
         until_loaded=until_loaded,
     )
 

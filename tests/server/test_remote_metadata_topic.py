@@ -19,7 +19,8 @@ from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.cluster_view import ClusterView
-from moldau.server.registry import PartitionRegistry
+from moldau.server.coordinators.registry import CoordinatorRegistry
+from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
 from moldau.server.topic_creation import InternalTopic
 from moldau.storage.log import PartitionLog
@@ -42,8 +43,6 @@ class House:
         )
         topics = TopicsImage().updated([Topic(NAME, TOPIC_ID, partitions)], [])
         image = MetadataImage(topics=topics)
-        arrivals: WaitingRoom[PartitionKey] = WaitingRoom()
-        registry = PartitionRegistry(lambda: image)
         self.log = PartitionLog.open(self.machine, str(folder / f"{NAME}-0"), TopicPartition(NAME, 0))
         self.partition = ClassicPartition(
             self.machine,
@@ -51,21 +50,26 @@ class House:
             NAME,
             self.log,
             1,
-            arrivals,
+            WaitingRoom(),
             min_in_sync=1,
             high_watermark=0,
             meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
             policy=policy_of(NAME),
         )
-        registry.add(self.partition)
         self.topic = HostedMetadataTopic(
-            self.machine,
+            self.machine.clock,
             ClusterView("cluster", 1, lambda: image, lambda: 1),
-            registry,
-            arrivals,
             InternalTopic(NAME, partition_count, 1, ""),
             self._ensure,
         )
+        self.changes: list[tuple[int, bool]] = []
+        """Each change of leadership: the partition, and whether it is led now."""
+        entry = remote_metadata_leaders(
+            InternalTopic(NAME, partition_count, 1, ""),
+            self.topic,
+            lambda index: self.changes.append((index, self.topic.leads(index))),
+        )
+        self.coordinators = CoordinatorRegistry([entry])
 
     async def _ensure(self, topic: InternalTopic) -> None:
         if self.refusal is not None:
@@ -78,6 +82,11 @@ class House:
 
     def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:
         self.partition.become_leader(epoch, replicas, replicas)
+        self.coordinators.leads(self.partition, epoch)
+
+    def resign(self, epoch: int) -> None:
+        self.partition.resign(epoch)
+        self.coordinators.leads_no_more(NAME, TOPIC_ID, 0, epoch)
 
 
 @contextlib.asynccontextmanager
@@ -95,7 +104,7 @@ def test_what_is_written_is_durable_and_read_back(tmp_path: Path) -> None:
         async with housed(tmp_path) as house:
             house.lead()
             topic = house.topic
-            assert topic.led_partitions() == {0}
+            assert topic.leads(0)
             assert [await topic.append(0, b"event-%d" % number) for number in range(3)] == [0, 1, 2]
             assert house.log.flushed_offset == 3
             assert topic.offsets(0) == (0, 3, 3)
@@ -133,12 +142,31 @@ def test_a_leader_that_resigns_cannot_know(tmp_path: Path) -> None:
             house.lead(replicas=(1, 2))
             appending = asyncio.ensure_future(house.topic.append(0, b"event"))
             await house.flushed(1)
-            house.partition.resign(5)
+            house.resign(5)
             with pytest.raises(RemoteMetadataUnknownOutcomeError, match="the event at 0 of"):
                 await appending
             with pytest.raises(RemoteMetadataNotReadyError, match="not led by this broker"):
                 await house.topic.append(0, b"event")
-            assert house.topic.led_partitions() == set()
+            assert not house.topic.leads(0)
+
+    asyncio.run(main())
+
+
+def test_late_news_of_leadership_end_no_term(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead(epoch=4)
+            house.coordinators.leads_no_more(NAME, TOPIC_ID, 0, 3)
+            house.coordinators.leads(house.partition, 3)
+            assert house.changes == [(0, True)]
+            assert await house.topic.append(0, b"event") == 0
+            waiting = asyncio.ensure_future(house.topic.wait_beyond(0, 1))
+            await asyncio.sleep(0)
+            house.resign(5)
+            await waiting
+            house.lead(epoch=6)
+            assert house.changes == [(0, True), (0, False), (0, True)]
+            assert await house.topic.append(0, b"event") == 1
 
     asyncio.run(main())
 

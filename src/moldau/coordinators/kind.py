@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from moldau.cluster.internal_topics import StateTopic
-from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.log import CoordinatorLog, PartitionCoordinatorLog
 from moldau.coordinators.shard import RecordCodec, Shard, ShardStore
 from moldau.records.compression import Compression
+from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -46,6 +47,8 @@ class CoordinatorKind(Generic[S, R]):
     new_shard: Callable[[int], S]
     """Makes the empty shard of a partition."""
     codec: RecordCodec[R]
+    open_log: Callable[[ClassicPartition], CoordinatorLog] = PartitionCoordinatorLog
+    """The log of a coordinator over its partition."""
     new_store: Callable[[Term], ShardStore] | None = None
     """Makes the materialisation of a shard's records, for kinds that have one."""
     policy: LogPolicy = LogPolicy()

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from moldau.records.batch import iter_headers, parse_header, set_base_offset_and_epoch
 from moldau.replication.classic import ClassicPartition
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.append_info import AppendOrigin
 from moldau.storage.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
 
@@ -89,6 +90,33 @@ class PartitionCoordinatorLog:
     def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
         self._partition.on_high_watermark = listener
 
+    @property
+    def is_led(self) -> bool:
+        """Whether this broker leads the partition now."""
+        return self._partition.is_leader
+
+    def read_committed(self, offset: int, max_bytes: int) -> memoryview:
+        """Whole batches from the one that holds ``offset`` on, up to the high watermark; none at it.
+
+        Raises :class:`moldau.runtime.KafkaError`.
+        """
+        partition = self._partition
+        found = partition.log.read(offset, max_bytes, upper_bound_offset=partition.high_watermark)
+        return memoryview(b"".join(found.views))
+
+    async def committed(self, offset: int, timeout_ms: int) -> None:
+        """Return when an append at ``offset`` is committed.
+
+        Raises :class:`moldau.runtime.KafkaError` when that is not known within ``timeout_ms``, or ever.
+        """
+        outcome = await self._partition.committed(offset, timeout_ms)
+        if outcome.error is not ErrorCode.none:
+            raise KafkaError(outcome.error, outcome.message or outcome.error.name)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The leader epoch that an offset was written in; -1 when it is not known."""
+        return self._partition.log.epoch_for_offset(offset)
+
     async def settled(self) -> None:
         """Return when all that was appended is durable, or can never be."""
         await self._partition.settled()
@@ -119,9 +147,6 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
     @property
     def end_offset(self) -> int:
         return self._snapshots.end_offset
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        return self._snapshots.log.epoch_for_offset(offset)
 
     def latest_snapshot_id(self) -> OffsetAndEpoch | None:
         return self._snapshots.latest_snapshot_id()

@@ -5,6 +5,7 @@ down in ``host.py``.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -13,7 +14,10 @@ from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import Shard
+from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
+
+logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard[Any])
@@ -49,14 +53,26 @@ class CoordinatorRuntime(Generic[S, R]):
         """The partitions that are led here, loaded or not."""
         return sorted(self._hosts)
 
-    def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
-        """This node leads ``partition`` from ``epoch`` on. An older or the same epoch is ignored.
+    def lead(self, partition: ClassicPartition, epoch: int) -> None:
+        """This node leads a partition from ``epoch`` on, which is later than any epoch before."""
+        self.load(partition.key.partition, epoch, self.kind.open_log(partition))
 
-        Returns at once; the shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed.
-        """
+    def leave(self, partition: int, epoch: int) -> None:
+        """As of ``epoch`` this node does not lead ``partition``."""
         host = self._hosts.get(partition)
-        if self._closed or (host is not None and host.term.epoch >= epoch):
+        if host is not None:
+            logger.info("%s is not led here as of epoch %d.", host.name, epoch)
+            self.unload(partition)
+
+    def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
+        """Lead ``partition`` in the term of ``epoch``; that of an older one ends.
+
+        Returns at once; the shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed. Late and
+        repeated news do not come as far as here: ``terms.py`` keeps them away.
+        """
+        if self._closed:
             return
+        host = self._hosts.get(partition)
         if host is not None:
             self._close(host)
         self._lead(Term(partition, epoch, log))
@@ -68,14 +84,12 @@ class CoordinatorRuntime(Generic[S, R]):
             self._close(host)
             self._lead(host.term)
 
-    def unload(self, partition: int, epoch: int | None = None) -> None:
-        """This node leads ``partition`` no more; an ``epoch`` older than the loaded one is ignored."""
-        host = self._hosts.get(partition)
-        if host is None or (epoch is not None and epoch < host.term.epoch):
-            return
-        del self._hosts[partition]
-        self._close(host)
-        self._on_change(partition)
+    def unload(self, partition: int) -> None:
+        """This node leads ``partition`` no more."""
+        host = self._hosts.pop(partition, None)
+        if host is not None:
+            self._close(host)
+            self._on_change(partition)
 
     def led(self, partition: int) -> ShardHost[S, R] | None:
         """The coordinator of a partition that is led here, loaded or not."""
@@ -120,6 +134,11 @@ class CoordinatorRuntime(Generic[S, R]):
         host = self._hosts.get(partition)
         if host is not None:
             await host.until_loaded()
+
+    async def until_all_loaded(self) -> None:
+        """Wait until the loads that are under way have ended."""
+        for partition in self.partitions:
+            await self.until_loaded(partition)
 
     async def close(self) -> None:
         """Unload everything and take nothing more."""

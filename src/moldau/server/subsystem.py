@@ -33,7 +33,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from moldau.cluster.controller_channel import ControllerChannel
 from moldau.cluster.delta import MetadataDelta
@@ -63,7 +63,7 @@ class Contribution:
     """The work that its direct handlers share in a turn of a connection."""
     kinds: Sequence[KindClaim] = ()
     """Kinds of partitions with the topics that they are for."""
-    coordinators: Sequence[CoordinatorEntry[Any]] = ()
+    coordinators: Sequence[CoordinatorEntry] = ()
     """Kinds of coordinators, with their topics and APIs."""
     internal_topics: Sequence[InternalTopic] = ()
     """Topics that it needs, as they have to be created, whoever asks for them first."""

@@ -35,6 +35,10 @@ from moldau.protocol.own import diskless_find_batches as find_batches
 from moldau.protocol.own import diskless_oldest_file as oldest_file
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.server.coordinators.entry import entry_of
+from moldau.server.coordinators.registry import CoordinatorRegistry
+from moldau.server.topic_creation import InternalTopic
+from moldau.testing.lone_partition import lead_alone
 
 
 def run(scene) -> None:  # type: ignore[no-untyped-def]
@@ -462,9 +466,15 @@ def test_a_load_with_an_older_epoch_changes_nothing(tmp_path: Path) -> None:
         house = House(tmp_path)
         house.epoch = 4
         service = await house.start()
+        entry = entry_of(service.runtime, InternalTopic("__diskless_metadata", 1, 1, ""), {})
+        registry = CoordinatorRegistry([entry])
+        partition = lead_alone(house.machine, house.snapshot_log, 5)
+        registry.leads(partition, 5)
+        await service.until_loaded(0)
         await service.create_partitions(0, [topic()])
         store = house.store
-        service.load(0, 3, house.log)
+        registry.leads(partition, 3)
+        registry.leads_no_more(partition.topic, partition.key.topic_id, 0, 4)
         described = await service.describe_coordinator(0)
         assert (described.epoch, described.partitions) == (5, 2)
         assert house.store is store

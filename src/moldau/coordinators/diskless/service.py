@@ -26,14 +26,20 @@ from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.diskless.store.view import StoredPartition
 from moldau.coordinators.kind import CoordinatorKind, LogPolicy, Term
+from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
+from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.replicated_log import OffsetAndEpoch
 
 logger = logging.getLogger(__name__)
 
 DATABASE_FILE: Final = "state.sqlite"
+
+
+def _open_log(partition: ClassicPartition) -> SnapshottedCoordinatorLog:
+    return SnapshottedCoordinatorLog(partition, max_batch_bytes=calls.METADATA_MAX_MESSAGE_BYTES)
 
 
 class DisklessCoordinator:
@@ -57,6 +63,7 @@ class DisklessCoordinator:
             topic=DISKLESS_METADATA,
             new_shard=lambda _: DisklessShard(self.settings),
             codec=DisklessCodec(),
+            open_log=_open_log,
             new_store=self._new_store,
             policy=LogPolicy(commit_timeout_ms=commit_timeout_ms),
             key_type=DISKLESS_COORDINATOR_KEY_TYPE,
@@ -93,9 +100,9 @@ class DisklessCoordinator:
         )
         return LedCoordinator(epoch, store, lambda: self.runtime.reload(coordinator_id, epoch))
 
-    def unload(self, coordinator_id: int, epoch: int | None = None) -> None:
-        """This node leads the partition no more; an ``epoch`` older than the loaded one is ignored."""
-        self.runtime.unload(coordinator_id, epoch)
+    def unload(self, coordinator_id: int) -> None:
+        """This node leads the partition no more."""
+        self.runtime.unload(coordinator_id)
 
     @property
     def coordinator_ids(self) -> list[int]:
@@ -111,11 +118,6 @@ class DisklessCoordinator:
 
     async def until_loaded(self, coordinator_id: int) -> None:
         await self.runtime.until_loaded(coordinator_id)
-
-    async def until_all_loaded(self) -> None:
-        """Wait until the loads that are under way have ended."""
-        for coordinator_id in self.coordinator_ids:
-            await self.runtime.until_loaded(coordinator_id)
 
     async def close(self) -> None:
         """Unload everything; SQLite files are left clean."""

@@ -130,9 +130,9 @@ class GroupService:
         """This node leads a partition of the offsets topic."""
         self.runtime.load(partition, epoch, log)
 
-    def unload(self, partition: int, epoch: int | None = None) -> None:
+    def unload(self, partition: int) -> None:
         """This node does not lead it any more."""
-        self.runtime.unload(partition, epoch)
+        self.runtime.unload(partition)
 
     async def close(self) -> None:
         """Let all partitions go."""

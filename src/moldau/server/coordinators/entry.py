@@ -1,15 +1,29 @@
-"""A kind of coordinator as a broker serves it."""
+"""A kind of coordinator as a broker serves it: how its topic is made, who may find it, its APIs."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Protocol
 
+from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.network.context import RequestContext
 from moldau.replication.classic import ClassicPartition
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topic_creation import InternalTopic
 
-L = TypeVar("L")
+
+class Leaders(Protocol):
+    """The coordinators of one kind: one for each partition of the topic that this broker leads.
+
+    Each term begins once and ends once; news that came late are gone before (``coordinators/terms.py``).
+    """
+
+    def lead(self, partition: ClassicPartition, epoch: int) -> None:
+        """A term begins; one of an older epoch ends with it."""
+        ...
+
+    def leave(self, partition: int, epoch: int) -> None:
+        """The term is over, as of ``epoch``."""
+        ...
 
 
 def everybody(context: RequestContext) -> None:
@@ -21,23 +35,20 @@ class KeyLookup:
     """How FindCoordinator finds the coordinators of a kind."""
 
     key_type: int
-    partition_of: Callable[[str], int]
-    """The partition of a key. Raises INVALID_REQUEST."""
+    partition_of: Callable[[str, int], int]
+    """The partition of a key, given the number of partitions. Raises INVALID_REQUEST."""
     check: Callable[[RequestContext], None] = everybody
     """Raises an authorization error for a principal that may not know the coordinators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorEntry(Generic[L]):
+class CoordinatorEntry:
     """One kind: each partition of ``topic`` that this broker leads is a coordinator."""
 
     topic: InternalTopic
-    open_log: Callable[[ClassicPartition, int], L]
-    """The log of a coordinator, over a partition that is led from an epoch on."""
-    load: Callable[[int, int, L], None]
-    """Begins a term: partition, epoch, log."""
-    unload: Callable[[int, int], None]
-    """Ends a term: partition, and the epoch as of which it is over."""
+    leaders: Leaders
+    on_change: Callable[[int], None] | None = None
+    """Called with a partition after its term has begun or ended."""
     until_loaded: Callable[[], Awaitable[None]] | None = None
     """Returns when the loads that are under way have ended; ``None`` where a start does not wait for them."""
     lookup: KeyLookup | None = None
@@ -47,4 +58,44 @@ class CoordinatorEntry(Generic[L]):
 
     def begin(self, partition: ClassicPartition, epoch: int) -> None:
         """Lead a coordinator from ``epoch`` on."""
-        self.load(partition.key.partition, epoch, self.open_log(partition, epoch))
+        self.leaders.lead(partition, epoch)
+        self._changed(partition.key.partition)
+
+    def end(self, partition: int, epoch: int) -> None:
+        """As of ``epoch`` a coordinator is not led here."""
+        self.leaders.leave(partition, epoch)
+        self._changed(partition)
+
+    def _changed(self, partition: int) -> None:
+        if self.on_change is not None:
+            self.on_change(partition)
+
+
+def entry_of(
+    runtime: CoordinatorRuntime[Any, Any],
+    topic: InternalTopic,
+    handlers: Mapping[int, Handler],
+    *,
+    check: Callable[[RequestContext], None] = everybody,
+    on_change: Callable[[int], None] | None = None,
+    start_waits: bool = False,
+) -> CoordinatorEntry:
+    """The entry of a kind that is declared by a ``CoordinatorKind``; the rest of it follows from there.
+
+    ``topic`` is how the kind's topic is made. ``start_waits``: the node is ready when the coordinators are
+    loaded.
+    """
+    kind = runtime.kind
+    if topic.name != kind.topic.name:
+        raise ValueError(f"coordinators of {kind.topic.name} cannot stand on {topic.name}")
+    lookup = None
+    if kind.key_type is not None:
+        lookup = KeyLookup(key_type=kind.key_type, partition_of=kind.partition_of, check=check)
+    return CoordinatorEntry(
+        topic=topic,
+        leaders=runtime,
+        on_change=on_change,
+        until_loaded=runtime.until_all_loaded if start_waits else None,
+        lookup=lookup,
+        handlers=handlers,
+    )

@@ -3,27 +3,17 @@
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.config.broker import BrokerConfig
 from moldau.coordinators.groups.service import GroupService
-from moldau.coordinators.log import CoordinatorLog, PartitionCoordinatorLog
 from moldau.server.authorization import Authorizer
-from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
+from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
 from moldau.server.handlers.groups import GroupHandlers
 from moldau.server.topic_creation import InternalTopic
 
 
 def group_coordinators(
     config: BrokerConfig, groups: GroupService, authorizer: Authorizer
-) -> CoordinatorEntry[CoordinatorLog]:
+) -> CoordinatorEntry:
     """The kind with the classic group protocol and committed offsets."""
-    kind = groups.kind
-    assert kind.key_type is not None
-    return CoordinatorEntry(
-        topic=offsets_topic(config),
-        open_log=lambda partition, epoch: PartitionCoordinatorLog(partition),
-        load=groups.load,
-        unload=groups.unload,
-        lookup=KeyLookup(key_type=kind.key_type, partition_of=groups.partition_of),
-        handlers=GroupHandlers(groups, authorizer).table(),
-    )
+    return entry_of(groups.runtime, offsets_topic(config), GroupHandlers(groups, authorizer).table())
 
 
 def offsets_topic(config: BrokerConfig) -> InternalTopic:

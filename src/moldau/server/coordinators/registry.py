@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 from uuid import UUID
 
 from moldau.coordinators.terms import LeadershipTerms, TermKey
@@ -15,13 +14,13 @@ from moldau.server.topic_creation import InternalTopic
 class CoordinatorRegistry:
     """The entries by topic and by key type. Follows the leadership of their topics' partitions."""
 
-    def __init__(self, entries: Iterable[CoordinatorEntry[Any]] = ()) -> None:
-        self._entries: dict[str, CoordinatorEntry[Any]] = {}
+    def __init__(self, entries: Iterable[CoordinatorEntry] = ()) -> None:
+        self._entries: dict[str, CoordinatorEntry] = {}
         self._terms = LeadershipTerms()
         for entry in entries:
             self.add(entry)
 
-    def add(self, entry: CoordinatorEntry[Any]) -> None:
+    def add(self, entry: CoordinatorEntry) -> None:
         """One more kind, before the first partition of its topic is led."""
         if entry.topic.name in self._entries:
             raise ValueError(f"{entry.topic.name} has two kinds of coordinators")
@@ -57,7 +56,7 @@ class CoordinatorRegistry:
         topic_id, index = partition.key
         change = self._terms.begin(TermKey(partition.topic, index), topic_id, epoch)
         if change.ends is not None:
-            entry.unload(index, change.ends)
+            entry.end(index, change.ends)
         if change.begins is not None:
             entry.begin(partition, change.begins)
 
@@ -68,4 +67,4 @@ class CoordinatorRegistry:
             return
         change = self._terms.end(TermKey(topic, index), topic_id, epoch)
         if change.ends is not None:
-            entry.unload(index, change.ends)
+            entry.end(index, change.ends)

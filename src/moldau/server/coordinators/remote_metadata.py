@@ -2,21 +2,15 @@
 
 from collections.abc import Callable
 
-from moldau.config.broker import BrokerConfig
-from moldau.server.coordinators.entry import CoordinatorEntry
-from moldau.server.subsystems.tiered import settings as tiered_settings
+from moldau.server.coordinators.entry import CoordinatorEntry, Leaders
+from moldau.server.topic_creation import InternalTopic
 
 
 def remote_metadata_leaders(
-    config: BrokerConfig, lead: Callable[[int], None], leave: Callable[[int], None]
-) -> CoordinatorEntry[None]:
-    """The kind without a shard: the metadata manager reads and writes the log itself.
+    topic: InternalTopic, leaders: Leaders, on_change: Callable[[int], None]
+) -> CoordinatorEntry:
+    """The kind without a shard: the metadata manager follows the log of each term itself.
 
-    ``lead`` and ``leave`` are called with a partition that this broker begins and ends to lead.
+    ``on_change`` is called with a partition that this broker begins or ends to lead.
     """
-    return CoordinatorEntry(
-        topic=tiered_settings.metadata_topic(config),
-        open_log=lambda partition, epoch: None,
-        load=lambda partition, epoch, log: lead(partition),
-        unload=lambda partition, epoch: leave(partition),
-    )
+    return CoordinatorEntry(topic=topic, leaders=leaders, on_change=on_change)

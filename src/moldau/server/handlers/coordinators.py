@@ -75,7 +75,10 @@ class CoordinatorHandlers:
         topic, lookup = found
         lookup.check(context)
         await self._creator.ensure(topic)
-        leader = self._view.leader_of(topic.name, lookup.partition_of(key))
+        # The topic's own number of partitions counts; the configuration only says how it is created.
+        created = self._view.image.topics.get(topic.name)
+        count = topic.partition_count if created is None else len(created.partitions)
+        leader = self._view.leader_of(topic.name, lookup.partition_of(key, count))
         broker = None if leader is None else self._view.broker(leader, context.listener_name)
         if broker is None:
             raise KafkaError(ErrorCode.coordinator_not_available)

@@ -4,22 +4,21 @@ An event is answered, and read, once it is below the high watermark, and so on t
 replicas: after a COPY_SEGMENT_FINISHED local segments go, so it must not be lost with the page cache.
 """
 
+import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
-from moldau.records.batch import iter_headers, parse_header
+from moldau.coordinators.log import PartitionCoordinatorLog
+from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.partition import PartitionKey
-from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import Clock
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.machine import Machine
 from moldau.server.cluster_view import ClusterView
-from moldau.server.registry import PartitionRegistry
 from moldau.server.topic_creation import InternalTopic
-from moldau.storage.append_info import AppendOrigin
 from moldau.tiered.metadata_manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata_topic import TopicDescription, TopicOffsets, TopicRecords
 from moldau.tiered.storage_manager import RemoteStorageError
@@ -30,31 +29,57 @@ COMMIT_TIMEOUT_MS: Final = 30_000
 LOOK_AGAIN_S: Final = 30.0
 
 
+class _Term:
+    """One term of leadership over a partition."""
+
+    def __init__(self, epoch: int, log: PartitionCoordinatorLog) -> None:
+        self.epoch = epoch
+        self.log = log
+        self.moved = asyncio.Event()
+        """Set at each move of the watermark, and at the end."""
+        log.on_high_watermark(lambda _: self.moved.set())
+
+    def end(self) -> None:
+        self.log.on_high_watermark(None)
+        self.moved.set()
+
+
 class HostedMetadataTopic:
-    """A :class:`moldau.tiered.metadata_topic.MetadataTopic`; its calls are made on the loop."""
+    """A :class:`moldau.tiered.metadata_topic.MetadataTopic`; its calls are made on the loop.
+
+    It is told of its terms as any kind of coordinator is (``server/coordinators``), and reads and writes by
+    the log of coordinators.
+    """
 
     def __init__(
         self,
-        machine: Machine,
+        clock: Clock,
         view: ClusterView,
-        partitions: PartitionRegistry,
-        arrivals: WaitingRoom[PartitionKey],
         topic: InternalTopic,
         ensure: Callable[[InternalTopic], Awaitable[None]],
     ) -> None:
         """``ensure`` creates the topic when there is none; raises ``KafkaError``."""
-        self._machine = machine
+        self._clock = clock
         self._view = view
-        self._partitions = partitions
-        self._arrivals = arrivals
         self._topic = topic
         self._ensure = ensure
+        self._terms: dict[int, _Term] = {}
 
-    def led_partitions(self) -> set[int]:
-        """The partitions of the topic that this broker leads now."""
-        found = self._view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)
-        indexes = range(0 if found is None else len(found.partitions))
-        return {index for index in indexes if self._leader(index) is not None}
+    def lead(self, partition: ClassicPartition, epoch: int) -> None:
+        """This broker leads a partition from ``epoch`` on."""
+        index = partition.key.partition
+        self.leave(index, epoch)
+        self._terms[index] = _Term(epoch, PartitionCoordinatorLog(partition))
+
+    def leave(self, partition: int, epoch: int) -> None:
+        """As of ``epoch`` this broker does not lead a partition."""
+        term = self._terms.pop(partition, None)
+        if term is not None:
+            term.end()
+
+    def leads(self, partition: int) -> bool:
+        """Whether this broker is in a term over a partition."""
+        return partition in self._terms
 
     async def ensure(self) -> TopicDescription:
         try:
@@ -74,29 +99,27 @@ class HostedMetadataTopic:
         return TopicDescription(found.topic_id, count)
 
     async def append(self, partition: int, value: bytes) -> int:
-        led = self._led(partition)
-        batch = build_batch([Record(0, self._machine.clock.now_ms(), None, value)])
+        log = self._term(partition).log
         try:
-            offset = led.append_own(batch, [parse_header(batch)], AppendOrigin.COORDINATOR).first_offset
+            offset = log.append(bytearray(build_batch([Record(0, self._clock.now_ms(), None, value)])))
         except KafkaError as error:
             raise _refused(partition, error) from error
-        outcome = await led.committed(offset, COMMIT_TIMEOUT_MS)
-        if outcome.error is not ErrorCode.none:
+        try:
+            await log.committed(offset, COMMIT_TIMEOUT_MS)
+        except KafkaError as error:
             raise RemoteMetadataUnknownOutcomeError(
                 f"whether the event at {offset} of {REMOTE_LOG_METADATA_TOPIC}-{partition} stays is not"
-                f" known: {outcome.message or outcome.error.name}"
-            )
+                f" known: {error.message}"
+            ) from error
         return offset
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
-        led = self._led(partition)
         try:
-            found = led.log.read(offset, max_bytes, upper_bound_offset=led.high_watermark)
+            content = self._term(partition).log.read_committed(offset, max_bytes)
         except KafkaError as error:
             raise _refused(partition, error) from error
         records: list[tuple[int, bytes]] = []
         next_offset = offset
-        content = memoryview(b"".join(found.views))
         for position, header in iter_headers(content):
             next_offset = max(next_offset, header.last_offset + 1)
             if not header.is_control:
@@ -106,35 +129,28 @@ class HostedMetadataTopic:
         return TopicRecords(records, next_offset)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        await self._wait(self._led(partition), offset)
-
-    async def _wait(self, led: ClassicPartition, offset: int) -> None:
-        """Until the partition changes in any way, or for a while."""
-        waiter = self._arrivals.wait([led.key], LOOK_AGAIN_S)
-        try:
-            if led.high_watermark <= offset:
-                await waiter.future
-        finally:
-            waiter.finish(False)
+        term = self._term(partition)
+        if term.log.high_watermark > offset:
+            return
+        term.moved.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await term.moved.wait()
 
     def offsets(self, partition: int) -> TopicOffsets:
-        led = self._led(partition)
-        return TopicOffsets(led.log.log_start_offset, led.high_watermark, led.log.log_end_offset)
+        log = self._term(partition).log
+        return TopicOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset)
 
     def epoch_of(self, partition: int, offset: int) -> int:
-        return self._led(partition).log.epoch_for_offset(offset)
+        return self._term(partition).log.epoch_for_offset(offset)
 
-    def _led(self, partition: int) -> ClassicPartition:
-        found = self._leader(partition)
-        if found is None:
+    def _term(self, partition: int) -> _Term:
+        term = self._terms.get(partition)
+        if term is None or not term.log.is_led:
             raise RemoteMetadataNotReadyError(
                 f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not led by this broker"
             )
-        return found
-
-    def _leader(self, partition: int) -> ClassicPartition | None:
-        found = self._partitions.get(REMOTE_LOG_METADATA_TOPIC, partition)
-        return found if isinstance(found, ClassicPartition) and found.is_leader else None
+        return term
 
 
 def _refused(partition: int, error: KafkaError) -> RemoteStorageError:

@@ -51,19 +51,12 @@ class TieredSubsystem(Subsystem):
         cluster_id = view.cluster_id
         self._topic = tiered_settings.metadata_topic(config)
         self.meters = TieredMeters(registry, lambda name: view.image.topics.get(name) is not None)
-        topic = HostedMetadataTopic(
-            machine,
-            view,
-            context.partitions,
-            context.arrivals,
-            self._topic,
-            topics.ensure,
-        )
+        self._metadata_topic = HostedMetadataTopic(machine.clock, view, self._topic, topics.ensure)
         self.storage = tiered_settings.storage_manager(config, cluster_id, machine, registry)
         news = asyncio.Event()
         """Set by whoever learns that there may be remote data to remove; the remover waits for it."""
         self.metadata = tiered_settings.metadata_manager(
-            config, cluster_id, machine, registry, topic, news.set
+            config, cluster_id, machine, registry, self._metadata_topic, news.set
         )
         self.indexes = RemoteIndexCache(
             machine,
@@ -117,7 +110,7 @@ class TieredSubsystem(Subsystem):
                 )
             ],
             coordinators=[
-                remote_metadata_leaders(self._configs.broker, self._lead_metadata, self._leave_metadata)
+                remote_metadata_leaders(self._topic, self._metadata_topic, self._leadership_changed)
             ],
             checks={"remote": self._problem},
             notices={"remote": self._notice},
@@ -168,16 +161,13 @@ class TieredSubsystem(Subsystem):
             if image.topics.get(topic.name) is None:
                 self.meters.remove(topic.name)
 
-    def _lead_metadata(self, partition: int) -> None:
-        """This broker leads a partition of the metadata topic: it ends the deletions in it."""
+    def _leadership_changed(self, partition: int) -> None:
+        """This broker begins or ends to lead a metadata partition, whose leader ends deletions."""
+        leads = self._metadata_topic.leads(partition)
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            self.metadata.on_metadata_partition_leadership(partition, leads=True)
-        self.remover.start()
-
-    def _leave_metadata(self, partition: int) -> None:
-        """This broker leads the partition no more."""
-        if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
-            self.metadata.on_metadata_partition_leadership(partition, leads=False)
+            self.metadata.on_metadata_partition_leadership(partition, leads=leads)
+        if leads:
+            self.remover.start()
 
     def _owns(self, partition: TopicIdPartition) -> bool:
         """Whether this broker begins and ends the deletion of a partition; any, with another's manager."""

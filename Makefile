@@ -80,8 +80,9 @@ kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
 	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/test_kills_under_load.py \
 		tests/integration/test_offsets_over_kills.py $(ARGS)
 
-docs: $(STAMP) ## Rewrite the generated parts of docs/
+docs: $(STAMP) ## Rewrite the generated pages of docs/ and build the site in build/site
 	$(BIN)/python tools/generate_docs.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 lock: ## Rewrite the lock file from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

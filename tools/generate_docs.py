@@ -7,7 +7,10 @@ import asyncio
 import enum
 import importlib
 import pathlib
+import re
+import socket
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -98,6 +101,34 @@ UNSUPPORTED_VERSION.
 {own_rows}
 """
 
+_METRICS = """# Metrics
+
+<!-- Written by `make docs` from what `/metrics` of a node answers after its start. -->
+
+`metrics.listener=HOST:PORT` makes a node answer `/metrics` in Prometheus' text format, and `/health`
+([metrics and health](operations.md#metrics-and-health)). Names are those that the JMX exporter gives to
+Kafka's meters, and Kafka's documentation describes them. Series of topics (`topic="…"`), requests
+(`request="…"`) and operations appear with their first event. Counters of Kafka whose names end in
+`PerSec` are totals here; the scraper computes the rates. One name has at most 2,000 series; later labels
+share the series `_other_`.
+
+These names exist from the start of a node with diskless topics and remote storage.
+
+## Kafka's
+
+| name | kind | meaning |
+|---|---|---|
+{kafka}
+
+## Moldau's own
+
+| name | kind | meaning |
+|---|---|---|
+{own}
+
+Jobs of `moldau pipeline run` have metrics of their own: see [jobs](pipeline.md#jobs-that-go-on).
+"""
+
 
 def diagram(moves: dict[str, list[str]]) -> str:
     """A Mermaid state diagram of a table of moves."""
@@ -148,9 +179,11 @@ def _own_rows() -> Iterator[str]:
     """Each API of our own with the first sentence of its module, which begins with the API's name."""
     for key, (module, versions, _) in sorted(MODULES.items()):
         text = importlib.import_module(f"moldau.protocol.own.{module}").__doc__ or ""
-        name, _, what = text.split("\n\n")[0].replace("\n", " ").strip().partition(" ")
-        name, what = name.rstrip(":"), what.strip("().")
-        yield f"| {key} | {name} | {versions if '-' in versions else f'{versions}-{versions}'} | {what} |"
+        name, _, meaning = text.split("\n\n")[0].replace("\n", " ").strip().partition(" ")
+        name, meaning = name.rstrip(":"), meaning.rstrip(".")
+        if meaning.startswith("(") and meaning.endswith(")"):
+            meaning = meaning[1:-1]
+        yield f"| {key} | {name} | {versions if '-' in versions else f'{versions}-{versions}'} | {meaning} |"
 
 
 async def _served(host: str, port: int) -> list[tuple[int, str, str]]:
@@ -170,12 +203,40 @@ async def _served(host: str, port: int) -> list[tuple[int, str, str]]:
     ]
 
 
+def metrics_page() -> str:
+    """docs/metrics.md."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    properties = {
+        "metrics.listener": f"127.0.0.1:{port}",
+        "remote.log.storage.system.enable": "true",
+        "remote.log.metadata.topic.replication.factor": "1",
+        "diskless.metadata.topic.replication.factor": "1",
+        "diskless.metadata.topic.num.partitions": "1",
+    }
+    with Node(diskless=True, properties=properties):
+        answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
+        text = answer.read().decode()
+    return _METRICS.format(
+        kafka="\n".join(_metric_rows(text, "kafka", "org")), own="\n".join(_metric_rows(text, "moldau"))
+    )
+
+
+def _metric_rows(text: str, *prefixes: str) -> Iterator[str]:
+    """Each family of a Prometheus text whose name begins with one of ``prefixes``."""
+    help_texts = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
+        if name.startswith(prefixes):
+            yield f"| `{name}` | {kind} | {help_texts.get(name, '')} |"
+
+
 def pages() -> dict[pathlib.Path, str]:
     """Every generated page and what it must say."""
     return {
         DOCS / "cli.md": cli_page(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "architecture" / "states.md": states_page(),
+        DOCS / "metrics.md": metrics_page(),
         DOCS / "protocol.md": protocol_page(),
     }
 

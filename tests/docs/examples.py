@@ -18,6 +18,7 @@ import re
 import shlex
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ REFERENCE = "docs/cli.md"
 ELSEWHERE = ("docs/pipeline-notebook.md",)
 """A test of its own runs it, and looks at what it shows."""
 FILES = {
+    "server.properties": "process.roles=broker,controller\nnode.id=1\nlog.dirs=formatted\n"
+    "controller.quorum.voters=1@127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
+    "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\n",
     "order.avsc": '{"type": "record", "name": "Order", "fields": [{"name": "total", "type": "long"}]}',
 }
 """Files that examples name, in each folder."""
@@ -84,14 +88,16 @@ class Setting:
 
 
 def pages() -> list[str]:
-    return ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    """The pages that show commands: the README, and the documentation without its internals."""
+    found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/howto").glob("*.md")]
+    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in found)]
 
 
 def blocks_of(page: str) -> Iterator[Block]:
     lines = (ROOT / page).read_text().splitlines()
     start: int | None = None
     for number, line in enumerate(lines):
-        if not line.startswith("```"):
+        if not line.lstrip().startswith("```"):
             continue
         if start is None:
             start = number
@@ -103,15 +109,15 @@ def blocks_of(page: str) -> Iterator[Block]:
 def _block(page: str, lines: list[str], start: int, end: int) -> Block:
     marks = []
     above = start - 1
-    while above >= 0 and (match := re.fullmatch(r"<!-- (.*) -->", lines[above])):
+    while above >= 0 and (match := re.fullmatch(r" *<!-- (.*) -->", lines[above])):
         marks.insert(0, match[1])
         above -= 1
     reasons = [mark.removeprefix("not run: ") for mark in marks if mark.startswith("not run: ")]
     return Block(
         page,
         start + 1,
-        lines[start].removeprefix("```").strip(),
-        "\n".join(lines[start + 1 : end]),
+        lines[start].lstrip().removeprefix("```").strip(),
+        textwrap.dedent("\n".join(lines[start + 1 : end])),
         reasons[0] if reasons else None,
         tuple(mark.removeprefix("before: ") for mark in marks if mark.startswith("before: ")),
         "each line in a folder of its own" in marks,
@@ -158,20 +164,29 @@ def prepare(block: Block, setting: Setting) -> None:
 
 
 def run_command(line: str, setting: Setting) -> None:
-    """A line of a shell: ``moldau …``, ``echo … | moldau …``, ``NAME=$(moldau …)``."""
+    """A line of a shell: ``moldau …``, a pipe that may begin with ``echo …``, ``NAME=$(moldau …)``."""
     if assigned := re.fullmatch(r"(\w+)=\$\((.*)\)", line.strip()):
         setting.variables[assigned[1]] = _moldau(shlex.split(assigned[2])[1:], "").strip()
         return
     for name, value in setting.variables.items():
         line = line.replace(f"${name}", value)
     words = shlex.split(line, comments=True)
+    if words[-1:] == ["&"]:
+        words.pop()
     given = ""
-    if words[:1] == ["echo"]:
-        given = words[1] + "\n"
-        words = words[words.index("|") + 1 :]
-    if not words or words[:2] == ["moldau", "dev"]:  # the node that runs is one
-        return
-    assert words[0] == "moldau", f"not a command of moldau: {line}"
+    while words:
+        end = words.index("|") if "|" in words else len(words)
+        given = _run_words(words[:end], given)
+        words = words[end + 1 :]
+
+
+def _run_words(words: list[str], given: str) -> str:
+    """One command of a pipe, with what it reads; what it prints."""
+    if words[0] == "echo":
+        return words[1] + "\n"
+    if words[:2] in (["moldau", "dev"], ["moldau", "node"]):  # the node that runs is one
+        return ""
+    assert words[0] == "moldau", f"not a command of moldau: {words}"
     left: list[str] = []
     rest = iter(words[1:])
     for word in rest:
@@ -180,7 +195,7 @@ def run_command(line: str, setting: Setting) -> None:
                 next(rest)
         else:
             left.append(word)
-    _moldau(left, given)
+    return _moldau(left, given)
 
 
 def _moldau(arguments: list[str], given: str) -> str:

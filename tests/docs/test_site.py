@@ -1,0 +1,45 @@
+"""The documentation's site builds without a warning: no broken link, and each page in the navigation."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def build(config: pathlib.Path, site: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "-f", str(config), "-d", str(site)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: pathlib.Path) -> None:
+    done = build(ROOT / "mkdocs.yml", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize("target", ["missing.md", "index.md#missing"])
+def test_a_broken_link_ends_the_build(tmp_path: pathlib.Path, target: str) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text(f"# Home\n\n[a link]({target})\n")
+    text = (ROOT / "mkdocs.yml").read_text()
+    (tmp_path / "mkdocs.yml").write_text(text[: text.index("\nnav:")])
+    done = build(tmp_path / "mkdocs.yml", tmp_path / "site")
+    assert done.returncode != 0
+    assert "missing" in done.stdout + done.stderr
+
+
+def test_readme_links_to_files_that_exist() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (ROOT / "README.md").read_text()):
+        assert (ROOT / target).exists(), target

@@ -12,7 +12,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.policy import WRITTEN, ReplicaPolicy
 from moldau.replication.waiters import WaitingRoom
-from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine
+from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine, Workers
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SeededEntropy
 from moldau.storage.append_info import AppendOrigin
@@ -28,9 +28,15 @@ class Replicas:
     """Replicas 1 to ``count`` of a partition, all of them in sync."""
 
     def __init__(
-        self, folder: pathlib.Path, policy: ReplicaPolicy = WRITTEN, *, count: int = 2, min_in_sync: int = 2
+        self,
+        folder: pathlib.Path,
+        policy: ReplicaPolicy = WRITTEN,
+        *,
+        count: int = 2,
+        min_in_sync: int = 2,
+        workers: Workers | None = None,
     ) -> None:
-        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), InlineWorkers())
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers or InlineWorkers())
         self.ids = tuple(range(1, count + 1))
         self.partitions = {
             id: ClassicPartition(

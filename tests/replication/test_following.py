@@ -3,14 +3,19 @@
 import asyncio
 import pathlib
 import random
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import pytest
 from replica_files import Replicas, batch
 
 from moldau.replication.classic import ACKS_ALL
-from moldau.replication.partition import AppendOutcome
+from moldau.replication.partition import AppendOutcome, ReadOutcome
 from moldau.replication.policy import FSYNCED, WRITTEN, ReplicaPolicy
-from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime import ErrorCode, InlineWorkers, KafkaError
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def test_a_follower_copies_the_log_and_the_watermark(tmp_path: pathlib.Path) -> None:
@@ -209,5 +214,71 @@ def test_histories_of_three_replicas_end_with_equal_logs(
                 await replicas.fetch(follower)
         assert len({replicas.content(id) for id in replicas.ids}) == 1
         assert {each.high_watermark for each in replicas.partitions.values()} == {replicas.end(leader)}
+
+    asyncio.run(scenario())
+
+
+class SlowWorkers(InlineWorkers):
+    """Takes some turns of the loop for each function, before and after it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        await self._turns()
+        found = function(*args, **kwargs)
+        await self._turns()
+        return found
+
+    async def _turns(self) -> None:
+        for _ in range(self._chance.randrange(6)):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_record_counts_once_it_is_durable_though_syncs_meet_cuts(tmp_path: pathlib.Path, seed: int) -> None:
+    """Terms change, and logs are cut and grow again, while syncs are under way."""
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        replicas = Replicas(tmp_path, FSYNCED, count=3, min_in_sync=1, workers=SlowWorkers(chance))
+        partitions = replicas.partitions.values()
+        fetches: dict[int, asyncio.Task[ReadOutcome]] = {}
+        leader = epoch = 1
+        replicas.lead(leader, epoch)
+        for step in range(600):
+            dice, follower = chance.random(), chance.choice(replicas.ids)
+            if dice >= 0.97:
+                leader, epoch = chance.choice(replicas.ids), epoch + 1
+                replicas.lead(leader, epoch)
+            elif not replicas.partitions[leader].is_leader:
+                pass  # its log is being cut
+            elif dice < 0.3:
+                replicas.append_own(leader, b"%d" % step)
+            elif follower != leader and (follower not in fetches or fetches[follower].done()):
+                fetches[follower] = asyncio.ensure_future(replicas.fetch(follower))
+            await asyncio.sleep(0)
+            watermark = max(each.high_watermark for each in partitions)
+            assert all(each.log.flushed_offset >= watermark for each in partitions)
+        await asyncio.gather(*fetches.values())
+        await replicas.settled()
+        assert watermark > 20
+
+    asyncio.run(scenario())
+
+
+def test_a_record_behind_a_cut_is_synced(tmp_path: pathlib.Path) -> None:
+    async def scenario() -> None:
+        pair = Replicas(tmp_path, FSYNCED)
+        pair.lead(1, 3)
+        for value in (b"a", b"b", b"c"):
+            pair.append_own(1, value)
+        await pair.settled()
+        pair.lead(2, 4)
+        pair.append_own(2, b"d")
+        assert (await pair.fetch(1)).diverging_epoch is not None
+        await pair.fetch(1)
+        await pair.settled()
+        assert (pair.end(1), pair.partitions[1].following.acknowledged_offset()) == (1, 1)
 
     asyncio.run(scenario())

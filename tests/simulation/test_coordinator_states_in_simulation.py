@@ -1,5 +1,6 @@
 """The state of a coordinator follows from its log, in each life of its node; mutants are caught."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,10 @@ from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.effects import answer
 from moldau.coordinators.loader import ShardLoader
+from moldau.coordinators.log import MemoryLog
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.simulation.coordinators.agreement import LogUpTo
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 
@@ -27,6 +32,21 @@ def test_terms_begin_with_the_state_of_their_log(name: str) -> None:
     tally = scenario.coordinator_tally
     assert tally.terms > 3 * SEEDS, "hardly any term but the first was compared"
     assert tally.states > 2 * tally.terms
+
+
+def test_a_reference_stands_on_committed_records_only() -> None:
+    """A synced log may lose with the power what it holds above its watermark."""
+    log = MemoryLog()
+    log.append(_a_batch())
+    log.held = True
+    log.append(_a_batch())
+    committed = asyncio.run(LogUpTo(log, log.high_watermark).read(0, 1 << 20))
+    assert bytes(committed) == log.batches[0]
+    assert asyncio.run(LogUpTo(log, log.log_end_offset).read(0, 1 << 20)) == b"".join(log.batches)
+
+
+def _a_batch() -> bytearray:
+    return bytearray(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
 
 
 def expire_producers_without_a_record(patch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.records.batch import iter_headers
 from moldau.runtime import KafkaError
 from moldau.simulation.cluster.checkers import StateAgreement
 from moldau.simulation.coordinators.states import canonical_state, differences
@@ -36,14 +37,22 @@ class AgreementTally:
         """Logs that a snapshot had shortened before the reference had replayed them: the check ends there."""
 
 
-class _LogUpTo:
-    """A log as it is below an offset."""
+class LogUpTo:
+    """A log as it is below an offset, which is the end of a batch."""
 
     def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
+        self._log = log
         self.log_start_offset = log.log_start_offset
         self.log_end_offset = self.high_watermark = end_offset
         self.max_batch_bytes = log.max_batch_bytes
-        self.read = log.read
+
+    async def read(self, offset: int, max_bytes: int) -> memoryview:
+        """The log's own answer goes on to the log's end: the batches that may still be lost are cut off."""
+        chunk = memoryview(await self._log.read(offset, max_bytes))
+        for position, header in iter_headers(chunk):
+            if header.last_offset >= self.log_end_offset:
+                return chunk[:position]
+        return chunk
 
     def append(self, batch: bytearray) -> int:
         raise NotImplementedError
@@ -107,7 +116,7 @@ class CoordinatorAgreement:
         loader: ShardLoader[Any] = ShardLoader(
             self._reference,
             host.kind.codec,
-            _LogUpTo(host.term.log, end_offset),
+            LogUpTo(host.term.log, end_offset),
             replayed,
             name=f"the reference of {self._name}",
             skips_broken=host.kind.policy.skips_broken,
@@ -138,19 +147,21 @@ async def watch_coordinators(host: Host, history: History, tally: AgreementTally
                 led = runtime.led(partition)
                 if led is None or not process.alive:
                     continue
-                key = (led.name, _boot_that_counts(host))
+                key = (led.name, _boot_that_counts(host, led))
                 agreement = coordinators.get(key)
                 if agreement is None:
                     agreement = coordinators[key] = CoordinatorAgreement(led.name, history, tally)
                 await agreement.look(host.life, led)
 
 
-def _boot_that_counts(host: Host) -> int:
-    """The boot of the machine: after a loss of power the reference begins again with the log that is left.
+def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:
+    """The boot of the machine where a record counts once it is written, else always the same number.
 
-    Logs that count a record once it is written may lose unsynced ones; histories of clients judge the rest.
+    A loss of power may take records that were written and not synced: the reference of such a log begins
+    again with the log that is left, and histories of clients judge the rest. A log that counts only what
+    is synced has one reference for good: each record below a high watermark is there after any loss.
     """
-    return host.boot
+    return 0 if led.kind.topic.is_decisive else host.boot
 
 
 def _runtimes(node: Any) -> list[CoordinatorRuntime[Any, Any]]:

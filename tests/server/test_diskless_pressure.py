@@ -16,8 +16,9 @@ from memory_batch_coordinator import OWN_KEY, MemoryBatchCoordinator
 from moldau.coordinators.diskless.calls import Backlog
 from moldau.diskless.backlog import WalBacklog
 from moldau.metrics import Meters
+from moldau.network.context import RequestContext
 from moldau.runtime import KafkaError, Machine
-from moldau.server.handlers import produce
+from moldau.server.subsystems.diskless import pressure
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.testing import Node
 
@@ -31,14 +32,14 @@ DISKLESS = {
 
 def test_a_congested_writer_slows_producers_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[bool] = []
-    original = produce.ProduceHandlers._slow_down
+    original = DisklessSubsystem._throttle
 
-    def watched(self: produce.ProduceHandlers, context: object) -> float:
-        muted_until = original(self, context)  # type: ignore[arg-type]
-        pauses.append(muted_until > 0)
-        return muted_until
+    def watched(self: DisklessSubsystem, context: RequestContext, waits: bool) -> float:
+        pause_s = original(self, context, waits)
+        pauses.append(pause_s > 0)
+        return pause_s
 
-    monkeypatch.setattr(produce.ProduceHandlers, "_slow_down", watched)
+    monkeypatch.setattr(DisklessSubsystem, "_throttle", watched)
     with Node(properties=DISKLESS) as node:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)
@@ -116,14 +117,14 @@ def test_another_batch_coordinator_gives_offsets_and_keeps_its_objects(tmp_path:
 
 def test_pauses_grow_with_the_excess_until_nothing_more_comes_than_leaves() -> None:
     mebibyte = 1024 * 1024
-    pauses = [produce.pause_of(excess, mebibyte) for excess in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    pauses = [pressure.pause_of(excess, mebibyte) for excess in (0.0, 0.25, 0.5, 0.75, 1.0)]
     assert pauses == sorted(pauses)
-    assert pauses[0] == produce.CONGESTED_PAUSE_S
-    assert pauses[-1] == produce.CONGESTED_PAUSE_MAX_S
+    assert pauses[0] == pressure.CONGESTED_PAUSE_S
+    assert pauses[-1] == pressure.CONGESTED_PAUSE_MAX_S
     assert all(later > 2 * earlier for earlier, later in pairwise(pauses))
     # Who sends little is not held up as if it were much, and nobody until its requests time out.
-    assert produce.pause_of(1.0, 1_000) == produce.CONGESTED_PAUSE_S
-    assert produce.pause_of(1.0, 50 * mebibyte) == produce.CONGESTED_PAUSE_MAX_S
+    assert pressure.pause_of(1.0, 1_000) == pressure.CONGESTED_PAUSE_S
+    assert pressure.pause_of(1.0, 50 * mebibyte) == pressure.CONGESTED_PAUSE_MAX_S
 
 
 def test_a_backlog_presses_from_its_bound_on_and_most_at_twice_the_bound() -> None:

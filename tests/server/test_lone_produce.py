@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from moldau.cluster.image import MetadataImage
 from moldau.cluster.topics_image import Topic, TopicsImage
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey, Scope
+from moldau.protocol.codec import decode_response
 from moldau.protocol.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.errors import RecordError
@@ -20,7 +22,9 @@ from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.produce import ADMIN_CLIENT_ID, ProduceHandlers
 from moldau.server.registry import PartitionRegistry
-from moldau.server.requests.dispatch import Dispatcher
+from moldau.server.requests.dispatch import DirectHandlers, Dispatcher
+from moldau.server.requests.throttles import Throttles
+from moldau.simulation.world import World
 
 ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {ORDERS: "orders", OFFSETS: "__consumer_offsets", ELSEWHERE: "elsewhere"}
@@ -41,7 +45,7 @@ class OnePartition:
         self.outcome, self.later = outcome, later
         self.appended = []
 
-    def append(self, records, *, required_acks, timeout_ms):
+    def append(self, records, *, required_acks, timeout_ms, client):
         self.appended.append((bytes(records), required_acks, timeout_ms))
         if not self.later:
             return self.outcome
@@ -67,15 +71,16 @@ def image():
     return MetadataImage(topics=TopicsImage().updated(topics, []))
 
 
-def house(outcome, later, forbidden, *, direct):
+def house(outcome, later, forbidden, *, direct, throttles=None):
     registry = PartitionRegistry(image)
     partitions = [OnePartition(topic_id, outcome, later) for topic_id in (ORDERS, OFFSETS)]
     for partition in partitions:
         registry.add(partition)
     authorizer = Allowing(forbidden)
-    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), None)
+    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), throttles or Throttles())
     table = {ApiKey.PRODUCE: handlers.direct} if direct else {}
-    return Dispatcher(handlers.table(), Scope.BROKER, direct=table), partitions, authorizer
+    dispatch = Dispatcher(handlers.table(), Scope.BROKER, direct=DirectHandlers(table), throttles=throttles)
+    return dispatch, partitions, authorizer
 
 
 def request_of(rng, version):
@@ -95,8 +100,8 @@ def request_of(rng, version):
     )
 
 
-async def ask(dispatch, version, body, client_id):
-    connection = ConnectionContext("1", "PLAINTEXT")
+async def ask(dispatch, version, body, client_id, control=None):
+    connection = ConnectionContext("1", "PLAINTEXT", control=control)
     context = RequestContext(ApiKey.PRODUCE, version, 1, client_id, connection, size_bytes=len(body))
     try:
         answer = dispatch(context, memoryview(body))
@@ -147,3 +152,37 @@ def test_the_authorizer_is_asked_for_the_name(version):
         assert authorizer.asked == {"orders"}
         assert not partitions[0].appended
         assert ErrorCode.topic_authorization_failed.to_bytes(2, "big") in answer
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("later", [False, True])
+def test_both_ways_throttle_alike(version, later):
+    topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
+    rows = [PartitionProduceData(records=bytes(200))]
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1, topic_data=[TopicProduceData(**topic, partition_data=rows)]
+    )
+    body = b"".join(encoder(ProduceRequest, version)(request))
+    found = []
+
+    async def story():
+        for direct in (True, False):
+            asked, muted = [], []
+
+            def throttle(context, waits, asked=asked):
+                asked.append(waits)
+                return 0.25
+
+            throttles = Throttles()
+            throttles.add({ApiKey.PRODUCE: throttle})
+            dispatch, partitions, _ = house(OUTCOMES[0], later, (), direct=direct, throttles=throttles)
+            control = SimpleNamespace(mute=muted.append)
+            answer = await ask(dispatch, version, body, "c", control)
+            found.append((answer, asked, muted, [partition.appended for partition in partitions]))
+
+    with World(1) as world:
+        world.run(story())
+    assert found[0] == found[1]
+    answer, asked, muted, _ = found[0]
+    assert (asked, muted) == ([later], [0.25])
+    assert decode_response(ApiKey.PRODUCE, version, answer).throttle_time_ms == 250

@@ -6,7 +6,8 @@ from typing import TypeVar
 from moldau.cluster.controller_channel import ControllerChannel
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.partition_kinds import PartitionKinds
-from moldau.server.requests.dispatch import DirectHandler, Handler, Turn
+from moldau.server.requests.dispatch import DirectHandlers, Handler
+from moldau.server.requests.throttles import Throttles
 from moldau.server.subsystem import Contribution, HealthCheck
 from moldau.server.topic_creation import InternalTopic
 
@@ -22,14 +23,13 @@ class Extensions:
 
     def __init__(self) -> None:
         self.handlers: dict[int, Handler] = {}
-        self.direct: dict[int, Callable[[int], DirectHandler | None]] = {}
-        self.turn: Turn | None = None
+        self.direct: DirectHandlers | None = None
+        self.throttles = Throttles()
         self.channel: ControllerChannel | None = None
         """Inside this process, where it has a controller."""
         self.kinds = PartitionKinds()
         self.coordinators = CoordinatorRegistry()
         self.internal_topics: dict[str, InternalTopic] = {}
-        self.congestion: list[Callable[[], float | None]] = []
         self.checks: dict[str, HealthCheck] = {}
         self.notices: dict[str, HealthCheck] = {}
         self._in_hand: list[Callable[[], Mapping[str, int]]] = []
@@ -37,11 +37,11 @@ class Extensions:
     def add(self, contribution: Contribution) -> None:
         """Merge the additions of one more subsystem. Raises ``ValueError`` for a second entry of a key."""
         _merge("API key", self.handlers, contribution.handlers)
-        _merge("API key", self.direct, contribution.direct)
-        if contribution.turn is not None:
-            if self.turn is not None:
+        if contribution.direct is not None:
+            if self.direct is not None:
                 raise ValueError("the direct handlers of two subsystems cannot share a turn")
-            self.turn = contribution.turn
+            self.direct = contribution.direct
+        self.throttles.add(contribution.throttles)
         if contribution.channel is not None:
             if self.channel is not None:
                 raise ValueError("a node has one controller")
@@ -53,8 +53,6 @@ class Extensions:
             _merge("internal topic", self.internal_topics, {entry.topic.name: entry.topic})
         for topic in contribution.internal_topics:
             _merge("internal topic", self.internal_topics, {topic.name: topic})
-        if contribution.congestion is not None:
-            self.congestion.append(contribution.congestion)
         _merge("health check", self.checks, contribution.checks)
         _merge("notice", self.notices, contribution.notices)
         self._in_hand.append(contribution.in_hand)

@@ -42,7 +42,8 @@ from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.registrations import Endpoint
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.partition_kinds import KindClaim
-from moldau.server.requests.dispatch import DirectTable, HandlerTable, Turn
+from moldau.server.requests.dispatch import DirectHandlers, HandlerTable
+from moldau.server.requests.throttles import Throttle
 from moldau.server.topic_creation import InternalTopic
 
 logger = logging.getLogger(__name__)
@@ -57,10 +58,10 @@ class Contribution:
 
     handlers: HandlerTable = field(default_factory=dict)
     """Handlers of its APIs, by API key."""
-    direct: DirectTable = field(default_factory=dict)
-    """Direct handlers of its APIs, by API key."""
-    turn: Turn | None = None
-    """The work that its direct handlers share in a turn of a connection."""
+    direct: DirectHandlers | None = None
+    """Direct handlers of its APIs, and the work that they share in a turn of a connection."""
+    throttles: Mapping[int, Throttle] = field(default_factory=dict)
+    """What slows down the senders of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
     """Kinds of partitions with the topics that they are for."""
     coordinators: Sequence[CoordinatorEntry] = ()
@@ -69,8 +70,6 @@ class Contribution:
     """Topics that it needs, as they have to be created, whoever asks for them first."""
     channel: ControllerChannel | None = None
     """The way to the active controller of a cluster whose only voter is this node."""
-    congestion: Callable[[], float | None] | None = None
-    """How far a backlog of produced records exceeds its bound, from 0 to 1; None while it does not."""
     checks: Mapping[str, HealthCheck] = field(default_factory=dict)
     """Health checks by name: one that fails makes the node unwell."""
     notices: Mapping[str, HealthCheck] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from moldau.replication.partition import AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
 from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandler
+from moldau.server.requests.throttles import Hold, rest_ms
 
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Whether the general handler would append what this request brings for a partition."""
@@ -33,10 +34,9 @@ def lone_produce(
     turn: AppendTurn,
     may_write: MayWrite,
     row_of: RowOf,
-    slow_down: Callable[[RequestContext], float],
-    rest_ms: Callable[[float], int],
+    hold: Hold | None,
 ) -> DirectHandler | None:
-    """The direct handler of a version of Produce; ``None`` for those that have none."""
+    """The direct handler of a version of Produce, if there is one. ``hold``: its throttles."""
     if version < FIRST_LONE_VERSION:
         return None
     by_id = version >= TOPIC_ID_VERSION
@@ -44,8 +44,8 @@ def lone_produce(
     encode = response_encoder(ApiKey.PRODUCE, version)
     append, appended = turn.append, ErrorCode.none
 
-    def answer(topic: bytes, index: int, outcome: AppendOutcome, muted_until: float = 0.0) -> Buffers:
-        throttle_ms = rest_ms(muted_until) if muted_until else 0
+    def answer(topic: bytes, index: int, outcome: AppendOutcome, until_s: float = 0.0) -> Buffers:
+        throttle_ms = rest_ms(until_s, asyncio.get_running_loop().time()) if until_s else 0
         if outcome[0] is appended and not throttle_ms:
             return [pack(topic, index, outcome[1], outcome[2], outcome[3])]
         named = {"topic_id": UUID(bytes=topic)} if by_id else {"name": topic.decode()}
@@ -62,9 +62,10 @@ def lone_produce(
             return None
         outcome = append(partition, records, acks, timeout_ms, context.connection)
         if type(outcome) is AppendOutcome:
-            return answer(topic, index, outcome)
+            return answer(topic, index, outcome, 0.0 if hold is None else hold(context, False))
         assert isinstance(outcome, asyncio.Future)
-        return _later(outcome, partial(answer, topic, index, muted_until=slow_down(context)))
+        until_s = 0.0 if hold is None else hold(context, True)
+        return _later(outcome, partial(answer, topic, index, until_s=until_s))
 
     return produce
 

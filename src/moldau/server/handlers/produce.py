@@ -1,7 +1,7 @@
 """Produce: hand each partition's bytes to its partition, and answer when all of them are done."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
@@ -26,16 +26,10 @@ from moldau.server.authorization import AllowEveryone, Authorizer, Operation, Re
 from moldau.server.handlers.lone_produce import lone_produce
 from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
+from moldau.server.requests.throttles import Throttles
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client id that Kafka lets write to internal topics."""
-
-CONGESTED_PAUSE_S: Final = 0.05
-"""How long a producer is not read when a little too much of what was read waits; then one request goes."""
-CONGESTED_PAUSE_MAX_S: Final = 4.0
-"""The same when it is far too much: five requests in flight are still answered within 30 s."""
-PAUSED_BYTES: Final = 1024 * 1024
-"""What a request has for which these pauses are meant; others pause for as long as their size says."""
 
 VALID_ACKS: Final = (-1, 0, 1)
 ZSTD_VERSION: Final = 7
@@ -50,26 +44,21 @@ class ProduceHandlers:
         partitions: PartitionRegistry,
         authorizer: Authorizer,
         turn: AppendTurn,
-        congestion: Callable[[], float | None] | None,
+        throttles: Throttles,
     ) -> None:
-        """``turn``: who calls :meth:`direct` keeps its contract.
-
-        ``congestion``: how much too large the heap is in which waits what was taken from producers, from 0 to
-        1; None while it is not.
-        """
+        """``turn``: who calls :meth:`direct` keeps its contract."""
         self._turn = turn
         self._partitions = partitions
         self._authorizer = authorizer
-        self._congestion = congestion
+        self._throttles = throttles
 
     def table(self) -> dict[int, Handler]:
         return {ApiKey.PRODUCE: self.produce}
 
     def direct(self, version: int) -> DirectHandler | None:
         """The quick way for requests of one partition."""
-        return lone_produce(
-            version, self._partitions, self._turn, self._may_write, row_of, self._slow_down, rest_ms
-        )
+        hold = self._throttles.of(ApiKey.PRODUCE)
+        return lone_produce(version, self._partitions, self._turn, self._may_write, row_of, hold)
 
     def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
         if request.acks not in VALID_ACKS:
@@ -85,7 +74,7 @@ class ProduceHandlers:
                 rows.append((data.index, answer))
             answers.append((topic.name, topic.topic_id, rows))
         if waiting:
-            return self._answer_later(context, request.acks, answers, self._slow_down(context))
+            return self._answer_later(context, request.acks, answers)
         return self._answer(context, request.acks, answers)
 
     def _may_write(self, context: RequestContext, partition: Partition) -> bool:
@@ -145,38 +134,23 @@ class ProduceHandlers:
             client=context.connection,
         )
 
-    def _slow_down(self, context: RequestContext) -> float:
-        """Back-pressure: while too much of what was taken waits, read this producer in small sips.
-
-        Until when it is not read, in the loop's seconds; 0 while it is.
-        """
-        control = context.connection.control
-        congestion = None if self._congestion is None or control is None else self._congestion()
-        if congestion is None or control is None:
-            return 0.0
-        pause_s = pause_of(congestion, context.size_bytes)
-        control.mute(pause_s)
-        return asyncio.get_running_loop().time() + pause_s
-
     async def _answer_later(
         self,
         context: RequestContext,
         acks: int,
         answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
-        muted_until: float,
     ) -> ProduceResponse | None:
         for _, _, rows in answers:
             for position, (index, answer) in enumerate(rows):
                 if isinstance(answer, asyncio.Future):
                     rows[position] = (index, await answer)
-        return self._answer(context, acks, answers, rest_ms(muted_until))
+        return self._answer(context, acks, answers)
 
     def _answer(
         self,
         context: RequestContext,
         acks: int,
         answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
-        throttle_ms: int = 0,
     ) -> ProduceResponse | None:
         if acks == 0:
             self._close_if_refused(context, answers)
@@ -193,8 +167,7 @@ class ProduceHandlers:
                     ],
                 )
                 for name, topic_id, rows in answers
-            ],
-            throttle_time_ms=throttle_ms,
+            ]
         )
 
     @staticmethod
@@ -225,20 +198,6 @@ class ProduceHandlers:
                 for topic in request.topic_data
             ]
         )
-
-
-def rest_ms(muted_until: float) -> int:
-    """What an answer says as ``throttle_time_ms``: who heeds it waits no longer than it would anyway."""
-    return max(0, round((muted_until - asyncio.get_running_loop().time()) * 1000)) if muted_until else 0
-
-
-def pause_of(congestion: float, size_bytes: int) -> float:
-    """For how many seconds the sender of a request is not read; the more of the heap is too much, the longer.
-
-    At some excess as much comes as leaves: the heap grows no further then, whoever the producers are.
-    """
-    whole_s: float = CONGESTED_PAUSE_S * (CONGESTED_PAUSE_MAX_S / CONGESTED_PAUSE_S) ** congestion
-    return min(CONGESTED_PAUSE_MAX_S, max(CONGESTED_PAUSE_S, whole_s * size_bytes / PAUSED_BYTES))
 
 
 def row_of(index: int, outcome: AppendOutcome) -> PartitionProduceResponse:

@@ -8,8 +8,8 @@ record bytes in the message are views of the receive buffer, valid until the han
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from moldau.network.context import Answer, Buffers, RequestContext
@@ -29,6 +29,7 @@ from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.server.requests.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
 from moldau.server.requests.slices import COSTLY_ROWS, is_large
+from moldau.server.requests.throttles import Hold, Throttles, rest_ms, with_throttle_time
 
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
 Handler: TypeAlias = Callable[[RequestContext, Any], Outcome]
@@ -74,12 +75,21 @@ class _Tally:
         self.received_at = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class DirectHandlers:
+    """The direct handlers of a listener, and their turn, which :meth:`Dispatcher.end_turn` ends."""
+
+    table: DirectTable = field(default_factory=dict)
+    turn: Turn | None = None
+
+
 class _Route(NamedTuple):
     decode: RequestDecoder
     handler: Handler
     encode: Callable[[Any], Buffers]
     direct: DirectHandler | None
     tally: _Tally
+    hold: Hold | None
 
 
 class Dispatcher:
@@ -90,22 +100,23 @@ class Dispatcher:
         handlers: HandlerTable,
         scope: Scope,
         observer: RequestObserver | None = None,
-        direct: DirectTable = MappingProxyType({}),
-        turn: Turn | None = None,
+        direct: DirectHandlers | None = None,
+        throttles: Throttles | None = None,
         workers: Workers | None = None,
         unexpected: UnexpectedErrors | None = None,
     ) -> None:
-        """``turn`` is what the handlers of ``direct`` share; :meth:`end_turn` must then be called.
+        """``workers`` decode large requests and encode the answers to them.
 
-        ``workers`` decode large requests and encode the answers to them. ``unexpected`` is told of errors of
-        handlers that are not Kafka's.
+        ``unexpected`` is told of errors of handlers that are not Kafka's.
         """
+        direct = direct or DirectHandlers()
         self._unexpected = unexpected
         self._handlers = handlers
-        self._direct = direct
-        self._turn = turn
+        self._throttles = throttles or Throttles()
+        self._direct = direct.table
+        self._turn = direct.turn
         self._turn_is_open = False
-        self._tallies: dict[int, _Tally] = {key: _Tally() for key in direct}
+        self._tallies: dict[int, _Tally] = {key: _Tally() for key in direct.table}
         self._scope = scope
         self._observer = observer
         self._routes: dict[int, _Route] = {}
@@ -117,7 +128,7 @@ class Dispatcher:
         route = self._routes.get(context.api_key << 16 | context.api_version) or self._route(context)
         if route is None:
             return self._unsupported(context)
-        decode, handler, encode, direct, tally = route
+        decode, handler, encode, direct, tally, hold = route
         if direct is not None:
             self._turn_is_open = True
             answer = direct(context, body)
@@ -147,13 +158,15 @@ class Dispatcher:
             outcome = handler(context, request)
         except Exception as error:
             outcome = self._failure(context, error)
+        is_now = outcome is None or isinstance(outcome, Message)
+        until_s = 0.0 if hold is None else hold(context, not is_now)
         if isinstance(outcome, Message):
             self._observe(context)
-            return encode(outcome)
+            return encode(_throttled(outcome, until_s))
         if outcome is None:
             self._observe(context)
             return None
-        return self._later(context, route, outcome)
+        return self._later(context, encode, outcome, until_s)
 
     def _route(self, context: RequestContext) -> _Route | None:
         handler = self._handlers.get(context.api_key)
@@ -167,7 +180,8 @@ class Dispatcher:
         direct_of = self._direct.get(key)
         direct = None if direct_of is None else direct_of(version)
         tally = self._tallies.get(key) or _Tally()
-        route = _Route(request_decoder(key, version), handler, response_encoder(key, version), direct, tally)
+        decode, encode = request_decoder(key, version), response_encoder(key, version)
+        route = _Route(decode, handler, encode, direct, tally, self._throttles.of(key))
         self._routes[key << 16 | version] = route
         return route
 
@@ -193,14 +207,25 @@ class Dispatcher:
     ) -> "asyncio.Task[Buffers | None]":
         """Its connection is not read until it is answered, so that requests take effect in their order."""
 
+        held_until_s: list[float] = []
+        loop = asyncio.get_running_loop()
+
         def handle(context: RequestContext, request: Any) -> Outcome:
             if self._turn_is_open and self._turn is not None:
                 self._turn.settle()
-            return route.handler(context, request)
+            outcome = route.handler(context, request)
+            if route.hold is not None and not held_until_s:  # once, though it may come in slices
+                held_until_s.append(route.hold(context, isinstance(outcome, Awaitable)))
+            return outcome
+
+        def encode(message: Message) -> Buffers:
+            """On a worker thread."""
+            until_s = held_until_s[0] if held_until_s else 0.0
+            return route.encode(with_throttle_time(message, rest_ms(until_s, loop.time())))
 
         async def answer() -> Buffers | None:
             try:
-                return await self._large.answer(context, request, route.decode, handle, route.encode)
+                return await self._large.answer(context, request, route.decode, handle, encode)
             except ProtocolError:
                 raise
             except Exception as error:
@@ -209,7 +234,7 @@ class Dispatcher:
         control = context.connection.control
         if control is not None:
             control.hold()
-        task = asyncio.get_running_loop().create_task(answer())
+        task = loop.create_task(answer())
         self._tasks.add(task)
 
         def done(_: "asyncio.Task[Buffers | None]") -> None:
@@ -222,7 +247,11 @@ class Dispatcher:
         return task
 
     def _later(
-        self, context: RequestContext, route: _Route, outcome: Awaitable[Message | None]
+        self,
+        context: RequestContext,
+        encode: Callable[[Any], Buffers],
+        outcome: Awaitable[Message | None],
+        until_s: float,
     ) -> "asyncio.Future[Buffers | None]":
         waiting: asyncio.Future[Message | None]
         if isinstance(outcome, asyncio.Future):
@@ -232,7 +261,7 @@ class Dispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         answer: asyncio.Future[Buffers | None] = waiting.get_loop().create_future()
-        waiting.add_done_callback(partial(self._finish, context, route.encode, answer))
+        waiting.add_done_callback(partial(self._finish, context, encode, answer, until_s))
         return answer
 
     def _finish(
@@ -240,6 +269,7 @@ class Dispatcher:
         context: RequestContext,
         encode: Callable[[Any], Buffers],
         answer: "asyncio.Future[Buffers | None]",
+        until_s: float,
         done: "asyncio.Future[Message | None]",
     ) -> None:
         if answer.done():
@@ -250,7 +280,7 @@ class Dispatcher:
         error = done.exception()
         try:
             message = done.result() if error is None else self._failure(context, error)
-            answer.set_result(None if message is None else encode(message))
+            answer.set_result(None if message is None else encode(_throttled(message, until_s)))
         except Exception as refused:
             answer.set_exception(refused)
         self._observe(context)
@@ -301,6 +331,13 @@ class Dispatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def _throttled(answer: Message, until_s: float) -> Message:
+    """The answer with what is left of the time for which its sender is held."""
+    if not until_s:
+        return answer
+    return with_throttle_time(answer, rest_ms(until_s, asyncio.get_running_loop().time()))
+
+
 async def _as_coroutine(outcome: Awaitable[Message | None]) -> Message | None:
     return await outcome
 
@@ -330,8 +367,8 @@ def refusal(cls: type[Message], version: int, code: ErrorCode) -> Message | None
     ``None`` where there is no such place: an answer without it would pass for an empty success.
     """
     found: Message | None = None
-    for name, field in cls.__dataclass_fields__.items():
-        spec: Wire = field.metadata["wire"]
+    for name, declared in cls.__dataclass_fields__.items():
+        spec: Wire = declared.metadata["wire"]
         if version not in parse_versions(spec.versions):
             continue
         if name == "error_code":

@@ -35,7 +35,7 @@ class ListenersSubsystem(Subsystem):
             Scope.BROKER,
             meters.requests,
             extensions.direct,
-            extensions.turn,
+            extensions.throttles,
             machine.workers,
             machine.unexpected,
         )

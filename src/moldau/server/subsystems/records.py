@@ -1,7 +1,5 @@
 """The APIs for the records of partitions: produce, fetch, offsets, producer ids, log folders."""
 
-from collections.abc import Callable, Sequence
-
 from moldau.protocol.api import ApiKey
 from moldau.replication.append_turn import AppendTurn
 from moldau.server.context import BrokerContext
@@ -12,7 +10,7 @@ from moldau.server.handlers.offsets import OffsetHandlers
 from moldau.server.handlers.produce import ProduceHandlers
 from moldau.server.handlers.producers import ProducerHandlers
 from moldau.server.producer_ids import ProducerIds
-from moldau.server.requests.dispatch import routes
+from moldau.server.requests.dispatch import DirectHandlers, routes
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -26,14 +24,14 @@ class RecordsSubsystem(Subsystem):
     ) -> None:
         self._context = context
         self._partitions = partitions
-        self._congestion = _highest(extensions.congestion)
+        self._throttles = extensions.throttles
         self.producer_ids = ProducerIds(context.channel, context.identity.node_id)
 
     def contribution(self) -> Contribution:
         context, config, entropy = self._context, self._context.config, self._context.machine.entropy
         partitions, authorizer = context.partitions, context.authorizer
         turn = AppendTurn()
-        produce = ProduceHandlers(partitions, authorizer, turn, self._congestion)
+        produce = ProduceHandlers(partitions, authorizer, turn, self._throttles)
         sessions = FetchSessions(
             config.integer("max.incremental.fetch.session.cache.slots"),
             lambda: entropy.randrange(2**31 - 1) + 1,
@@ -48,8 +46,7 @@ class RecordsSubsystem(Subsystem):
                 ProducerHandlers(self.producer_ids, partitions).table(),
                 LogDirHandlers(context.logs, authorizer).table(),
             ),
-            direct={ApiKey.PRODUCE: produce.direct},
-            turn=turn,
+            direct=DirectHandlers({ApiKey.PRODUCE: produce.direct}, turn),
         )
 
     async def serve(self) -> None:
@@ -58,15 +55,3 @@ class RecordsSubsystem(Subsystem):
 
     async def stop(self) -> None:
         await self.producer_ids.close()
-
-
-def _highest(congestion: Sequence[Callable[[], float | None]]) -> Callable[[], float | None] | None:
-    """The highest of several congestions; None where there is none, so that produce asks nobody."""
-    if len(congestion) <= 1:
-        return congestion[0] if congestion else None
-    readings = tuple(congestion)
-
-    def highest() -> float | None:
-        return max((one for read in readings if (one := read()) is not None), default=None)
-
-    return highest

@@ -17,7 +17,9 @@ from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coord
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
+from moldau.network.context import RequestContext
 from moldau.objects import StorageError
+from moldau.protocol.api import ApiKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
@@ -29,6 +31,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
+from moldau.server.subsystems.diskless.pressure import pause_of
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topic_creation import InternalTopic
 
@@ -125,7 +128,7 @@ class DisklessSubsystem(Subsystem):
                 KindClaim(self.metadata_kind, lambda topic: topic.name == DISKLESS_METADATA_TOPIC),
             ],
             coordinators=[coordinators],
-            congestion=lambda: self.congestion,
+            throttles={ApiKey.PRODUCE: self._throttle},
             checks={"coordinators": self.coordinators.problem, "objects": self.runtime.problem},
             in_hand=self._in_hand,
         )
@@ -133,6 +136,14 @@ class DisklessSubsystem(Subsystem):
     def _in_hand(self) -> dict[str, int]:
         waiting = sum(one.waiting_bytes for one in self._partitions if isinstance(one, DisklessPartition))
         return {"bytes for unknown partitions": waiting, **self.runtime.in_hand()}
+
+    def _throttle(self, context: RequestContext, waits: bool) -> float:
+        """Back-pressure: while too much of what was taken waits, a producer is read in small sips.
+
+        Only those whose records wait: an append to a classic topic is over by now.
+        """
+        congestion = self.congestion if waits else None
+        return 0.0 if congestion is None else pause_of(congestion, context.size_bytes)
 
     @property
     def congestion(self) -> float | None:

@@ -1,0 +1,67 @@
+"""The one place in the path of a request where a subsystem slows its sender down (KIP-219).
+
+The driver's contract. A throttle is asked once for each request of its APIs, when the handler has returned:
+then the request has taken effect, or waits to. The connection is not read for the longest time that any of
+them wants, and the answer says as ``throttle_time_ms`` how much of it is left: a client that heeds it waits
+no longer than it would anyway. The dispatcher asks; a direct handler, which encodes its answers itself, asks
+for its own requests. An API without a throttle costs nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias, TypeVar
+
+from moldau.network.context import RequestContext
+from moldau.protocol.schema import Message
+
+M = TypeVar("M", bound=Message)
+
+Throttle: TypeAlias = Callable[[RequestContext, bool], float]
+"""For how many seconds the sender of a request is not read; 0 for not at all.
+
+The flag is whether the answer is still to come: it waits for an upload, for replicas or for records."""
+Hold: TypeAlias = Callable[[RequestContext, bool], float]
+"""Asks all throttles of an API and mutes the connection; until when, in the loop's seconds, or 0."""
+
+
+class Throttles:
+    """The throttles of all subsystems, by API key. Filled before the first request is dispatched."""
+
+    def __init__(self) -> None:
+        self._throttles: dict[int, list[Throttle]] = {}
+
+    def add(self, throttles: Mapping[int, Throttle]) -> None:
+        """Add those of one more subsystem; an API may have several."""
+        for api_key, throttle in throttles.items():
+            self._throttles.setdefault(api_key, []).append(throttle)
+
+    def of(self, api_key: int) -> Hold | None:
+        """What holds the senders of an API's requests; None where nobody does."""
+        throttles = tuple(self._throttles.get(api_key, ()))
+        if not throttles:
+            return None
+
+        def hold(context: RequestContext, waits: bool) -> float:
+            control = context.connection.control
+            if control is None:
+                return 0.0
+            pause_s = max(throttle(context, waits) for throttle in throttles)
+            if pause_s <= 0:
+                return 0.0
+            control.mute(pause_s)
+            return asyncio.get_running_loop().time() + pause_s
+
+        return hold
+
+
+def rest_ms(until_s: float, now_s: float) -> int:
+    """What an answer says as ``throttle_time_ms``; both in the loop's seconds, ``until_s`` 0 for none."""
+    return max(0, round((until_s - now_s) * 1000)) if until_s else 0
+
+
+def with_throttle_time(answer: M, throttle_time_ms: int) -> M:
+    """The answer with the time in it; as it is where there is none, or no field for it."""
+    if not throttle_time_ms or "throttle_time_ms" not in type(answer).__dataclass_fields__:
+        return answer
+    return replace(answer, throttle_time_ms=throttle_time_ms)

@@ -125,7 +125,7 @@ class GroupModel:
         )
         new_id = f"{instance_id or client}-{token}"
         event = Join(token, request, version, ClientFacts(client, "/host"), new_id)
-        self.apply(self.shard.join(event, self.now_ms))
+        self.apply(self.shard.classic.join(event, self.now_ms))
         return token
 
     def sync(
@@ -148,7 +148,7 @@ class GroupModel:
             protocol_name=protocol,
             assignments=[SyncGroupRequestAssignment(member_id=each, assignment=data) for each, data in given],
         )
-        self.apply(self.shard.sync(token, request, self.now_ms))
+        self.apply(self.shard.classic.sync(token, request, self.now_ms))
         return token
 
     def heartbeat(
@@ -158,7 +158,7 @@ class GroupModel:
         request = HeartbeatRequest(
             group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance_id
         )
-        self.apply(self.shard.heartbeat(token, request, self.now_ms))
+        self.apply(self.shard.classic.heartbeat(token, request, self.now_ms))
         return token
 
     def leave(self, *members: tuple[str, str | None], group: str = "g") -> Token:
@@ -167,7 +167,7 @@ class GroupModel:
             MemberIdentity(member_id=each, group_instance_id=instance) for each, instance in members
         ]
         request = LeaveGroupRequest(group_id=group, members=identities)
-        self.apply(self.shard.leave(token, request, self.now_ms))
+        self.apply(self.shard.classic.leave(token, request, self.now_ms))
         return token
 
     def commit(

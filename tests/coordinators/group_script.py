@@ -99,7 +99,7 @@ def _commit(model: GroupModel, words: list[str]) -> None:
 
 
 def _offsets(model: GroupModel, words: list[str]) -> Iterator[str]:
-    for topic in model.shard.fetch_offsets("g", None, lambda topic: None, require_stable=False):
+    for topic in model.shard.offsets.fetch("g", None, lambda topic: None, require_stable=False):
         for each in topic.partitions:
             yield f"{topic.name}-{each.partition_index} {each.committed_offset}"
 
@@ -112,7 +112,7 @@ def _timers(model: GroupModel, words: list[str]) -> Iterator[str]:
 
 
 def _show(model: GroupModel, words: list[str]) -> Iterator[str]:
-    for group in model.shard.groups.values():
+    for group in model.shard.classic.by_id.values():
         state = f"{group.state.value} generation={group.generation}"
         yield f"{state} leader={group.leader} protocol={group.protocol_name}"
         for member in group.members.values():

@@ -134,7 +134,7 @@ def load_diskless(*batches: bytearray) -> Loaded:
 
 def offsets_in(loaded: Loaded) -> dict[str, int]:
     (shard,) = loaded.shards
-    found = {group: shard.offsets.get(group, "topic", 0) for group in ("before", "beside", "behind")}
+    found = {group: shard.offsets.store.get(group, "topic", 0) for group in ("before", "beside", "behind")}
     return {group: committed.offset for group, committed in found.items() if committed is not None}
 
 

@@ -47,7 +47,7 @@ class GroupLife(RuleBasedStateMachine):
 
     @property
     def group(self) -> Group | None:
-        return self.model.shard.groups.get("g")
+        return self.model.shard.classic.by_id.get("g")
 
     def _some_id(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(sorted(self.ids)), label="member")
@@ -195,7 +195,7 @@ class GroupLife(RuleBasedStateMachine):
     def every_unanswered_request_is_remembered_once(self) -> None:
         waiting = [
             token
-            for group in self.model.shard.groups.values()
+            for group in self.model.shard.classic.by_id.values()
             for member in group.members.values()
             for token in (member.awaiting_join, member.awaiting_sync)
             if token is not None
@@ -248,8 +248,8 @@ class GroupLife(RuleBasedStateMachine):
     def a_restart_brings_back_what_was_settled(self) -> None:
         restored = self.model.replayed()
         live = self.model.shard
-        assert restored.offsets.of_group("g") == live.offsets.of_group("g")
-        group, again = self.group, restored.groups.get("g")
+        assert restored.offsets.store.of_group("g") == live.offsets.store.of_group("g")
+        group, again = self.group, restored.classic.by_id.get("g")
         if group is not None and group.state is GroupState.STABLE:
             assert again is not None
             assert again.state is GroupState.STABLE

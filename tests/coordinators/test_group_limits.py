@@ -26,7 +26,7 @@ def test_an_assignment_too_large_to_write_is_refused_and_the_group_goes_on() -> 
         ErrorCode.unknown_server_error
     ] * 2
     assert model.log == []
-    group = model.shard.groups["g"]
+    group = model.shard.classic.by_id["g"]
     assert group.state is GroupState.PREPARING_REBALANCE
     for client in ("a", "b", "c"):
         model.join(client, f"{client}-{'abc'.index(client) + 1}")
@@ -39,7 +39,7 @@ def test_a_restored_group_over_a_lowered_maximum_rebalances_down_to_it() -> None
     model.sync("a-1", 1)
     model.settings = GroupSettings(initial_rebalance_delay_ms=0, max_size=2)
     model.start()
-    assert model.shard.groups["g"].state is GroupState.PREPARING_REBALANCE
+    assert model.shard.classic.by_id["g"].state is GroupState.PREPARING_REBALANCE
     tokens = [model.join("m", member_id) for member_id in ("a-1", "b-2", "c-3")]
     answers = [model.answered[token] for token in tokens]
     assert all(isinstance(each, JoinGroupResponse) for each in answers)
@@ -48,7 +48,7 @@ def test_a_restored_group_over_a_lowered_maximum_rebalances_down_to_it() -> None
         ErrorCode.none,
         ErrorCode.group_max_size_reached,
     ]
-    assert list(model.shard.groups["g"].members) == ["a-1", "b-2"]
+    assert list(model.shard.classic.by_id["g"].members) == ["a-1", "b-2"]
 
 
 def test_restored_members_have_a_whole_session_again() -> None:
@@ -59,6 +59,6 @@ def test_restored_members_have_a_whole_session_again() -> None:
     model.advance(9_000)
     model.start()
     model.advance(9_000)
-    assert len(model.shard.groups["g"].members) == 3
+    assert len(model.shard.classic.by_id["g"].members) == 3
     model.advance(1_000)
-    assert model.shard.groups["g"].state is GroupState.EMPTY
+    assert model.shard.classic.by_id["g"].state is GroupState.EMPTY

@@ -5,7 +5,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-from moldau.coordinators.groups.service import Caller, GroupService
+from moldau.coordinators.groups.calls import Caller
+from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.log import MemoryLog
 from moldau.protocol.group_records import encode_subscription
@@ -110,9 +111,11 @@ def join_request(member_id: str = "", instance_id: str | None = None, **fields: 
 
 async def join_stable(service: GroupService, instance_id: str | None = None) -> JoinGroupResponse:
     """One member that has joined and synced with assignment ``mine``."""
-    joined = await service.join(caller(3 if instance_id is None else 5), join_request("", instance_id))
+    joined = await service.classic.join(
+        caller(3 if instance_id is None else 5), join_request("", instance_id)
+    )
     assert joined.error_code is ErrorCode.none
-    synced = await service.sync(
+    synced = await service.classic.sync(
         caller(3),
         SyncGroupRequest(
             group_id="g",
@@ -136,7 +139,7 @@ def commit_request(*positions: tuple[int, int], topic: str = "orders", **fields:
 
 
 async def fetch_all(service: GroupService) -> dict[tuple[str, int], int]:
-    answer = await service.fetch(caller(7), OffsetFetchRequest(group_id="g", topics=None))
+    answer = await service.offsets.fetch(caller(7), OffsetFetchRequest(group_id="g", topics=None))
     assert answer.error_code is ErrorCode.none
     return {
         (topic.name, each.partition_index): each.committed_offset
@@ -147,11 +150,11 @@ async def fetch_all(service: GroupService) -> dict[tuple[str, int], int]:
 
 def test_a_member_joins_syncs_beats_and_leaves() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        first = await service.join(caller(9), join_request())
+        first = await service.classic.join(caller(9), join_request())
         assert first.error_code is ErrorCode.member_id_required
         assert first.member_id.startswith("app-")
         assert first.protocol_name is None
-        joined = await service.join(caller(9), join_request(first.member_id))
+        joined = await service.classic.join(caller(9), join_request(first.member_id))
         assert (joined.generation_id, joined.leader, joined.protocol_name) == (1, first.member_id, "range")
         sync = SyncGroupRequest(
             group_id="g",
@@ -161,20 +164,22 @@ def test_a_member_joins_syncs_beats_and_leaves() -> None:
             protocol_name="range",
             assignments=[SyncGroupRequestAssignment(member_id=first.member_id, assignment=b"a")],
         )
-        synced = await service.sync(caller(5), sync)
+        synced = await service.classic.sync(caller(5), sync)
         assert (synced.assignment, synced.protocol_name) == (b"a", "range")
         beat = HeartbeatRequest(group_id="g", generation_id=1, member_id=first.member_id)
-        assert (await service.heartbeat(caller(4), beat)).error_code is ErrorCode.none
-        left = await service.leave(caller(2), LeaveGroupRequest(group_id="g", member_id=first.member_id))
+        assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.none
+        left = await service.classic.leave(
+            caller(2), LeaveGroupRequest(group_id="g", member_id=first.member_id)
+        )
         assert left.error_code is ErrorCode.none
-        assert (await service.heartbeat(caller(4), beat)).error_code is ErrorCode.unknown_member_id
+        assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.unknown_member_id
 
     run(test)
 
 
 def test_old_joins_never_see_a_null_protocol_name() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        refused = await service.join(caller(5), join_request("nobody"))
+        refused = await service.classic.join(caller(5), join_request("nobody"))
         assert (refused.error_code, refused.protocol_name) == (ErrorCode.unknown_member_id, "")
 
     run(test)
@@ -182,7 +187,7 @@ def test_old_joins_never_see_a_null_protocol_name() -> None:
 
 def test_a_sync_of_version_5_must_name_its_protocol() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        answer = await service.sync(caller(5), SyncGroupRequest(group_id="g"))
+        answer = await service.classic.sync(caller(5), SyncGroupRequest(group_id="g"))
         assert answer.error_code is ErrorCode.inconsistent_group_protocol
 
     run(test)
@@ -190,10 +195,12 @@ def test_a_sync_of_version_5_must_name_its_protocol() -> None:
 
 def test_an_empty_group_id_is_invalid_for_members_and_fine_for_offsets() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        assert (await service.join(caller(9), JoinGroupRequest())).error_code is ErrorCode.invalid_group_id
-        beat = await service.heartbeat(caller(4), HeartbeatRequest())
+        assert (
+            await service.classic.join(caller(9), JoinGroupRequest())
+        ).error_code is ErrorCode.invalid_group_id
+        beat = await service.classic.heartbeat(caller(4), HeartbeatRequest())
         assert beat.error_code is ErrorCode.invalid_group_id
-        committed = await service.commit(
+        committed = await service.offsets.commit(
             caller(8),
             OffsetCommitRequest(
                 topics=[OffsetCommitRequestTopic(name="orders", partitions=[OffsetCommitRequestPartition()])]
@@ -208,8 +215,8 @@ def test_a_restart_restores_groups_offsets_and_sessions() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         joined = await join_stable(service, "i-1")
         mine = {"generation_id_or_member_epoch": 1, "member_id": joined.member_id, "group_instance_id": "i-1"}
-        await service.commit(caller(7), commit_request((0, 10), (2, 30), **mine))
-        await service.commit(caller(7), commit_request((0, 11), **mine))
+        await service.offsets.commit(caller(7), commit_request((0, 10), (2, 30), **mine))
+        await service.offsets.commit(caller(7), commit_request((0, 11), **mine))
         before = await service.describe(caller(5), DescribeGroupsRequest(groups=["g"]))
         await service.close()
         service = await start(log, seed=2)
@@ -221,12 +228,12 @@ def test_a_restart_restores_groups_offsets_and_sessions() -> None:
         beat = HeartbeatRequest(
             group_id="g", generation_id=1, member_id=joined.member_id, group_instance_id="i-1"
         )
-        assert (await service.heartbeat(caller(4), beat)).error_code is ErrorCode.none
+        assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.none
         # A restarted static member resumes without a rebalance, and is kept from assigning anew.
-        again = await service.join(caller(9), join_request("", "i-1"))
+        again = await service.classic.join(caller(9), join_request("", "i-1"))
         assert (again.generation_id, again.skip_assignment) == (1, True)
         assert again.leader == again.member_id != joined.member_id
-        assert (await service.heartbeat(caller(4), beat)).error_code is ErrorCode.fenced_instance_id
+        assert (await service.classic.heartbeat(caller(4), beat)).error_code is ErrorCode.fenced_instance_id
         await service.close()
 
     run(test)
@@ -237,8 +244,8 @@ def test_a_restored_member_that_stays_silent_loses_its_session() -> None:
         log = MemoryLog()
         service = await start(log)
         request = join_request(session_timeout_ms=5)
-        joined = await service.join(caller(3), request)
-        await service.sync(
+        joined = await service.classic.join(caller(3), request)
+        await service.classic.sync(
             caller(3), SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
         )
         await service.close()
@@ -255,19 +262,19 @@ def test_a_restored_member_that_stays_silent_loses_its_session() -> None:
 def test_loading_and_absent_coordinators() -> None:
     async def main() -> None:
         service = GroupService(FixedClock(), SeededEntropy(1), SETTINGS, OneTopic(ORDERS))
-        assert (await service.join(caller(9), join_request())).error_code is ErrorCode.not_coordinator
-        fetched = await service.fetch(caller(7), OffsetFetchRequest(group_id="g", topics=None))
+        assert (await service.classic.join(caller(9), join_request())).error_code is ErrorCode.not_coordinator
+        fetched = await service.offsets.fetch(caller(7), OffsetFetchRequest(group_id="g", topics=None))
         assert fetched.error_code is ErrorCode.not_coordinator
         assert (await service.list_groups(caller(5), ListGroupsRequest())).groups == []
         service.load(0, 1, MemoryLog())
         loading = ErrorCode.coordinator_load_in_progress
-        assert (await service.join(caller(9), join_request())).error_code is loading
+        assert (await service.classic.join(caller(9), join_request())).error_code is loading
         assert (
-            await service.heartbeat(caller(4), HeartbeatRequest(group_id="g"))
+            await service.classic.heartbeat(caller(4), HeartbeatRequest(group_id="g"))
         ).error_code is ErrorCode.none
-        synced = await service.sync(caller(3), SyncGroupRequest(group_id="g"))
+        synced = await service.classic.sync(caller(3), SyncGroupRequest(group_id="g"))
         assert synced.error_code is ErrorCode.rebalance_in_progress
-        committed = await service.commit(caller(8), commit_request((0, 1)))
+        committed = await service.offsets.commit(caller(8), commit_request((0, 1)))
         assert committed.topics[0].partitions[0].error_code is loading
         assert (await service.list_groups(caller(5), ListGroupsRequest())).error_code is loading
         await service.close()
@@ -278,7 +285,7 @@ def test_loading_and_absent_coordinators() -> None:
 def test_joins_that_wait_are_answered_when_the_partition_moves() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         await join_stable(service)
-        waiting = asyncio.ensure_future(service.join(caller(3), join_request()))
+        waiting = asyncio.ensure_future(service.classic.join(caller(3), join_request()))
         await asyncio.sleep(0)
         service.unload(0)
         assert (await waiting).error_code is ErrorCode.not_coordinator
@@ -288,16 +295,16 @@ def test_joins_that_wait_are_answered_when_the_partition_moves() -> None:
 
 def test_a_failing_log_answers_sync_and_commit_with_what_clients_understand() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        joined = await service.join(caller(3), join_request())
+        joined = await service.classic.join(caller(3), join_request())
         log.failure = KafkaError(ErrorCode.not_enough_replicas)
-        synced = await service.sync(
+        synced = await service.classic.sync(
             caller(3), SyncGroupRequest(group_id="g", generation_id=1, member_id=joined.member_id)
         )
         assert synced.error_code is ErrorCode.coordinator_not_available
         log.failure = None
         await service.runtime.until_loaded(0)
         # Nothing of the generation was written: the member starts over.
-        rejoined = await service.join(caller(3), join_request(joined.member_id))
+        rejoined = await service.classic.join(caller(3), join_request(joined.member_id))
         assert rejoined.error_code is ErrorCode.unknown_member_id
 
     run(test)
@@ -326,7 +333,7 @@ def test_commits_check_topics_partitions_and_metadata() -> None:
                 ),
             ],
         )
-        answer = await service.commit(caller(8), request)
+        answer = await service.offsets.commit(caller(8), request)
         codes = [
             (topic.name, each.partition_index, each.error_code.name)
             for topic in answer.topics
@@ -338,7 +345,7 @@ def test_commits_check_topics_partitions_and_metadata() -> None:
             ("orders", 1, "offset_metadata_too_large"),
             ("orders", 0, "none"),
         ]
-        fetched = await service.fetch(
+        fetched = await service.offsets.fetch(
             caller(5),
             OffsetFetchRequest(
                 group_id="g", topics=[OffsetFetchRequestTopic(name="orders", partition_indexes=[0, 1])]
@@ -355,7 +362,7 @@ def test_commits_check_topics_partitions_and_metadata() -> None:
 
 def test_an_unknown_group_has_no_offsets_and_no_error() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        answer = await service.fetch(
+        answer = await service.offsets.fetch(
             caller(9),
             OffsetFetchRequest(
                 groups=[
@@ -378,7 +385,7 @@ def test_an_unknown_group_has_no_offsets_and_no_error() -> None:
 def test_version_10_names_topics_by_id() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=4)]
-        committed = await service.commit(
+        committed = await service.offsets.commit(
             caller(10),
             OffsetCommitRequest(
                 group_id="g",
@@ -392,7 +399,7 @@ def test_version_10_names_topics_by_id() -> None:
             (GONE, ErrorCode.unknown_topic_id),
             (ORDERS, ErrorCode.none),
         ]
-        fetched = await service.fetch(
+        fetched = await service.offsets.fetch(
             caller(10),
             OffsetFetchRequest(
                 groups=[
@@ -422,7 +429,7 @@ def test_commits_for_a_group_that_does_not_exist() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         request = commit_request((0, 1), generation_id_or_member_epoch=3, member_id="m")
         codes = [
-            (await service.commit(caller(version), request)).topics[0].partitions[0].error_code
+            (await service.offsets.commit(caller(version), request)).topics[0].partitions[0].error_code
             for version in (8, 9)
         ]
         assert codes == [ErrorCode.illegal_generation, ErrorCode.group_id_not_found]
@@ -436,7 +443,7 @@ def test_only_members_commit_while_there_are_any() -> None:
 
         async def code(**fields: Any) -> ErrorCode:
             return (
-                (await service.commit(caller(8), commit_request((0, 1), **fields)))
+                (await service.offsets.commit(caller(8), commit_request((0, 1), **fields)))
                 .topics[0]
                 .partitions[0]
                 .error_code
@@ -456,7 +463,7 @@ def test_only_members_commit_while_there_are_any() -> None:
 def test_offsets_of_topics_in_use_are_not_deleted() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
         joined = await join_stable(service)
-        await service.commit(
+        await service.offsets.commit(
             caller(8),
             commit_request((0, 1), (1, 2), generation_id_or_member_epoch=1, member_id=joined.member_id),
         )
@@ -472,19 +479,19 @@ def test_offsets_of_topics_in_use_are_not_deleted() -> None:
                 )
             ],
         )
-        refused = await service.delete_offsets(caller(0), request)
+        refused = await service.offsets.delete(caller(0), request)
         assert [each.error_code.name for each in refused.topics[0].partitions] == [
             "group_subscribed_to_topic",
             "unknown_topic_or_partition",
         ]
-        await service.leave(
+        await service.classic.leave(
             caller(3),
             LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=joined.member_id)]),
         )
-        accepted = await service.delete_offsets(caller(0), request)
+        accepted = await service.offsets.delete(caller(0), request)
         assert accepted.topics[0].partitions[0].error_code is ErrorCode.none
         assert await fetch_all(service) == {("orders", 1): 2}
-        unknown = await service.delete_offsets(caller(0), OffsetDeleteRequest(group_id="nobody"))
+        unknown = await service.offsets.delete(caller(0), OffsetDeleteRequest(group_id="nobody"))
         assert unknown.error_code is ErrorCode.group_id_not_found
 
     run(test)
@@ -502,8 +509,8 @@ def test_groups_are_listed_described_and_deleted() -> None:
         delete = DeleteGroupsRequest(groups_names=["g", "nobody"])
         codes = [each.error_code.name for each in (await service.delete_groups(caller(2), delete)).results]
         assert codes == ["non_empty_group", "group_id_not_found"]
-        await service.leave(caller(0), LeaveGroupRequest(group_id="g", member_id=joined.member_id))
-        await service.commit(caller(8), commit_request((0, 1)))
+        await service.classic.leave(caller(0), LeaveGroupRequest(group_id="g", member_id=joined.member_id))
+        await service.offsets.commit(caller(8), commit_request((0, 1)))
         codes = [each.error_code.name for each in (await service.delete_groups(caller(2), delete)).results]
         assert codes == ["none", "group_id_not_found"]
         assert await fetch_all(service) == {}
@@ -521,8 +528,8 @@ def test_groups_are_listed_described_and_deleted() -> None:
 
 def test_offsets_of_deleted_topics_are_forgotten() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        await service.commit(caller(8), commit_request((0, 1), (1, 1)))
-        await service.forget_topics(lambda topic, partition: partition == 0)
+        await service.offsets.commit(caller(8), commit_request((0, 1), (1, 1)))
+        await service.offsets.forget_topics(lambda topic, partition: partition == 0)
         assert await fetch_all(service) == {("orders", 1): 1}
 
     run(test)
@@ -530,18 +537,18 @@ def test_offsets_of_deleted_topics_are_forgotten() -> None:
 
 def test_offsets_of_a_former_topic_of_the_same_name_are_not_told() -> None:
     async def test(service: GroupService, log: MemoryLog) -> None:
-        await service.commit(caller(8), commit_request((0, 1)))
+        await service.offsets.commit(caller(8), commit_request((0, 1)))
         await service.close()
         service = await start(log, orders=UUID(int=2))
         assert await fetch_all(service) == {}
-        answer = await service.fetch(
+        answer = await service.offsets.fetch(
             caller(7),
             OffsetFetchRequest(
                 group_id="g", topics=[OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
             ),
         )
         assert answer.topics[0].partitions[0].committed_offset == -1
-        await service.commit(caller(8), commit_request((0, 5)))
+        await service.offsets.commit(caller(8), commit_request((0, 5)))
         assert await fetch_all(service) == {("orders", 0): 5}
         await service.close()
 

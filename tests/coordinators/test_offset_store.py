@@ -16,7 +16,7 @@ def record(offset: int) -> OffsetRecord:
 
 
 def fetched(shard: GroupShard, *, require_stable: bool) -> tuple[int, ErrorCode]:
-    (topic,) = shard.fetch_offsets("g", [("orders", [0])], lambda topic: None, require_stable=require_stable)
+    (topic,) = shard.offsets.fetch("g", [("orders", [0])], lambda topic: None, require_stable=require_stable)
     return topic.partitions[0].committed_offset, topic.partitions[0].error_code
 
 
@@ -35,7 +35,7 @@ def test_an_aborted_transaction_leaves_no_trace() -> None:
     shard.replay(0, record(2), TRANSACTION)
     shard.replay_marker(7, 0, False)
     assert fetched(shard, require_stable=True) == (-1, ErrorCode.none)
-    assert not shard.offsets.has("g")
+    assert not shard.offsets.store.has("g")
 
 
 def test_the_later_record_wins_whenever_its_transaction_ends() -> None:
@@ -71,7 +71,7 @@ def test_expired_offsets_are_counted() -> None:
     for partition in range(3):
         value = CommittedOffset(1, -1, "", 1)
         shard.replay(partition, OffsetRecord("g", "orders", partition, value), PLAIN)
-    assert shard.offsets.count == 3
+    assert shard.offsets.store.count == 3
     shard.expire(5)
     assert tally.offset_expirations == 0
     assert len(shard.expire(1_000).records) == 4  # the group goes with its offsets

@@ -43,3 +43,15 @@ class Turn:
     now_ms: int
     tally: GroupTally = field(default_factory=GroupTally)
     out: Outbox[ConsumerOffsetsRecord] = field(default_factory=Outbox)
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Begins the operations of a shard."""
+
+    settings: GroupSettings
+    tally: GroupTally
+
+    def begin(self, now_ms: int) -> Turn:
+        """The circumstances of an operation that happens now."""
+        return Turn(self.settings, now_ms, self.tally)

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.coordinators.groups.service import Caller, GroupService
+from moldau.coordinators.groups.calls import Caller
+from moldau.coordinators.groups.service import GroupService
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.schema import Message
@@ -24,13 +25,13 @@ class GroupHandlers:
     def table(self) -> dict[int, Handler]:
         groups = self._groups
         return {
-            ApiKey.JOIN_GROUP: self._guarded(groups.join, Operation.READ),
-            ApiKey.SYNC_GROUP: self._guarded(groups.sync, Operation.READ),
-            ApiKey.HEARTBEAT: self._guarded(groups.heartbeat, Operation.READ),
-            ApiKey.LEAVE_GROUP: self._guarded(groups.leave, Operation.READ),
-            ApiKey.OFFSET_COMMIT: self._guarded(groups.commit, Operation.READ),
-            ApiKey.OFFSET_DELETE: self._guarded(groups.delete_offsets, Operation.DELETE),
-            ApiKey.OFFSET_FETCH: self._plain(groups.fetch),
+            ApiKey.JOIN_GROUP: self._guarded(groups.classic.join, Operation.READ),
+            ApiKey.SYNC_GROUP: self._guarded(groups.classic.sync, Operation.READ),
+            ApiKey.HEARTBEAT: self._guarded(groups.classic.heartbeat, Operation.READ),
+            ApiKey.LEAVE_GROUP: self._guarded(groups.classic.leave, Operation.READ),
+            ApiKey.OFFSET_COMMIT: self._guarded(groups.offsets.commit, Operation.READ),
+            ApiKey.OFFSET_DELETE: self._guarded(groups.offsets.delete, Operation.DELETE),
+            ApiKey.OFFSET_FETCH: self._plain(groups.offsets.fetch),
             ApiKey.DESCRIBE_GROUPS: self._plain(groups.describe),
             ApiKey.LIST_GROUPS: self._plain(groups.list_groups),
             ApiKey.DELETE_GROUPS: self._plain(groups.delete_groups),

@@ -46,7 +46,7 @@ class GroupsSubsystem(Subsystem):
         removed = delta.topics.removed.values()
         gone = {topic.name for topic in removed if image.topics.get(topic.name) is None}
         if gone:
-            self._background.run(self.service.forget_topics(partial(_is_in, gone)))
+            self._background.run(self.service.offsets.forget_topics(partial(_is_in, gone)))
 
     async def drain(self) -> None:
         """Answer the members that wait for a rebalance, and let all groups go."""
@@ -65,14 +65,16 @@ def _watch(meters: NodeMeters, groups: GroupService) -> None:
 
     def count_of(*states: GroupState) -> Callable[[], float]:
         return lambda: sum(
-            group.state in states for shard in groups.runtime.shards() for group in shard.groups.values()
+            group.state in states
+            for shard in groups.runtime.shards()
+            for group in shard.classic.by_id.values()
         )
 
     managed = partial(meters.gauge, "kafka.coordinator.group", "GroupMetadataManager")
     managed("NumGroups", count_of(*GroupState))
     for state in GroupState:
         managed(f"NumGroups{state.value}", count_of(state))
-    managed("NumOffsets", lambda: sum(shard.offsets.count for shard in groups.runtime.shards()))
+    managed("NumOffsets", lambda: sum(shard.offsets.store.count for shard in groups.runtime.shards()))
 
     tally = groups.tally
     coordinator = partial(meters.gauge, "kafka.server", "group-coordinator-metrics")

@@ -66,7 +66,7 @@ def _partition(partition: PartitionState) -> tuple[Any, ...]:
 
 def _groups(shard: GroupShard) -> dict[str, Any]:
     """Committed offsets. Groups are left out: a generation is in the log only once it is complete."""
-    offsets = shard.offsets
+    offsets = shard.offsets.store
     return {
         "offsets": [
             (group_id, place, value)

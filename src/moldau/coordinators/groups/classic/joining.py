@@ -7,14 +7,16 @@ from moldau.coordinators.effects import Token
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.member import ClientFacts, Member
 from moldau.coordinators.groups.classic.rebalance import (
-    answer_join,
-    answer_sync,
     complete_if_all_joined,
-    dismiss,
-    join_error,
     joined,
     list_members,
     rebalance_or_complete,
+)
+from moldau.coordinators.groups.classic.sessions import (
+    answer_join,
+    answer_sync,
+    dismiss,
+    join_error,
     restart_heartbeat,
 )
 from moldau.coordinators.groups.classic.states import GroupState

@@ -3,14 +3,12 @@
 from moldau.coordinators.effects import Token
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.rebalance import (
-    answer_sync,
     complete_if_all_joined,
-    dismiss,
     prepare,
     rebalance_or_complete,
     reset_assignments,
-    restart_heartbeat,
 )
+from moldau.coordinators.groups.classic.sessions import answer_sync, dismiss, restart_heartbeat
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.records import GroupRecord
 from moldau.coordinators.groups.turn import SyncTimer, Turn

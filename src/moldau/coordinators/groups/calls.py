@@ -1,0 +1,66 @@
+"""The way of a request to the shard of its group, for all parts of the group coordinator."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from moldau.cluster.internal_topics import CONSUMER_OFFSETS
+from moldau.coordinators.effects import Effects, Token
+from moldau.coordinators.groups.directory import TopicDirectory
+from moldau.coordinators.groups.records import ConsumerOffsetsRecord
+from moldau.coordinators.groups.settings import GroupSettings
+from moldau.coordinators.groups.shard import GroupShard
+from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.runtime import ErrorCode, KafkaError
+
+T = TypeVar("T")
+
+GroupRuntime = CoordinatorRuntime[GroupShard, ConsumerOffsetsRecord]
+Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a handler knows of a request beside its body."""
+
+    api_version: int
+    client_id: str = ""
+    host: str = ""
+    """The peer's address, as ``127.0.0.1``."""
+
+
+class GroupCalls:
+    """Finds the partition of a group and lets its shard decide.
+
+    A call's operation runs before its first suspension, so calls made in request order take effect in it.
+    """
+
+    def __init__(self, runtime: GroupRuntime, settings: GroupSettings, directory: TopicDirectory) -> None:
+        self.runtime = runtime
+        self._settings = settings
+        self._directory = directory
+
+    def partition_of(self, group_id: str) -> int:
+        """The partition of ``__consumer_offsets`` that a group lives in.
+
+        The topic's own number of partitions counts; the config only says how it is created.
+        """
+        count = (
+            self._directory.partition_count(CONSUMER_OFFSETS.name) or self._settings.offsets_topic_partitions
+        )
+        return self.runtime.kind.partition_of(group_id, count)
+
+    def write_named(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
+        """As :meth:`write`, for a request that needs the id. Raises INVALID_GROUP_ID for an empty one."""
+        if not group_id:
+            raise KafkaError(ErrorCode.invalid_group_id, "The group id is empty.")
+        return self.write(group_id, operation)
+
+    def write(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
+        """Decide on a request about one group; the future is the answer."""
+        return self.runtime.write(self.partition_of(group_id), operation)
+
+    def read(self, group_id: str, operation: Callable[[GroupShard, int], T]) -> "asyncio.Future[T]":
+        """Look at one group."""
+        return self.runtime.read(self.partition_of(group_id), operation)

@@ -1,0 +1,100 @@
+"""The requests of members of classic groups: requests in, responses out, errors inside them."""
+
+import logging
+from typing import Final
+
+from moldau.coordinators.effects import Effects, Token
+from moldau.coordinators.groups.calls import Caller, GroupCalls
+from moldau.coordinators.groups.classic.joining import Join
+from moldau.coordinators.groups.classic.member import ClientFacts
+from moldau.coordinators.groups.classic.sessions import join_error
+from moldau.coordinators.groups.records import ConsumerOffsetsRecord
+from moldau.coordinators.groups.shard import GroupShard
+from moldau.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from moldau.runtime import Entropy, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_NULLABLE_PROTOCOL_NAME_VERSION: Final = 7
+_PROTOCOL_REQUIRED_SYNC_VERSION: Final = 5
+_MEMBER_LIST_VERSION: Final = 3
+
+
+class ClassicGroupService:
+    """The classic protocol as request handlers see it. No method raises for what has an error code."""
+
+    def __init__(self, calls: GroupCalls, entropy: Entropy) -> None:
+        self._calls = calls
+        self._entropy = entropy
+
+    async def join(self, caller: Caller, request: JoinGroupRequest) -> JoinGroupResponse:
+        """JoinGroup: answers when the generation begins."""
+        prefix = request.group_instance_id or caller.client_id
+        if request.reason:  # KIP-800
+            logger.info(
+                "%s joins group %s: %s", request.member_id or prefix, request.group_id, request.reason
+            )
+        # An address goes into the log and into DescribeGroups in Java's form, where tools expect it.
+        client = ClientFacts(caller.client_id, f"/{caller.host}")
+        member_id = f"{prefix}-{self._entropy.uuid4()}"
+
+        def operation(shard: GroupShard, now_ms: int, token: Token) -> Effects[ConsumerOffsetsRecord]:
+            return shard.classic.join(Join(token, request, caller.api_version, client, member_id), now_ms)
+
+        try:
+            response: JoinGroupResponse = await self._calls.write_named(request.group_id, operation)
+        except KafkaError as error:
+            response = join_error(error.code, request.member_id)
+        if response.protocol_name is None and caller.api_version < _NULLABLE_PROTOCOL_NAME_VERSION:
+            return JoinGroupResponse(error_code=response.error_code, member_id=response.member_id)
+        return response
+
+    async def sync(self, caller: Caller, request: SyncGroupRequest) -> SyncGroupResponse:
+        """SyncGroup: answers when the leader's assignment is committed."""
+        if caller.api_version >= _PROTOCOL_REQUIRED_SYNC_VERSION and (
+            request.protocol_type is None or request.protocol_name is None
+        ):
+            return SyncGroupResponse(error_code=ErrorCode.inconsistent_group_protocol)
+        try:
+            response: SyncGroupResponse = await self._calls.write_named(
+                request.group_id, lambda shard, now_ms, token: shard.classic.sync(token, request, now_ms)
+            )
+        except KafkaError as error:
+            # A load forgets who has joined: the member has to join again, not to sync again.
+            loading = error.code is ErrorCode.coordinator_load_in_progress
+            return SyncGroupResponse(error_code=ErrorCode.rebalance_in_progress if loading else error.code)
+        return response
+
+    async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
+        """Heartbeat."""
+        try:
+            response: HeartbeatResponse = await self._calls.write_named(
+                request.group_id, lambda shard, now_ms, token: shard.classic.heartbeat(token, request, now_ms)
+            )
+        except KafkaError as error:
+            # While the group is being loaded nobody's session can end, so there is nothing to report.
+            loading = error.code is ErrorCode.coordinator_load_in_progress
+            return HeartbeatResponse(error_code=ErrorCode.none if loading else error.code)
+        return response
+
+    async def leave(self, caller: Caller, request: LeaveGroupRequest) -> LeaveGroupResponse:
+        """LeaveGroup."""
+        for member in request.members:
+            if member.reason:  # KIP-800
+                logger.info("%s leaves group %s: %s", member.member_id, request.group_id, member.reason)
+        single = caller.api_version < _MEMBER_LIST_VERSION
+        if single:
+            members = [MemberIdentity(member_id=request.member_id)]
+            request = LeaveGroupRequest(group_id=request.group_id, members=members)
+        try:
+            response: LeaveGroupResponse = await self._calls.write_named(
+                request.group_id, lambda shard, now_ms, token: shard.classic.leave(token, request, now_ms)
+            )
+        except KafkaError as error:
+            return LeaveGroupResponse(error_code=error.code)
+        if single:
+            return LeaveGroupResponse(error_code=response.members[0].error_code)
+        return response

@@ -1,0 +1,46 @@
+"""A member's session: its signs of life, its requests that wait, its end. Pure."""
+
+from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
+from moldau.coordinators.groups.classic.member import Member
+from moldau.coordinators.groups.turn import HeartbeatTimer, Turn
+from moldau.protocol.messages.join_group import JoinGroupResponse
+from moldau.protocol.messages.sync_group import SyncGroupResponse
+from moldau.runtime import ErrorCode
+
+
+def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGroupResponse:
+    """A refused join."""
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=None)
+
+
+def restart_heartbeat(turn: Turn, group: Group, member: Member, timeout_ms: int | None = None) -> None:
+    """A sign of life: the member has its session timeout again."""
+    turn.out.set_timer(
+        HeartbeatTimer(group.group_id, member.member_id),
+        member.session_timeout_ms if timeout_ms is None else timeout_ms,
+    )
+
+
+def answer_join(turn: Turn, member: Member, response: JoinGroupResponse) -> None:
+    """Answer the member's join if it waits for one."""
+    if member.awaiting_join is not None:
+        turn.out.reply(member.awaiting_join, response)
+        member.awaiting_join = None
+
+
+def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool:
+    """Answer the member's sync if it waits for one; return whether it did."""
+    if member.awaiting_sync is None:
+        return False
+    turn.out.reply(member.awaiting_sync, response)
+    member.awaiting_sync = None
+    return True
+
+
+def dismiss(turn: Turn, group: Group, member_id: str) -> None:
+    """Remove a member or a given-out id; a request of its that waits learns of it."""
+    member = group.remove(member_id)
+    turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))
+    if member is not None:
+        answer_join(turn, member, join_error(ErrorCode.unknown_member_id))
+        answer_sync(turn, member, SyncGroupResponse(error_code=ErrorCode.unknown_member_id))

@@ -1,0 +1,82 @@
+"""The committed offsets of one partition of ``__consumer_offsets``: a machine of the shard. Pure.
+
+They change by replay alone.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from uuid import UUID
+
+from moldau.coordinators.effects import BatchKind, Effects, Token
+from moldau.coordinators.groups.classic.group import Group
+from moldau.coordinators.groups.offsets import operations
+from moldau.coordinators.groups.offsets.store import OffsetStore
+from moldau.coordinators.groups.records import ConsumerOffsetsRecord, OffsetRecord
+from moldau.coordinators.groups.turn import Turn, Turns
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from moldau.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from moldau.protocol.messages.offset_fetch import OffsetFetchResponseTopics
+
+
+class GroupOffsets:
+    """The offsets of all groups, whatever their protocol."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.store = OffsetStore()
+
+    def replay(self, offset: int, record: OffsetRecord, kind: BatchKind) -> None:
+        """Apply one record of the log at ``offset``."""
+        place = (record.topic, record.partition)
+        if record.value is None:
+            self.store.remove(record.group_id, place)
+        else:
+            self.store.put(record.group_id, place, record.value, offset, kind.producer_id, kind.transactional)
+
+    def replay_marker(self, producer_id: int, committed: bool) -> None:
+        """A transaction that committed offsets has ended."""
+        self.store.end_transaction(producer_id, committed)
+
+    def commit(self, turn: Turn, token: Token, request: OffsetCommitRequest) -> None:
+        """OffsetCommit with topics by name, of a client that may."""
+        topics = operations.commit(turn, request)
+        turn.out.reply(token, OffsetCommitResponse(topics=topics))
+
+    def fetch(
+        self,
+        group_id: str,
+        topics: Iterable[tuple[str, Sequence[int]]] | None,
+        topic_id_of: Callable[[str], UUID | None],
+        *,
+        require_stable: bool,
+    ) -> list[OffsetFetchResponseTopics]:
+        """OffsetFetch of one group; ``topics`` is ``None`` for all. An unknown group has no offsets."""
+        return operations.fetch(self.store, group_id, topics, topic_id_of, require_stable=require_stable)
+
+    def delete(self, turn: Turn, token: Token, group: Group, request: OffsetDeleteRequest) -> None:
+        """OffsetDelete. Raises :class:`KafkaError` when none may be deleted."""
+        topics = operations.delete(turn, self.store, group, request.topics)
+        turn.out.reply(token, OffsetDeleteResponse(topics=topics))
+
+    def delete_all(self, turn: Turn, group_id: str) -> None:
+        """The group is deleted: its offsets go, too."""
+        turn.out.records.extend(
+            OffsetRecord(group_id, topic, partition, None) for topic, partition in self.store.places(group_id)
+        )
+
+    def expire(self, turn: Turn, group: Group) -> bool:
+        """Forget offsets past their retention; return whether the group holds none any more."""
+        return operations.expire(turn, self.store, group)
+
+    def forget_partitions(
+        self, token: Token, is_gone: Callable[[str, int], bool], now_ms: int
+    ) -> Effects[ConsumerOffsetsRecord]:
+        """Topics were deleted: their offsets go, too. Answers the number of tombstones."""
+        turn = self._turns.begin(now_ms)
+        for group_id in list(self.store.group_ids()):
+            turn.out.records.extend(
+                OffsetRecord(group_id, topic, partition, None)
+                for topic, partition in self.store.places(group_id)
+                if is_gone(topic, partition)
+            )
+        turn.out.reply(token, len(turn.out.records))
+        return turn.out.effects(atomic=False)

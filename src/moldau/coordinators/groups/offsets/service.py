@@ -1,0 +1,113 @@
+"""The requests about committed offsets: requests in, responses out, errors inside them."""
+
+import asyncio
+from collections.abc import Callable
+
+from moldau.coordinators.groups.calls import Caller, GroupCalls
+from moldau.coordinators.groups.directory import TopicDirectory
+from moldau.coordinators.groups.offsets import requests as offset_requests
+from moldau.coordinators.groups.offsets.requests import CommitPlan
+from moldau.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from moldau.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from moldau.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from moldau.runtime import ErrorCode, KafkaError
+
+
+class OffsetService:
+    """Committed offsets as request handlers see them. No method raises for what has an error code."""
+
+    def __init__(self, calls: GroupCalls, directory: TopicDirectory) -> None:
+        self._calls = calls
+        self._directory = directory
+
+    async def commit(self, caller: Caller, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """OffsetCommit: topics and partitions that do not exist are refused one by one."""
+        plan = CommitPlan(request, caller.api_version, self._directory)
+        try:
+            answer: OffsetCommitResponse = await self._calls.write(
+                request.group_id,
+                lambda shard, now_ms, token: shard.commit_offsets(
+                    token, plan.request, caller.api_version, now_ms
+                ),
+            )
+        except KafkaError as error:
+            return offset_requests.commit_error(request, error.code)
+        return plan.response(answer)
+
+    async def fetch(self, caller: Caller, request: OffsetFetchRequest) -> OffsetFetchResponse:
+        """OffsetFetch, of one group or several."""
+        groups = offset_requests.fetch_groups(request, caller.api_version)
+        waiting = [
+            self._fetch_group(group, caller.api_version, require_stable=request.require_stable)
+            for group in offset_requests.without_repetitions(groups)
+        ]
+        return offset_requests.fetch_response(await asyncio.gather(*waiting), caller.api_version)
+
+    async def _fetch_group(
+        self, group: OffsetFetchRequestGroup, api_version: int, *, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        wanted = offset_requests.FetchPlan(group, api_version, self._directory)
+        try:
+            topics = await self._calls.read(
+                group.group_id,
+                lambda shard, now_ms: shard.offsets.fetch(
+                    group.group_id, wanted.topics, self._directory.topic_id, require_stable=require_stable
+                ),
+            )
+        except KafkaError as error:
+            return offset_requests.fetch_error(group, error.code, api_version)
+        return wanted.response(topics)
+
+    async def delete(self, caller: Caller, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+        """OffsetDelete."""
+        known, refused = [], {}
+        for topic in request.topics:
+            count = self._directory.partition_count(topic.name)
+            present = [each for each in topic.partitions if 0 <= each.partition_index < count]
+            absent = [
+                each.partition_index for each in topic.partitions if not 0 <= each.partition_index < count
+            ]
+            refused[topic.name] = [
+                OffsetDeleteResponsePartition(
+                    partition_index=index, error_code=ErrorCode.unknown_topic_or_partition
+                )
+                for index in absent
+            ]
+            known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=present))
+        checked = OffsetDeleteRequest(group_id=request.group_id, topics=known)
+        try:
+            answer: OffsetDeleteResponse = await self._calls.write_named(
+                request.group_id, lambda shard, now_ms, token: shard.delete_offsets(token, checked, now_ms)
+            )
+        except KafkaError as error:
+            return OffsetDeleteResponse(error_code=error.code)
+        topics = [
+            OffsetDeleteResponseTopic(name=topic.name, partitions=[*topic.partitions, *refused[topic.name]])
+            for topic in answer.topics
+        ]
+        return OffsetDeleteResponse(topics=topics)
+
+    async def forget_topics(self, is_gone: Callable[[str, int], bool]) -> None:
+        """Topics were deleted: write tombstones for their offsets in all partitions led here.
+
+        Best effort: a partition that cannot be written now is tidied by the offsets' retention.
+        """
+        waiting = [
+            self._calls.runtime.write(
+                partition,
+                lambda shard, now_ms, token: shard.offsets.forget_partitions(token, is_gone, now_ms),
+            )
+            for partition in self._calls.runtime.partitions
+        ]
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -6,10 +6,10 @@ from typing import Final
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
 from moldau.coordinators.groups.calls import Caller, GroupCalls, GroupRuntime
-from moldau.coordinators.groups.classic.service import ClassicGroupService
+from moldau.coordinators.groups.classic_service import ClassicGroupService
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.directory import TopicDirectory
-from moldau.coordinators.groups.offsets.service import OffsetService
+from moldau.coordinators.groups.offset_service import OffsetService
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard

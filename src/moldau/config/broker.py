@@ -59,7 +59,7 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class BrokerConfig(NodeSettings):
-    """What a node runs with; immutable. Dynamic changes make a new one."""
+    """The configuration of a node; immutable. A dynamic change makes a new one."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class BrokerConfig(NodeSettings):
     def with_dynamic(
         self, cluster_defaults: Mapping[str, str], dynamic: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """The same node under other dynamic configs; values that cannot be used are left out."""
+        """A copy with other dynamic configs; values that cannot be used are left out."""
         return BrokerConfig(self.static, cluster_defaults, dynamic)
 
     def _effective(self, name: str) -> tuple[Value, ConfigSource]:

@@ -1,4 +1,4 @@
-"""What must hold among the keys of a node."""
+"""Rules that hold among several keys of a node."""
 
 from itertools import pairwise
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a configuration key is: its type, default, bounds and how it may be changed.
+"""The definition of a configuration key: type, default, bounds and update mode.
 
 Error texts have the form that users of Kafka know:
 ``Invalid value x for configuration num.partitions: Not a number of type INT``.
@@ -68,12 +68,12 @@ class Update(Enum):
 
 
 _TRIMMED = "".join(map(chr, range(33)))
-"""What Java's ``String.trim`` removes."""
+"""Characters that Java's ``String.trim`` removes."""
 _DECIMAL_DOUBLE = re.compile(r"[+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
 _HEXADECIMAL_DOUBLE = re.compile(
     r"[+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[fFdD]?"
 )
-"""What Java's ``Double.parseDouble`` reads."""
+"""Hexadecimal numbers as Java's ``Double.parseDouble`` reads them."""
 _INT_BOUNDS = {
     ConfigType.SHORT: (-(2**15), 2**15 - 1),
     ConfigType.INT: (-(2**31), 2**31 - 1),
@@ -227,7 +227,7 @@ class ConfigDef:
         return typed
 
     def usable(self, values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """What can be parsed of values that were accepted once, and the reasons for the rest by key.
+        """The values that can be parsed, and for each other key the reason why not.
 
         An older version, or another member of the cluster, may have taken what this one refuses.
         """

@@ -1,4 +1,4 @@
-"""What several keys decide together: the node's roles, folders, listeners and quorum."""
+"""Settings that depend on several keys: the node's roles, folders, listeners and quorum."""
 
 from collections.abc import Mapping
 from functools import cached_property
@@ -77,7 +77,7 @@ class NodeSettings(Settings):
 
     @cached_property
     def advertised_listeners(self) -> tuple[Endpoint, ...]:
-        """What clients are told, without the controllers' listeners; an empty host is this machine's name."""
+        """Endpoints for clients, without the controllers' listeners; an empty host is this machine's name."""
         key = "advertised.listeners"
         endpoints = self.listeners if self[key] is None else parse_endpoints(key, self.items(key))
         controllers = self.controller_listener_names

@@ -76,7 +76,7 @@ TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
 }
 
 FIXED_AT_CREATION = frozenset({"diskless.enable"})
-"""What a topic takes from its broker when it is created and never again: unset, it is the default."""
+"""Keys that a topic copies from its broker at creation. Later, an unset key has its default."""
 
 BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     synonym.name: tuple(other.name for other in group[position:])

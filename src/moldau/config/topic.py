@@ -67,7 +67,7 @@ class TopicConfig(Settings):
 
     @staticmethod
     def default_of_new(broker: BrokerConfig, name: str) -> str | None:
-        """What a topic that is created now, and does not say, is given for a key."""
+        """The value that a new topic gets for a key that its request does not set."""
         return TOPIC[name].format(_from_broker(broker, name)[0])
 
     # What is read often.
@@ -98,13 +98,13 @@ class TopicConfig(Settings):
 
     @property
     def local_retention_ms(self) -> int:
-        """What -2 stands for is resolved."""
+        """The local retention; -2 is resolved to the retention of the whole log."""
         value = self.integer("local.retention.ms")
         return self.retention_ms if value == -2 else value
 
     @property
     def local_retention_bytes(self) -> int:
-        """What -2 stands for is resolved."""
+        """The local retention; -2 is resolved to the retention of the whole log."""
         value = self.integer("local.retention.bytes")
         return self.retention_bytes if value == -2 else value
 
@@ -122,7 +122,7 @@ class TopicConfig(Settings):
 
 
 def _inherited(broker: BrokerConfig, name: str) -> tuple[Value, ConfigSource]:
-    """What a topic without an override has."""
+    """The value and source of a key for a topic without an override."""
     if name in FIXED_AT_CREATION:
         return TOPIC[name].default, ConfigSource.DEFAULT
     return _from_broker(broker, name)

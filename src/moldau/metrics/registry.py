@@ -57,7 +57,7 @@ class Meters:
         self._prefix = _prefix(group, scope)
 
     def scoped(self, group: str, scope: str) -> "Meters":
-        """The same registry under another group and type."""
+        """A view of this registry under another group and type."""
         other = Meters(group, scope, series_max=self._series_max)
         other._families = self._families
         return other
@@ -130,7 +130,7 @@ class Meters:
         return removed
 
     def value(self, name: str, **tags: str) -> float | None:
-        """What a counter or gauge of this scope says now (a histogram: its count); None when absent."""
+        """Current value of a counter or gauge of this scope (a histogram: its count); None when absent."""
         key = tuple(sorted(tags.items()))
         for full_name in (self._prefix + name, self._prefix + name + "_total"):
             family = self._families.get(full_name)

@@ -30,14 +30,14 @@ log = logging.getLogger("moldau.network")
 _FLUSH_BYTES = 256 * 1024
 
 _QUEUED_BYTES_MAX = 32 * 1024 * 1024
-"""What waits for its turn to be sent; beyond it no more requests are read."""
+"""Bound on bytes queued for sending; beyond it no more requests are read."""
 
 _REQUESTS_A_TURN = 64
 """One receive may hold thousands of small requests; after so many the other connections get their turn."""
 
 
 class ConnectionOwner(Protocol):
-    """What a connection needs of its server."""
+    """The server as a connection sees it."""
 
     memory: ReceiveMemory
     limits: NetworkLimits

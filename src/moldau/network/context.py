@@ -1,4 +1,4 @@
-"""What a request knows about where it came from, and the contract between the network and the server.
+"""The context of a request, and the contract between the network and the server.
 
 A :data:`Dispatcher` is called synchronously, once per request, in the order in which the requests of
 a connection arrived. Its answer may come later: the network keeps the answers of a connection in
@@ -26,7 +26,7 @@ Answer: TypeAlias = "Buffers | LaterAnswer | None"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends the requests of a connection."""
+    """The authenticated identity behind a connection."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ ANONYMOUS = Principal("User", "ANONYMOUS")
 
 
 class ConnectionControl(Protocol):
-    """What a handler may ask of the connection that a request came on."""
+    """Operations that a handler may call on the connection of its request."""
 
     def mute(self, seconds: float) -> None:
         """Read and dispatch nothing more for ``seconds`` (KIP-219 throttling)."""

@@ -22,7 +22,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a page says."""
+    """The response of an HTTP page."""
 
     body: bytes
     content_type: str = "text/plain; charset=utf-8"

@@ -46,7 +46,7 @@ class NetworkLimits:
 
 
 class NetworkCounters:
-    """What a server has done and holds; plain integers for a meter to read."""
+    """Counters and current amounts of a server, as plain integers for meters."""
 
     __slots__ = (
         "bytes_in",

@@ -44,7 +44,7 @@ class BufferPool:
 
 
 class ReceiveMemory:
-    """What the connections of one event loop receive into.
+    """Receive memory that the connections of one event loop share.
 
     The loop fills the buffer that ``get_buffer`` returned and calls ``buffer_updated`` before it
     serves another connection, so one shared buffer is enough for all of them.

@@ -127,7 +127,7 @@ def _take_run(queue: "deque[Buffer]", run_bytes: int) -> tuple[list[Buffer], int
 
 
 def _join_small(parts: list[Buffer]) -> Iterator[Buffer]:
-    """The same bytes in fewer parts: neighbours are joined while they are small together."""
+    """Join small neighbouring parts; the bytes stay the same."""
     small: list[Buffer] = []
     small_bytes = 0
     for part in parts:

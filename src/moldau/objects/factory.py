@@ -19,7 +19,7 @@ from moldau.runtime import Machine
 __all__ = ["StorageMaker", "StorageSettings", "open_by_url", "open_storage"]
 
 StorageMaker: TypeAlias = Callable[[str, Mapping[str, str], Machine], ObjectStorage]
-"""What ``diskless.storage.class.name`` names: called with the URL, the other options and the machine."""
+"""Function named by ``diskless.storage.class.name``: takes the URL, the other options and the machine."""
 
 DEFAULT_CLASS_NAME = "moldau.objects.open_by_url"
 

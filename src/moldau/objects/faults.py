@@ -38,12 +38,12 @@ class Latency:
 
 
 S3_LATENCY = Latency(100.0, 300.0)
-"""What S3 Standard takes for an 8 MiB PUT, and for a GET after a while."""
+"""Latency of S3 Standard for an 8 MiB PUT, or a GET of a cold object."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """What the next requests meet; chances in [0, 1]. Change it at any time."""
+    """Faults and latency of the next requests; chances in [0, 1]. May be changed at any time."""
 
     put_latency: Latency = field(default_factory=Latency)
     get_latency: Latency = field(default_factory=Latency)

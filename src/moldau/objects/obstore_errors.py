@@ -1,4 +1,4 @@
-"""What obstore raises, as :class:`StorageError`: kind, transience and one readable line.
+"""Conversion of obstore's exceptions to :class:`StorageError`: kind, transience and one readable line.
 
 obstore gives one exception class for most failures and the server's answer in its text, so the HTTP
 status and S3's error code are read from there.

@@ -1,4 +1,4 @@
-"""What Moldau asks of an object store (KIP-1163's ``ObjectStorage``, and a listing).
+"""The protocol of an object store (KIP-1163's ``ObjectStorage``, and a listing).
 
 Keys are relative paths of one or more names separated by ``/``; what is stored under a key never changes,
 because keys are never used for two contents. Every call may raise :class:`StorageError`.
@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DELETE_CHUNK_KEYS = 1_000
-"""What S3's DeleteObjects takes in one request."""
+"""Most keys of one delete request: the limit of S3's DeleteObjects."""
 
 LIST_PAGE_KEYS = 1_000
 

@@ -161,7 +161,7 @@ ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
     # Old librdkafka probes Produce from 0 and gives up without it; Kafka advertises the same since KIP-896.
     {**SUPPORTED, ApiKey.PRODUCE: VersionRange(0, SUPPORTED[ApiKey.PRODUCE].max)}
 )
-"""What ApiVersions says: as ``SUPPORTED``, but Produce from 0."""
+"""Versions in ApiVersions responses: ``SUPPORTED``, but Produce from 0."""
 
 TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
 """Clients push metrics as soon as these are advertised, so they are only when somebody receives them."""

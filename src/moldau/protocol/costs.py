@@ -1,4 +1,4 @@
-"""What parsed messages cost in memory, estimated from their schema, and how much a request may cost.
+"""Memory estimates of parsed messages, from their schema, and the allowance of a request.
 
 A few bytes on the wire become an object of a hundred: an array of empty strings or of small structs takes
 many times its bytes once it is parsed, and as many steps. Decoders charge each array, before they read its
@@ -42,7 +42,7 @@ _ARRAY_BYTES: Final = 56
 
 
 def allowance(size_bytes: int) -> int:
-    """What a request of so many bytes may take once it is parsed."""
+    """Memory in bytes that a request of ``size_bytes`` may take when it is parsed."""
     return min(PARSED_BYTES_MAX, PARSED_BYTES_FLOOR + PARSED_BYTES_RATIO * size_bytes)
 
 

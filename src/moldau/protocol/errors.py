@@ -1,4 +1,4 @@
-"""What decoding raises."""
+"""Exceptions of decoding."""
 
 
 class ProtocolError(Exception):

@@ -27,7 +27,7 @@ _HEADER_TAGS_COST = 64 * 1024
 
 
 class RequestHeader(NamedTuple):
-    """Who asks what; ``client_id`` is null when the client gave none."""
+    """Header of a request; ``client_id`` is null when the client gave none."""
 
     api_key: int
     api_version: int

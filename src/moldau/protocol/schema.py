@@ -102,7 +102,7 @@ Kind: TypeAlias = str | type[Message]
 
 
 class Wire(NamedTuple):
-    """What ``wire`` records about a field."""
+    """Wire format of a field, as ``wire`` declares it."""
 
     kind: Kind
     array: bool

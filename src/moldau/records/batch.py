@@ -69,7 +69,7 @@ RECORD_BYTES_MIN = 7
 """Of a record: length, attributes, two deltas, two lengths and the count of headers, a byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
-"""What librdkafka allows at most; whoever opens a batch walks through so many."""
+"""Most records of one batch: librdkafka's limit. It bounds the work of opening a batch."""
 
 MAGIC = 2
 NO_TIMESTAMP = -1
@@ -104,7 +104,7 @@ _new = tuple.__new__
 
 
 class TimestampType(IntEnum):
-    """Who set the records' timestamps: the producer, or the broker on append."""
+    """The source of the records' timestamps: the producer, or the broker on append."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1

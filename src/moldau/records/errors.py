@@ -1,4 +1,4 @@
-"""What can be wrong with record bytes, as the two errors that Kafka distinguishes.
+"""Errors of record bytes: the two that Kafka distinguishes.
 
 Clients retry ``CORRUPT_MESSAGE`` (bytes damaged on the way) and give up on ``INVALID_RECORD`` (bytes
 that were never right), so the choice between the two decides whether a producer loops or fails.

@@ -28,7 +28,7 @@ __all__ = [
 
 QUICK_RECORDS = 500
 QUICK_BYTES = 128 * 1024
-"""What may be walked through where nothing may take long: a millisecond's work."""
+"""Bytes of records that may be walked through on the event loop: a millisecond of work."""
 
 HEADERS_PER_BATCH_MAX = 1_000_000
 """Of all records together. A header can take two bytes, of which a codec leaves next to nothing."""

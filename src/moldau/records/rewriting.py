@@ -61,7 +61,7 @@ def rewrite_batch(header: BatchHeader, records: Iterable[Record], delete_horizon
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """What is left of a batch without records that must still tell of its offsets and its producer."""
+    """A batch without records that keeps the offsets and the producer of ``header``."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     return assemble_batch(header, attributes, NO_TIMESTAMP, header.max_timestamp, 0, b"")
 

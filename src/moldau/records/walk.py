@@ -273,7 +273,7 @@ class RecordWalk:
         return self._data[begin + at : begin + count * size : size]
 
     def _marks(self, shape: _Shape) -> "list[tuple[int, bytes | None, bytes]]":
-        """What decides about the shape: a place, how its byte is translated, and which byte is wanted."""
+        """Bytes that identify the shape: position, translation table (or None), expected byte."""
         begin = self._position - shape.size_bytes
         fixed = [
             *range(shape.attributes_at),

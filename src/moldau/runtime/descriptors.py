@@ -137,7 +137,7 @@ class Descriptors:
         return given
 
     def with_room(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns, a system call that takes a descriptor; again with room made for it."""
+        """Call ``function``, which opens a descriptor; retry after descriptors were freed if none is left."""
         while True:
             try:
                 return function()

@@ -27,7 +27,7 @@ class DiskSpace(NamedTuple):
 
     total_bytes: int
     usable_bytes: int
-    """What this process may still write; less than what is free where some is kept for the system."""
+    """Bytes that this process may still write; less than the free bytes where some are reserved."""
 
 
 class File(Protocol):

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Turn(Enum):
-    """What a job says at the end of a step."""
+    """A job's request at the end of a step."""
 
     NEXT = "others may have a turn"
     LARGE = "the next step takes much memory, up to the end of the job"

@@ -9,7 +9,7 @@ NAMES_SHOWN: Final = 3
 
 
 class GatheredLines:
-    """What is to be said of many things of one kind. To be used on the event loop."""
+    """One log line for many events of one kind. For use on the event loop."""
 
     def __init__(self, logger: logging.Logger, level: int, text: str) -> None:
         """``text`` takes the count (``%d``), some names and the reason of the first (``%s``, twice)."""

@@ -23,7 +23,7 @@ OPENING = "moldau-opening"
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a node stands on. The network is the running event loop's."""
+    """The ports of a node: clock, entropy, disk, workers. The network is the running event loop's."""
 
     clock: Clock
     entropy: Entropy

@@ -19,7 +19,7 @@ _DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal", SUM_SUFFIX)
 
 
 class Seal(enum.Enum):
-    """What the sum beside a file says of it."""
+    """State of a file by its checksum file."""
 
     NONE = "not sealed"
     """The file was not closed cleanly, or there is none."""

@@ -21,7 +21,7 @@ _KINDS_MAX: Final = 1_000
 
 
 class UnexpectedErrors:
-    """Those of one node. To be used on its event loop."""
+    """The unexpected errors of one node. For use on its event loop."""
 
     def __init__(self) -> None:
         self.count = 0

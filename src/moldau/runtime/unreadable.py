@@ -11,7 +11,7 @@ _PARTITIONS_MAX: Final = 1_000
 
 
 class UnreadableBatches:
-    """Those of one node: the first that was found in each partition. To be used on its event loop."""
+    """The unreadable batches of one node: the first of each partition. For use on its event loop."""
 
     def __init__(self) -> None:
         self._first_offsets: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Who a node is, where it listens, and the quorum that it belongs to."""
+"""Keys for a node's identity, its listeners, and its metadata quorum."""
 
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,

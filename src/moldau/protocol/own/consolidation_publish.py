@@ -15,7 +15,7 @@ class ConsolidationCopy(Message):
     leader_epoch: int = wire("int32")
     segment_id: UUID = wire("uuid")
     custom_metadata: bytes | None = wire("bytes", nullable="0+", default=None)
-    """What the storage manager answered; it names the attempt whose objects are the segment."""
+    """Custom metadata of the storage manager; it names the attempt whose objects are the segment."""
 
 
 @message

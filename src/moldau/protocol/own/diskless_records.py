@@ -192,7 +192,7 @@ class DisklessExpiredKey(Message):
 
 @message
 class DisklessExpiredRecord(Message):
-    """What is older is forgotten: the results of files, closed object keys, and producers."""
+    """Expiry of older results of files, closed object keys, and producers."""
 
     API_KEY = 108
     VERSIONS = "0"

@@ -4,7 +4,7 @@ import enum
 
 
 class Right(enum.Enum):
-    """Whatever a call asks for, CLUSTER_ACTION on the cluster is enough."""
+    """The right that a call needs. CLUSTER_ACTION on the cluster is always sufficient."""
 
     CLUSTER_ACTION = "cluster-action"
     """For calls that change or commit something, and for those that show all topics."""

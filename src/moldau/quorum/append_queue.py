@@ -45,7 +45,7 @@ class AppendQueue:
         return self._waiting[0].epoch if self._waiting else None
 
     def take(self, epoch: int) -> list[Append]:
-        """What goes into the next batch: records of one epoch, up to the batch size."""
+        """Remove the records of the next batch: one epoch, up to the batch size."""
         taken: list[Append] = []
         size_bytes = 0
         while self._waiting and self._waiting[0].epoch == epoch:

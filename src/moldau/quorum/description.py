@@ -1,4 +1,4 @@
-"""What DescribeQuorum tells of the quorum (KIP-595, KIP-836)."""
+"""The state of the quorum for DescribeQuorum (KIP-595, KIP-836)."""
 
 from dataclasses import dataclass
 

@@ -52,7 +52,7 @@ class NoPeers:
 
 @dataclass(frozen=True, slots=True)
 class DriverConfig:
-    """What a driver is told beside its ports."""
+    """Settings of a driver."""
 
     raft: RaftSettings = field(default_factory=RaftSettings)
     wire: Wire = field(default_factory=Wire)
@@ -223,7 +223,7 @@ class QuorumDriver:
         await self._schedule.created(self._machine.clock.now_ms(), self._log)
 
     def describe(self) -> QuorumDescription:
-        """What DescribeQuorum tells. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""
+        """State for DescribeQuorum. Raises ``KafkaError(not_leader_or_follower)`` unless leader."""
         if self._core is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         return describe(self._core, self._machine.clock.now_ms())

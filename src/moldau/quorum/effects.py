@@ -1,4 +1,4 @@
-"""What the core wants done, and the contract of whoever does it.
+"""Effects of the core, and the contract of the driver that carries them out.
 
 The driver's contract
 =====================

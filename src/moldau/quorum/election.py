@@ -1,4 +1,4 @@
-"""What a replica must remember of elections, and the count of votes."""
+"""The durable election state of a replica, and the count of votes."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What the core is told."""
+"""Events for the core."""
 
 from dataclasses import dataclass
 from typing import TypeAlias

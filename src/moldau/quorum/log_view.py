@@ -1,4 +1,4 @@
-"""What the core may ask of the log: facts held in memory, never IO."""
+"""The log as the core sees it: facts held in memory, never IO."""
 
 from typing import Protocol
 

@@ -15,7 +15,7 @@ class InFlight:
 
 
 class Peers:
-    """What was sent to whom and is not answered yet.
+    """Requests in flight to each peer.
 
     A change of role forgets everything in flight: a late answer to a question of another role is
     ignored, and the new role may ask at once.

@@ -203,7 +203,7 @@ class RaftCore:
         self.send(node_id, request, self.settings.fetch_max_wait_ms)
 
     def commit_up_to(self, offset: int) -> None:
-        """What is committed stays so: an offset that is known already says nothing."""
+        """Advance the commit offset; a lower or equal offset has no effect."""
         if offset > self.commit_offset:
             self.commit_offset = offset
             self.emit(CommitAdvanced(offset))

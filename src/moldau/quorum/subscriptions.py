@@ -1,4 +1,4 @@
-"""Who hears of committed records: each listener from its own position, in order, once."""
+"""Listeners to committed records: each from its own position, in order, once."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -31,7 +31,7 @@ class QuorumListener(Protocol):
         ...
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
-        """Who leads now. For this node itself: said once all before its epoch is applied."""
+        """Report a new leader. This node is reported after all records before its epoch are applied."""
         ...
 
 

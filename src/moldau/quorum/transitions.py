@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class RoleName(Enum):
-    """What a replica can be in an epoch."""
+    """Roles of a replica in an epoch."""
 
     UNATTACHED = "unattached"
     VOTED = "voted"

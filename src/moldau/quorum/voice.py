@@ -1,4 +1,4 @@
-"""What an operator is told of the quorum: one line for each change of state, and what is wrong now.
+"""The quorum in log and health: one line for each change of state, and current problems.
 
 Peers are watched by the answers to this node's requests, and by the requests that they send. Each of them
 is in one :class:`PeerState`, and a line is logged when it enters another. Elections are logged at info; a
@@ -30,7 +30,7 @@ NODES_MAX: Final = 4096
 
 
 class PeerState(Enum):
-    """What is known of another voter."""
+    """State of another voter, as far as it is known."""
 
     UNKNOWN = "unknown"
     REACHED = "reached"
@@ -261,7 +261,7 @@ class QuorumVoice:
         return f"the metadata quorum has had no leader for {(now_ms - since_ms) / 1000:.0f} s{of}"
 
     def problems(self, now_ms: int) -> list[str]:
-        """What is wrong with other nodes, a sentence each."""
+        """Problems of other nodes, a sentence each."""
         found = [peer.problem for peer in self._peers.values() if peer.problem]
         found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
         found += [

@@ -1,4 +1,4 @@
-"""Who votes.
+"""The voters of a quorum.
 
 Voters are static for now (``controller.quorum.voters``). Everything asks a :class:`VoterSet` value
 and replicas are named by id *and* directory id, so that voters which change with the log (KIP-853)

@@ -1,4 +1,4 @@
-"""What an append, a read and a lookup answer."""
+"""Results of appends, reads and lookups."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -7,7 +7,7 @@ NO_TIMESTAMP = -1
 
 
 class AppendOrigin(Enum):
-    """Who appends: decides which checks apply."""
+    """The origin of an append, which decides which checks apply."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"

@@ -116,7 +116,7 @@ class LogCleaner:
         return True
 
     async def _candidate(self, log: PartitionLog) -> Candidate | None:
-        """What can be cleaned of a log if it were flushed; None for logs that are not to be compacted."""
+        """The cleanable part of a log, as if it were flushed; None for a log that is not compacted."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
             return None
         try:

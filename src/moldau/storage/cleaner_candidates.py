@@ -33,7 +33,7 @@ class Candidate:
 
 
 def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> Candidate | None:
-    """What can be cleaned of a log; None when there is nothing.
+    """The cleanable part of a log; None when there is nothing to clean.
 
     Cleaning stops at whole segments: before the active one, before one that consumers may not read to the
     end yet (high watermark, open transactions), before one with records younger than

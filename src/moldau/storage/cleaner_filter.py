@@ -39,7 +39,7 @@ class BatchFilter:
         self._end_offset = offsets.latest_offset + 1
 
     def filter(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
-        """What is to be written in the place of a batch: itself, another one, or nothing.
+        """The replacement of a batch: the batch itself, a smaller batch, or None.
 
         An active producer's last batch stays, emptied, for its sequence number; so does the last batch of
         the round, for its offset.

@@ -1,4 +1,4 @@
-"""What compaction has to know of transactions: whose records never counted, which markers still matter."""
+"""Transactions for compaction: which records were aborted, and which markers are still needed."""
 
 import heapq
 from collections.abc import Iterable

@@ -64,7 +64,7 @@ class DamagedLogError(LogDirectoryError):
 
 @dataclass(frozen=True, slots=True)
 class LogGuard:
-    """What is known of a guarded log before it is opened."""
+    """Facts about a guarded log from before it is opened."""
 
     same_boot: bool = True
     """Whether the machine has not been restarted since the log was last open. Unknown counts as yes."""
@@ -165,7 +165,7 @@ class GuardedLog:
 
     @property
     def requirement(self) -> str:
-        """What the log has reached, and who says so."""
+        """The offset that the log has reached, and the file that records it, as text."""
         guard = self.guard
         witness = DURABLE_OFFSET if self.durable_offset >= guard.written_offset else guard.written_by
         return f"it reached offset {self.required_offset}, as {witness} says"

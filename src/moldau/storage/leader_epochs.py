@@ -215,7 +215,7 @@ class LeaderEpochFile:
 
 
 class SavedEpochs(NamedTuple):
-    """What a file is to hold."""
+    """Pending content of a leader epoch file."""
 
     file: LeaderEpochFile
     entries: tuple[EpochEntry, ...]

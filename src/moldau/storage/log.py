@@ -417,7 +417,7 @@ class PartitionLog(AsideLog):
         return partial(self._durable.note, offset, self._durable.generation)
 
     def _sync_beside(self) -> None:
-        """What the durability of batches rests on. Blocking."""
+        """Sync the epochs and producer snapshots, which the durability of batches needs. Blocking."""
         self.save_epochs()
         self.producers.snapshots.sync()
 

@@ -38,7 +38,7 @@ class Admitted(NamedTuple):
 def admit(
     config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int, limit: int | None = None
 ) -> Admitted:
-    """What a client sent, one batch or several of which the first counts, as the topic wants it stored.
+    """Convert a client's batch to the form in which the topic stores it. Of several, the first counts.
 
     Raises ``KafkaError`` for what the topic refuses, and ``OpenedSizeError`` for records of more than
     ``limit`` bytes (by default what a batch may hold).

@@ -39,7 +39,7 @@ class LogCheckpoints:
                 await self._machine.workers.run(directory.write_checkpoints, due, ticket)
 
     def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
-        """What brings checkpoints up to date as of now, to be called by a worker.
+        """Prepare a write of checkpoints as of now, to be called by a worker.
 
         What is being written just now is older, and is replaced.
         """

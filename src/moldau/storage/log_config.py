@@ -1,4 +1,4 @@
-"""What a partition log needs to know of its topic's configuration."""
+"""The part of a topic's configuration that a partition log uses."""
 
 from dataclasses import dataclass
 
@@ -39,10 +39,10 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     local_retention_ms: int = -1
-    """What -2 stands for is resolved, here and in ``local_retention_bytes``."""
+    """Local retention; -2 is resolved to the whole retention, also in ``local_retention_bytes``."""
     local_retention_bytes: int = -1
     is_cache: bool = False
-    """What the log holds can be had again. It has one epoch for ever, which its first batch tells: that is
+    """Whether the log is a cache. It has one leader epoch, which its first batch carries: the epoch is
     not written down, and no append waits for it to be on the disk."""
 
     @property

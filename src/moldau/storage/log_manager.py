@@ -335,7 +335,7 @@ class LogManager:
         return self.use(topic_partition, config)
 
     async def _forget_offsets(self, directory: LogDirectory, names: list[TopicPartition]) -> None:
-        """What the checkpoints say of earlier partitions of these names must not judge new ones."""
+        """Drop checkpointed offsets of deleted partitions: they do not apply to new ones of these names."""
         for offsets in (
             directory.recovery_points,
             directory.log_start_offsets,
@@ -454,7 +454,7 @@ class LogManager:
                 await self._checkpoints.write(directory, HIGH_WATERMARKS)
 
     def _log_truncated(self, directory: LogDirectory, topic_partition: TopicPartition) -> Callable[[], None]:
-        """What takes back what the checkpoints say of bytes that may now be cut and written anew."""
+        """Make a callback that lowers checkpointed offsets after a truncation of the log."""
         log, cleaned = self._logs.get(topic_partition), directory.cleaner_offsets.get(topic_partition)
         if log is not None and cleaned is not None and cleaned > log.log_end_offset:
             directory.cleaner_offsets[topic_partition] = log.log_end_offset

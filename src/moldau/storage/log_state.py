@@ -68,7 +68,7 @@ class LogState:
         self.log_start_offset = 0
         self._start_by_epochs = 0
         self._epochs_are_lost = False
-        """Those of the remote part, too: what was learned anew is not written down before they are found."""
+        """Includes epochs of the remote part: rebuilt epochs are not written before these are known."""
         self._epochs_are_unreadable = False
         self.highest_copied_offset = -1
         """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
@@ -341,7 +341,7 @@ class LogState:
         return self._epoch_file.saved_version >= self._epochs_version
 
     def epochs_to_save(self) -> SavedEpochs:
-        """What the file is to hold; for any thread."""
+        """The epochs to write, with their version. Thread-safe."""
         version = self._epochs_version
         return SavedEpochs(self._epoch_file, self._noted_epochs, version)
 

@@ -1,4 +1,4 @@
-"""What a partition remembers of its producers: who wrote last, with which sequence, in which transaction.
+"""Producer state of a partition: last sequence numbers and ongoing transactions.
 
 Pure: it is fed by batches and answers whether the next one may be appended. The driver's contract:
 
@@ -296,7 +296,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """What bounds read_committed readers, below the high watermark; None when nothing does.
+        """First offset of an undecided transaction below the high watermark; None when there is none.
 
         A transaction counts until the high watermark has passed its marker.
         """

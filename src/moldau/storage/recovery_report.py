@@ -1,4 +1,4 @@
-"""What the start of a node had to repair: cuts at the ends of logs, holes in them, files made anew.
+"""Repairs made at the start of a node: cuts at the ends of logs, missing segments, rebuilt files.
 
 Nothing is repaired silently: each repair is logged when it is made, counted by its kind, and kept for the
 health page. Of a log whose loss would delete or hide data of others nothing but a torn end is ever cut: see

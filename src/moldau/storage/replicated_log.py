@@ -25,7 +25,7 @@ class OffsetAndEpoch(NamedTuple):
 
 
 class Divergence(Enum):
-    """What a follower's (offset, epoch) is to this log."""
+    """Relation of a follower's (offset, epoch) to this log."""
 
     VALID = "valid"
     DIVERGING = "diverging"

@@ -207,7 +207,7 @@ class Segment:
 
     @property
     def retention_timestamp_ms(self) -> int:
-        """What retention by time measures: the largest timestamp, else when the file was written."""
+        """Time for retention: the largest timestamp, or the file's creation time without one."""
         return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
 
     def write_indexes(self) -> None:

@@ -191,7 +191,7 @@ def recover_segment(
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
-    """What a cut at ``position`` takes away: a batch that is not whole, or more."""
+    """The repair for a cut at ``position``: a torn batch, or a loss of valid batches."""
     behind = valid_batch_behind(segment.file, position, offset)
     reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
     if behind is None:

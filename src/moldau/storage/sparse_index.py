@@ -1,4 +1,4 @@
-"""What the offset index and the time index share: sorted fixed-size entries, appended at the end.
+"""Common base of the offset index and the time index: sorted fixed-size entries, appended at the end.
 
 The entries of the active segment are in memory and reach the file in chunks; those of a sealed
 segment stay in the file and are searched there, so that old segments cost no memory. The file is held open

@@ -1,4 +1,4 @@
-"""What the roles have in common."""
+"""The common part of the roles."""
 
 from typing import TYPE_CHECKING, ClassVar
 
@@ -47,7 +47,7 @@ class Role:
 
     @property
     def high_watermark(self) -> int | None:
-        """What is told to others about the high watermark."""
+        """The high watermark for responses to other replicas."""
         return self.core.commit_offset
 
     def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:

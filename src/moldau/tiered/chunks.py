@@ -12,7 +12,7 @@ _UNPACK: Final = Struct(">qi11xi").unpack_from
 
 
 class Selection(NamedTuple):
-    """What a piece of a segment has of a reader's batches: ``piece[start:end]``.
+    """The batches for a reader in a piece of a segment: ``piece[start:end]``.
 
     ``next_offset`` follows the last of them. With ``start == end`` there are none: ``missing_bytes`` says
     how many more bytes of the segment, from ``start`` on, would hold the first (0: none is there at all,

@@ -30,7 +30,7 @@ class Expiry:
 
 
 class ExpiryPlan:
-    """What is due of a partition's segments: look at all of them, by start offset, then decide.
+    """Expiry of a partition's segments: look at all of them, by start offset, then decide.
 
     A segment that ends before the log's start is read by nobody. Of those behind it, the first ones go for
     as long as they are too old or both tiers together too large (``local_only_bytes`` counts what has not
@@ -105,7 +105,7 @@ def unreferenced(
     now_ms: int,
     grace_ms: int,
 ) -> list[RemoteLogSegmentMetadata]:
-    """What nobody will ever read: copies that were begun and given up, deletions that were not finished,
+    """Segments without readers: copies that were begun and given up, deletions that were not finished,
     and segments whose offsets a later copy covers.
 
     A copy that was given up stays for ``grace_ms``: one of its writes may still be on its way.

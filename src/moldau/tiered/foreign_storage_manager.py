@@ -31,7 +31,7 @@ METHODS: Final = (
     "delete_log_segment_data",
     "close",
 )
-"""What a ``RemoteStorageManager`` has."""
+"""Methods of a ``RemoteStorageManager``."""
 CLOSE_TIMEOUT_S: Final = 10.0
 TRACEBACK_INTERVAL_S: Final = 10.0
 """Each failure is logged in a line by whoever asked; where in foreign code it arose is told now and then."""

@@ -105,7 +105,7 @@ class RemoteLogManager:
 
     @property
     def partitions(self) -> list[TopicIdPartition]:
-        """Those that have tasks here."""
+        """Partitions with tasks on this broker."""
         return [partition for partition, running in self._running.items() if running]
 
     # -- roles --------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ class StoreCalls(Protocol):
 
 
 class StoreRenewedError(Exception):
-    """What the caller knows of the store is not so any more."""
+    """The store was renewed: earlier results from it are invalid."""
 
     def __init__(self) -> None:
         super().__init__("the local cache was damaged and is built again")

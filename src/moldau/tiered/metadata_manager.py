@@ -51,7 +51,7 @@ class MetadataPosition(NamedTuple):
 
 
 NO_POSITION: Final = MetadataPosition(-1, -1)
-"""What a manager without positions returns: its writes are seen by every reader at once."""
+"""Position of a manager without positions: its writes are visible to every reader at once."""
 
 
 class RemoteLogMetadataManager(Protocol):
@@ -159,7 +159,7 @@ class RemoteLogMetadataManager(Protocol):
 
 
 MetadataManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], RemoteLogMetadataManager]
-"""What ``remote.log.metadata.manager.class.name`` names, by dotted path, when it is not the default.
+"""Function named by ``remote.log.metadata.manager.class.name``, as a dotted path.
 
 Called with the broker's keys under ``remote.log.metadata.manager.impl.prefix`` (without that prefix) and
 ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's

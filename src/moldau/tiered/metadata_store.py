@@ -85,7 +85,7 @@ NOTHING_APPLIED: Final = Applied(0, -1)
 
 
 class Outcome(NamedTuple):
-    """What an event came to: a segment or a deletion as it is now, or why it was dropped."""
+    """The result of an event: the segment or deletion as it is now, or the reason why it was dropped."""
 
     offset: int
     changed: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata | None
@@ -110,7 +110,7 @@ class MetadataStore:
 
     @classmethod
     def open(cls, machine: Machine, path: str, topic_id: UUID) -> "MetadataStore":
-        """What is at ``path`` (absolute), or an empty database in its place."""
+        """Open the database at ``path`` (absolute), or an empty one in its place."""
         disk = machine.disk
         seal = break_seal(disk, path)
         problem = None if seal in (Seal.NONE, Seal.WHOLE) else f"it is {seal.value}"
@@ -346,7 +346,7 @@ class MetadataStore:
 
 
 def _damage(connection: apsw.Connection) -> str | None:
-    """What is wrong with a database that was not closed cleanly; None when it is whole."""
+    """The damage of a database that was not closed cleanly; None when it is whole."""
     verdict = str(connection.pragma("integrity_check"))
     if verdict != "ok":
         return verdict

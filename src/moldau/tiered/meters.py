@@ -1,4 +1,4 @@
-"""What the remote tier measures, under the names of KIP-405, KIP-930 and KIP-956."""
+"""Meters of the remote tier, under the names of KIP-405, KIP-930 and KIP-956."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["PartitionGauges", "TieredMeters"]
 
 @dataclass(slots=True)
 class PartitionGauges:
-    """What a partition's tasks last saw; sums over partitions are what is scraped."""
+    """The last values of a partition's tasks; scrapes get sums over partitions."""
 
     copy_lag_bytes: int = 0
     copy_lag_segments: int = 0

@@ -79,7 +79,7 @@ class SegmentKeys(NamedTuple):
 
 
 class ParsedKey(NamedTuple):
-    """What a key says."""
+    """The parts of an object key."""
 
     id: RemoteLogSegmentId
     start_offset: int
@@ -120,7 +120,7 @@ def partition_folder(prefix: str, partition: TopicIdPartition) -> str:
 
 
 def segment_stem(prefix: str, id: RemoteLogSegmentId, start_offset: int) -> str:
-    """What the keys of all of a segment's objects begin with, whichever attempt wrote them."""
+    """Common prefix of the keys of a segment's objects, from any attempt."""
     return f"{partition_folder(prefix, id.topic_id_partition)}{start_offset:020d}-{id.id}"
 
 
@@ -133,7 +133,7 @@ def segment_keys(prefix: str, id: RemoteLogSegmentId, start_offset: int, attempt
 
 
 def parse_segment_key(key: str) -> ParsedKey | None:
-    """What the key of a segment's object says; None for any other."""
+    """Parse the key of a segment's object; None for any other key."""
     found = _KEY.fullmatch(key)
     if found is None:
         return None

@@ -75,7 +75,7 @@ class ObjectStorageManager:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong with the store, in one sentence; ``None`` when all is well."""
+        """The store's problem, in one sentence; ``None`` when the store works."""
         report = self._health.report
         if report.state is HealthState.WORKING:
             return None

@@ -7,7 +7,7 @@ from typing import Final
 __all__ = ["BytePacer", "ByteRateQuota", "QuotaSettings"]
 
 PACER_SLACK_S: Final = 0.02
-"""What a pause has left unused may be made up for: timers are late, and askers take a moment to ask again."""
+"""Unused time that a reader may catch up, in seconds: timers and repeated requests are late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ByteRateQuota:
 
 
 class BytePacer:
-    """The same rate kept evenly: each read has its moment, so that none of them comes in a burst.
+    """A byte rate without bursts: each read is scheduled at its own time.
 
     An average over windows would let a reader take a second's bytes at once, at whatever speed it can, and
     then nothing: whoever else the broker serves would notice each time. Times are the loop's seconds.

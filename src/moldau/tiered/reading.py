@@ -1,4 +1,4 @@
-"""What a remote read asks for and what it stands on."""
+"""Requests of remote reads, and the ports that they use."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class RemoteRead(RemoteRange):
     aborted_behind: Callable[[int, int], Sequence[AbortedTransaction]] | None = None
     """Aborted transactions with records in ``[first, end)`` whose markers lie behind the remote tier."""
     read_behind: Callable[[], ReadOutcome] | None = None
-    """What the partition has at ``end_offset``, when no batch is left before it (compaction leaves holes)."""
+    """Read from ``end_offset`` on, when no batch is left before it (compaction leaves holes)."""
 
 
 def segment_at(

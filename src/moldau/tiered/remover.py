@@ -38,7 +38,7 @@ class HostedPartitions(Protocol):
     """The partitions of this broker, as far as removals concern them."""
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
-        """Those of some partitions with remote data that this broker leads, and that are not tiered now."""
+        """Of ``partitions`` with remote data: those that this broker leads and that are not tiered now."""
         ...
 
     def emptied(self, partition: TopicIdPartition) -> None:

@@ -1,4 +1,4 @@
-"""What a new leader makes sure of: its log begins where the remote tier does, and so do its epochs."""
+"""Restoring at a new leader: its log start and epochs agree with the remote tier."""
 
 import logging
 from collections.abc import Sequence

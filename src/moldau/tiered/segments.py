@@ -1,4 +1,4 @@
-"""What is known of a remote segment: the values that the metadata manager keeps. Pure.
+"""Metadata of remote segments: the values that the metadata manager keeps. Pure.
 
 Kafka's names (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...); offsets are inclusive on both ends,
 times are milliseconds since the epoch.

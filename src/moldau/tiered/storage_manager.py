@@ -156,7 +156,7 @@ class RemoteStorageManager(Protocol):
 
 
 StorageManagerMaker: TypeAlias = Callable[[Mapping[str, str], Machine, Meters], RemoteStorageManager]
-"""What ``remote.log.storage.manager.class.name`` names, by dotted path.
+"""Function named by ``remote.log.storage.manager.class.name``, as a dotted path.
 
 Called with the broker's keys under ``remote.log.storage.manager.impl.prefix`` (without that prefix) and
 ``broker.id``, ``cluster.id`` and ``log.dir``, as Kafka passes them to ``configure``; and with the machine's

@@ -1,4 +1,4 @@
-"""Who may go on: so many jobs at a time, or so many in a turn of the loop; the others wait in order."""
+"""Limits on concurrent jobs, and on jobs in a turn of the loop; the others wait in order."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ __all__ = ["TurnLane", "WorkPool"]
 
 
 class WorkPool:
-    """What Kafka has a thread pool for. ``size`` may change at any time."""
+    """Limit of concurrent jobs, as Kafka's thread pools have. ``size`` may change at any time."""
 
     def __init__(self, size: int) -> None:
         self._size = size

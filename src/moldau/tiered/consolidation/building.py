@@ -135,7 +135,7 @@ async def each_segment(
 
 
 def memory_bytes(segments: Iterable[PlannedSegment]) -> int:
-    """What building takes in memory. Each begins on a page: files are written faster from there."""
+    """Memory in bytes for building. Each segment begins on a page: files are written faster from there."""
     return sum(_whole_pages(segment.size_bytes) for segment in segments)
 
 

@@ -44,9 +44,9 @@ class EngineSettings:
     """Bounds; bytes, milliseconds."""
 
     unit_bytes: int = DEFAULT_UNIT_BYTES
-    """What a unit has in memory; two have it at a time."""
+    """Bytes of a unit in memory; two units are in memory at a time."""
     plan_bytes: int = 512 * 1024**2
-    """What is planned at a time."""
+    """Bytes of segments in one plan."""
     lease_ms: int = 600_000
     reads_in_flight: int = 4
 
@@ -201,7 +201,7 @@ class BrokerEngine:
         self._quota.record(size_bytes, loop.time())
 
     def _take_memory(self, size_bytes: int) -> memoryview:
-        """The same memory for many units: fresh pages cost more than the copy."""
+        """Take memory that earlier units used, or new memory: fresh pages cost more than the copy."""
         if self._memory and len(self._memory[-1]) >= size_bytes:
             return self._memory.pop()
         # Nearly full units are alike: the next one shall fit, too.

@@ -65,7 +65,7 @@ class HeldPlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an engine is to build, and how long it has to tell of itself."""
+    """Segments for an engine to build, and the time until which the engine has to report."""
 
     lease_id: UUID
     until_ms: int
@@ -81,11 +81,11 @@ class BuiltCopy(NamedTuple):
     epoch: int
     """Of the leader that planned it."""
     custom_metadata: bytes | None
-    """What the storage manager answered: it names the attempt whose objects are the segment."""
+    """Custom metadata of the storage manager; it names the attempt whose objects are the segment."""
 
 
 class PublishedSegment(NamedTuple):
-    """What became of a copy.
+    """The outcome of publishing a copy.
 
     NONE: it is published, now or before, or will be as soon as those before it are (``is_waiting``).
     FENCED_LEADER_EPOCH: it was planned by a leader that is not the one any more. INVALID_UPDATE_VERSION: the
@@ -101,7 +101,7 @@ class PublishedSegment(NamedTuple):
 
 @dataclass(slots=True)
 class _Budget:
-    """What a plan may still take on. Partitions gather in turn: each knows what the others took."""
+    """The remaining size of a plan. Partitions gather in turn, so each sees the remainder."""
 
     left_bytes: int
     gathering: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -177,7 +177,7 @@ class ConsolidationLeader:
         return standing
 
     def _just_seen(self, led: LedPartition) -> Standing | None:
-        """What :meth:`tidy_all` found a moment ago, if it fenced with the same epoch."""
+        """The recent result of :meth:`tidy_all`, if it fenced with the same epoch."""
         epoch, seen_ms, standing = self._fresh.pop(led.partition, (-1, 0, None))
         is_fresh = epoch == led.epoch and 0 <= self._clock.now_ms() - seen_ms < _FRESH_MS
         return standing if is_fresh else None
@@ -283,7 +283,7 @@ class ConsolidationLeader:
             return ()
 
     async def _gather(self, led: LedPartition, offset: int, max_bytes: int) -> list[GatheredSegment]:
-        """What the partition's WAL makes from ``offset`` on."""
+        """Segments that the partition's WAL yields from ``offset`` on."""
         topic_id, _, index = led.partition
         gathering = SegmentGathering(led.rules)
         gathered: list[GatheredSegment] = []
@@ -369,7 +369,7 @@ class ConsolidationLeader:
     async def _publish_some(
         self, led: LedPartition | None, lease_id: UUID, copies: Sequence[BuiltCopy]
     ) -> dict[UUID, PublishedSegment]:
-        """Those of one partition."""
+        """Publish the copies of one partition."""
         answers: dict[UUID, PublishedSegment] = {}
         for copy in copies:
             answers[copy.segment_id] = self._take(led, lease_id, copy)

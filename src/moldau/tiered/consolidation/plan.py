@@ -51,7 +51,7 @@ class WalRun(NamedTuple):
 
     @property
     def as_batches(self) -> BatchRun:
-        """What the builder needs to know of it."""
+        """The batches as the builder takes them."""
         return BatchRun(self.base_offset, self.last_offset, self.size_bytes, self.append_time_ms)
 
 
@@ -135,7 +135,7 @@ class SegmentGathering:
         return complete
 
     def rest(self, now_ms: int) -> GatheredSegment | None:
-        """What is left, if it is old enough to be a segment by itself."""
+        """The remaining batches as a segment, if they are old enough."""
         if self._open is None or now_ms - self._oldest_commit_ms < self._rules.max_age_ms:
             return None
         return self._take()

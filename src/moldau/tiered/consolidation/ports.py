@@ -1,4 +1,4 @@
-"""What a leader of diskless partitions needs of the rest of its broker."""
+"""Ports of a leader of diskless partitions to the rest of its broker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The same for many things, a bounded number at a time."""
+"""Run one coroutine function for many items, a bounded number at a time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -63,7 +63,7 @@ class Standing:
         *,
         is_fenced: bool = True,
     ) -> "Standing":
-        """What a coordinator's answer says."""
+        """The standing that a coordinator's answer describes."""
         return Standing(
             here.log_start_offset,
             here.wal_start_offset,
@@ -149,7 +149,7 @@ class SegmentKeeper:
         gauges.delete_lag_bytes = sum(one.segment_size_bytes for one in needless)
 
     def measure_backlog(self, led: LedPartition, wal_size_bytes: int) -> None:
-        """What of the WAL makes whole segments waits to be copied; the rest is as Kafka's active segment."""
+        """Set the copy lag: whole segments in the WAL. The rest counts as Kafka's active segment does."""
         gauges = self._meters.gauges(led.partition.topic, led.partition.partition)
         gauges.copy_lag_segments = max(0, wal_size_bytes) // led.rules.segment_bytes
         gauges.copy_lag_bytes = gauges.copy_lag_segments * led.rules.segment_bytes

@@ -1,4 +1,4 @@
-"""What a leader does about the segments of a diskless partition that are already recorded. Pure.
+"""Rules for recorded segments of a diskless partition: adopt, discard, delete. Pure.
 
 The rules keep every record readable at any moment, though several leaders may believe to be the one:
 
@@ -26,7 +26,7 @@ _DISCARDED_A_ROUND: Final = 100
 
 
 class Steps(NamedTuple):
-    """What is to be done, in this order."""
+    """Actions on recorded segments, in this order."""
 
     adopt: RemoteLogSegmentMetadata | None
     """Finished and holding ``wal_start``: prune behind it, and decide again."""
@@ -42,7 +42,7 @@ def decide(
     seen_before_fence: Collection[UUID],
     own: Collection[UUID],
 ) -> Steps:
-    """What to do about ``segments``, as they are after the fence.
+    """Decide on the actions for ``segments``, as they are after the fence.
 
     ``own`` are those that are being built under plans of this leader.
     """

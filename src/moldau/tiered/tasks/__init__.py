@@ -1,1 +1,1 @@
-"""What a broker does with the remote tier in the background, partition by partition."""
+"""Background tasks of the remote tier, partition by partition."""

@@ -1,4 +1,4 @@
-"""What a follower does: it learns how far the leader has copied, so that it may free its own disk."""
+"""The task of a follower: learn how far the leader has copied, and free the local disk."""
 
 from moldau.tiered.position import find_highest_copied
 from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition

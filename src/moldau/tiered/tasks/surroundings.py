@@ -1,4 +1,4 @@
-"""What the tasks of all partitions share, and what they see of a partition."""
+"""Shared dependencies of the tasks, and the partition as they see it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

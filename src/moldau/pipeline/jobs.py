@@ -27,12 +27,12 @@ USUAL_JOBS: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What all jobs of a file share."""
+    """Settings that all jobs of a file share."""
 
     bootstrap: str
     timeout_s: float
     folder: str
-    """What relative paths of schemas are relative to."""
+    """The folder for relative paths of schemas."""
     storage: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -122,7 +122,7 @@ def read_jobs(path: str, bootstrap: str | None = None) -> JobsFile:
 
 
 def usual_jobs(bootstrap: str | None = None) -> JobsFile:
-    """What a cluster's upkeep needs, without a file."""
+    """The jobs for a cluster's upkeep, without a file."""
     return parse_jobs("the usual jobs", USUAL_JOBS, bootstrap)
 
 
@@ -156,7 +156,7 @@ def parse_jobs(path: str, found: Mapping[str, Any], bootstrap: str | None = None
 
 
 class Made(NamedTuple):
-    """What a table of a job says."""
+    """A job from its table in a file."""
 
     default_name: str
     run: Callable[[Any], Report]

@@ -1,4 +1,4 @@
-"""What Spark jobs need beyond a broker's installation. Imports nothing of it."""
+"""Packages and Java that Spark jobs need beyond a broker's installation. Imports none of them."""
 
 import importlib.util
 import os

@@ -25,7 +25,7 @@ HISTORY_MAX: Final = 100
 STOP_TIMEOUT_S: Final = 20.0
 
 Report = Mapping[str, Any]
-"""What a round did, as JSON; ``records``, ``bytes`` and ``dead_letters`` are metrics, too."""
+"""The result of a round as JSON; ``records``, ``bytes`` and ``dead_letters`` are metrics, too."""
 
 
 @dataclass(frozen=True, slots=True)

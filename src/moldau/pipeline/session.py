@@ -143,7 +143,7 @@ class SparkUnits:
         self._display = display
 
     def __call__(self, function: Callable[[U], T], units: Sequence[U]) -> list[T]:
-        """What the function returned for each unit, in order. Raises :class:`ToolError`."""
+        """Run the function for each unit; results in order. Raises :class:`ToolError`."""
         if not units:
             return []
         context = self._pool.session().sparkContext
@@ -204,7 +204,7 @@ class _Measured:
 
 
 def task_error(error: BaseException) -> str:
-    """What a task raised, in one line, out of the text that Spark makes of it."""
+    """A task's exception in one line, extracted from Spark's text."""
     text = str(error) if isinstance(error, PySparkException) else _text(error)
     found = _PYTHON_ERROR.findall(text)
     ours = [line for name, line in found if not name.startswith(("Py4J", "PythonException", "Spark"))]

@@ -1,4 +1,4 @@
-"""What holds for a process in which Spark runs tasks, or plans queries, one after the other."""
+"""Set-up of a process in which Spark runs tasks, or plans queries, one after the other."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""What a verification found, and how coordinates and batches are judged. Pure."""
+"""Findings of a verification, and the checks of coordinates and batches. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
@@ -106,7 +106,7 @@ def judge_batch(data: Buffer, coordinate: BatchCoordinate) -> str | None:
 
 
 class Findings:
-    """What a unit adds up."""
+    """The sums and damages of a unit."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic

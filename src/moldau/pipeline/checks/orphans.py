@@ -44,7 +44,7 @@ it fails, and nothing is written twice or lost."""
 
 @dataclass(frozen=True, slots=True)
 class OrphansJob:
-    """What is scanned. Times in seconds and milliseconds; ``older_than_ms`` ``None``: the brokers' grace."""
+    """Options of a scan. ``older_than_ms`` ``None`` means the brokers' grace period."""
 
     bootstrap: str
     delete: bool = False

@@ -34,7 +34,7 @@ class TierFolder:
 
 
 class TierReport(NamedTuple):
-    """What a task found."""
+    """The findings of a task."""
 
     listed: int = 0
     old: int = 0
@@ -49,7 +49,7 @@ class ScanTier:
     bootstrap: str
     tier: Tier
     before_ms: int
-    """What was written later may belong to a segment that is being built."""
+    """Age limit: an object written later may belong to a segment that is being built."""
     timeout_s: float
 
     def __call__(self, folder: TierFolder) -> TierReport:

@@ -1,4 +1,4 @@
-"""What a task of a verification does: read every live batch of some offsets, and say what is wrong."""
+"""Task of a verification: read every live batch of some offsets, and report damages."""
 
 import asyncio
 from collections import deque

@@ -22,7 +22,7 @@ UNIT_RECORDS_MAX: Final = 5_000_000
 
 @dataclass(frozen=True, slots=True)
 class VerifyJob:
-    """What is verified: the named diskless topics, or all."""
+    """Options of a verification: the named diskless topics, or all."""
 
     bootstrap: str
     topics: Sequence[str] = ()

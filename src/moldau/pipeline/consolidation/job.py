@@ -45,13 +45,13 @@ PUBLISH_BACKOFF_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ConsolidateJob:
-    """What is consolidated, and how it is cut into tasks."""
+    """Options of a consolidation: topics, and the size of tasks."""
 
     bootstrap: str
     topics: tuple[str, ...] = ()
     """Only these diskless topics; empty for all."""
     unit_bytes: int = UNIT_BYTES
-    """What a task has in memory."""
+    """Bytes that a task has in memory."""
     plan_bytes: int = PLAN_BYTES
     lease_ms: int = LEASE_MS
     timeout_s: float = 30.0

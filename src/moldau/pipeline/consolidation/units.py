@@ -1,4 +1,4 @@
-"""What a task of a consolidation does: build the segments of a unit, and copy them to remote storage.
+"""Task of a consolidation: build the segments of a unit, and copy them to remote storage.
 
 It knows no Spark. What it writes has names that no other attempt has, and is nothing until a leader
 publishes it.
@@ -35,7 +35,7 @@ class CopiedSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopiedUnit:
-    """What became of a unit. Only this passes through Spark."""
+    """The outcome of a unit. Only this passes through Spark."""
 
     segments: tuple[CopiedSegment, ...]
     size_bytes: int = 0

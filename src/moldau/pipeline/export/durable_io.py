@@ -32,7 +32,7 @@ class _SyncedFile(io.BufferedWriter):
 
 
 class _SyncedFileSystem(PyArrowLocalFileSystem):
-    """What is written survives a crash of the machine, which Arrow's own file system leaves to chance."""
+    """A file system that syncs what it writes. Arrow's own does not, and may lose files."""
 
     def open_output_stream(self, path: str, *_: Any, **__: Any) -> _SyncedFile:
         make_folder(os.path.dirname(path))

@@ -31,7 +31,7 @@ _NOT_WRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, e
 
 @dataclass(frozen=True, slots=True)
 class ExportJob:
-    """What is exported, and where to."""
+    """Options of an export: source and destination."""
 
     bootstrap: str
     topic: str
@@ -53,7 +53,7 @@ class ExportJob:
 
 
 class Exported(NamedTuple):
-    """What a round did. ``lag_records``: offsets that the topic has by now and the table has not."""
+    """The result of a round. ``lag_records``: offsets that the topic has by now and the table has not."""
 
     files: list[Written]
     lag_records: int

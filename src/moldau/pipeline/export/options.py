@@ -1,4 +1,4 @@
-"""What is said of an export's values, on the command line or in a file of jobs."""
+"""Options for the values of an export, from the command line or a file of jobs."""
 
 import os
 from collections.abc import Mapping

@@ -92,7 +92,7 @@ async def _find_by_time(
 
 
 class NextRound(NamedTuple):
-    """What has to be read, and what the table has afterwards."""
+    """Ranges to read, and the offsets that the table covers afterwards."""
 
     ranges: list[OffsetRange]
     covered: Covered
@@ -101,7 +101,7 @@ class NextRound(NamedTuple):
 def next_round(
     topic: str, covered: Covered, bounds: Bounds, starts: Mapping[int, int] | None, *, may_lose: bool
 ) -> NextRound:
-    """What is new since the last round, and what lies before the first one when ``starts`` asks for it.
+    """Ranges of the next round: new offsets, and earlier ones when ``starts`` asks for them.
 
     A table that has nothing yet begins at ``starts``, and else at the first records; partitions that are
     added later begin at their first record. Raises :class:`ToolError` when records were deleted before

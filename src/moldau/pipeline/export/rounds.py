@@ -1,4 +1,4 @@
-"""What a round of an export is asked for, and what it did."""
+"""Request and result of a round of an export."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ class Request:
     run: RunUnits
     unit_records_max: int
     values: ValueFormat = RAW
-    """What is wanted; JSON without columns takes those that are found."""
+    """The format of values; JSON without columns takes those that are found."""
     find_starts: Callable[[Bounds], Mapping[int, int]] | None = None
     """Where the table is to begin in each partition, if not at the first record."""
     lag: Lag = field(default_factory=Lag)
@@ -57,7 +57,7 @@ class Request:
 
 
 class Outcome(NamedTuple):
-    """What a round added, and what the table has now."""
+    """Files that a round added, and the offsets that the table covers now."""
 
     written: list[Written]
     covered: Covered

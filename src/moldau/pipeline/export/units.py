@@ -1,4 +1,4 @@
-"""What a task of an export does: read a range of offsets, write it as one Parquet file, publish that file.
+"""Task of an export: read a range of offsets, write it as one Parquet file, publish that file.
 
 These functions know no Spark. Whatever they leave behind when they are killed is a file that nobody names.
 Records that do not decode go to a file of their own, with the reason.
@@ -83,7 +83,7 @@ class ParquetUnits:
 
 
 def described(unit: OffsetRange, final: str, dead: str) -> Written:
-    """What files say that are there."""
+    """Description of the existing files of a unit."""
     letters = DeadLetters(dead, pq.read_metadata(dead).num_rows) if os.path.exists(dead) else None
     if not os.path.exists(final):
         return Written(unit, "", 0, 0, letters)

@@ -52,7 +52,7 @@ SCHEMA: Final = pa.schema(
         pa.field("timestampType", pa.int32()),
     ]
 )
-"""What a batch of records becomes. Headers are null where a record has none."""
+"""Arrow schema of decoded records. Headers are null where a record has none."""
 
 Indices: TypeAlias = npt.NDArray[np.bool_]
 

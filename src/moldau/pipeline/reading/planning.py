@@ -1,4 +1,4 @@
-"""What is read by whom: ranges of offsets cut into units. Coordinates only; no bytes pass through here."""
+"""Ranges of offsets, cut into units for tasks. Coordinates only; no bytes pass through here."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence

@@ -176,7 +176,7 @@ class PartitionReader:
         self._position = max(self._position, part.end)
 
     def _taken(self, batches: list[memoryview], end: int) -> tuple[list[FoundBatch], bool]:
-        """What lies in the range; false where the leader must say whether a transaction was aborted."""
+        """Batches in the range; false where the leader must say whether a transaction was aborted."""
         found: list[FoundBatch] = []
         for data in batches:
             header = parse_header(data)

@@ -93,7 +93,7 @@ class WalReader:
     # -- coordinates ----------------------------------------------------------------------------
 
     async def _find(self, partitions: Sequence[int]) -> dict[int, list[BatchCoordinate] | None]:
-        """What is to be read next of each partition; ``None`` where the broker is to be asked."""
+        """The next batches of each partition; ``None`` where the broker has to be asked."""
         coordinator_id = self._access.coordinators[partitions[0]]
         found: dict[int, list[BatchCoordinate] | None] = {}
         offsets = {partition: self._positions[partition] for partition in partitions}

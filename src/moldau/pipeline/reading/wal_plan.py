@@ -8,7 +8,7 @@ from moldau.coordinators.diskless.calls import BatchCoordinate
 
 
 class _Run(NamedTuple):
-    """What a partition has in one object."""
+    """The batches of a partition in one object."""
 
     object_key: str
     batches: list[BatchCoordinate]

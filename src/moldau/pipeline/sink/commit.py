@@ -45,7 +45,7 @@ from moldau.runtime.errors import ErrorCode
 logger = logging.getLogger(__name__)
 
 PARTLY: Final = b"partly "
-"""What a refusal begins with when other rows of the batch were committed."""
+"""Prefix of a refusal when other rows of the batch were committed."""
 OBJECT_BYTES_MAX: Final = 256 * 1024**2
 """Of a driver's memory. A streaming batch must fit into one object: else it could not be committed whole."""
 MARKERS_KEPT: Final = 100
@@ -79,7 +79,7 @@ class RefusedError(ToolError):
 
 
 class _Named(NamedTuple):
-    """What an intent names, and whether this driver made it."""
+    """The object key of an intent, and whether this driver made it."""
 
     key: str
     generation: int

@@ -37,7 +37,7 @@ from moldau.runtime.errors import KafkaError
 logger = logging.getLogger(__name__)
 
 PART_BYTES: Final = 64 * 1024**2
-"""What a task collects before it writes."""
+"""Bytes that a task collects before it writes."""
 MESSAGE_BYTES_MAX: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for topics that rows name."""
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -65,7 +65,7 @@ class SinkTarget:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task did: all that its driver knows of it."""
+    """A task's message to its driver."""
 
     query_id: str
     parts: tuple[Part, ...]

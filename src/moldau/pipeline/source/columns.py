@@ -52,7 +52,7 @@ class Columns:
                 yield shaped.slice(start, count)
 
     def read_unit(self, partition: Any, timestamp_us: Span | None = None) -> Iterator[Any]:
-        """What a task reads; nothing for ``None``, which Spark makes of an empty list of partitions."""
+        """Read a unit; empty for ``None``, which Spark makes of an empty list of partitions."""
         if isinstance(partition, UnitPartition):
             with one_line_errors():
                 yield from self.read(partition.source, partition.unit, timestamp_us or Span())

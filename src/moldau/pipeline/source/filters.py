@@ -23,7 +23,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """What the filters leave."""
+    """Topics, partitions, offsets and times that pass the filters."""
 
     topics: frozenset[str] | None = None
     partition: Span = Span()
@@ -40,7 +40,7 @@ class Narrowing:
         )
 
     def cut(self, wanted: OffsetRange) -> OffsetRange:
-        """What the filters on offsets leave of a range; maybe nothing."""
+        """Cut a range to the offsets that pass the filters; the result may be empty."""
         start = max(wanted.start, self.offset.start if self.offset.start is not None else wanted.start)
         end = min(wanted.end, self.offset.end if self.offset.end is not None else wanted.end)
         return OffsetRange(wanted.partition, start, max(start, end))

@@ -30,7 +30,7 @@ class MoldauOlderStreamReader(DataSourceStreamReader):
         self._position: StreamOffsets | None = None
         """Where the last planned batch ended."""
         self._first_end: StreamOffsets | None = None
-        """What was told before the position was known."""
+        """The offsets that were reported before the position was known."""
 
     @one_line_errors()
     def initialOffset(self) -> dict[str, Any]:

@@ -55,7 +55,7 @@ _KNOWN: Final = (*CONNECTOR, "readFrom")
 _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""What Spark passes on of its own."""
+"""Spark's own options, which it passes on."""
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
 TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
@@ -77,7 +77,7 @@ Position: TypeAlias = TopicOffsets | Timestamps | int
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What is read and how.
+    """Options of the source.
 
     ``topics`` has the chosen partitions of each topic, ``None`` for all; with ``pattern`` the topics are
     looked up. ``starting`` is ``None`` where it was not said: batch and streaming begin differently.
@@ -99,7 +99,7 @@ class SourceOptions:
     include_headers: bool
     committed_only: bool
     storage: Mapping[str, str]
-    """What begins with ``diskless.storage.`` or ``rsm.config.``."""
+    """Options whose names begin with ``diskless.storage.`` or ``rsm.config.``."""
     from_brokers: bool
     topic: str | None
     """Where a sink writes rows to."""
@@ -162,7 +162,7 @@ _ONE_STRATEGY: Final = "give one of the options 'subscribe', 'subscribePattern' 
 
 
 def check_batch(options: SourceOptions) -> None:
-    """What a batch query may not say. Raises :class:`ToolError`."""
+    """Check the options of a batch query. Raises :class:`ToolError`."""
     if not options.reads:
         raise ToolError(_ONE_STRATEGY)
     for name, position, forbidden in (
@@ -177,7 +177,7 @@ def check_batch(options: SourceOptions) -> None:
 
 
 def check_streaming(options: SourceOptions) -> None:
-    """What a streaming query may not say. Raises :class:`ToolError`."""
+    """Check the options of a streaming query. Raises :class:`ToolError`."""
     if not options.reads:
         raise ToolError(_ONE_STRATEGY)
     if options.ending is not None:

@@ -1,4 +1,4 @@
-"""What a query reads, looked up once: topics, where they begin and end, and how tasks find them."""
+"""The snapshot of a query, looked up once: topics, their ranges, and how tasks find them."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ from moldau.runtime.errors import KafkaError
 
 @dataclass(frozen=True, slots=True)
 class TopicRanges:
-    """What a DataFrame holds of one topic."""
+    """The ranges of one topic in a DataFrame."""
 
     source: Source
     ranges: tuple[OffsetRange, ...]

@@ -114,7 +114,7 @@ class StreamPlanner:
     def _range(
         self, place: Place, before: StreamOffsets, after: StreamOffsets, stop: int, first: int | None
     ) -> OffsetRange | None:
-        """What a batch reads of a partition; raises for what was lost."""
+        """The range of a partition in a batch; raises for lost offsets."""
         name = f"{place.topic}-{place.partition}"
         if first is None:
             self._lost(f"partition that does not exist any more: {name}")

@@ -52,7 +52,7 @@ def _owners(source: Source) -> Mapping[int, int]:
 
 
 def _of_unit(source: Source, unit: Sequence[OffsetRange]) -> Source:
-    """What a unit's task needs to know: a topic may have thousands of partitions."""
+    """Reduce a source to the partitions of a unit: a topic may have thousands of them."""
     if source.wal is None:
         return source
     owners = source.wal.coordinators
@@ -61,7 +61,7 @@ def _of_unit(source: Source, unit: Sequence[OffsetRange]) -> Source:
 
 
 def ask(bootstrap: str, look: Callable[[Client], Any], timeout_s: float = TIMEOUT_S) -> Any:
-    """What a coroutine finds out with a client of its own."""
+    """Run a coroutine function with a client of its own; return its result."""
 
     async def run() -> Any:
         async with connected(bootstrap, timeout_s) as client:

@@ -1,1 +1,1 @@
-"""What a record's value becomes: bytes, or columns from JSON or Avro; and how columns grow."""
+"""Conversion of record values: bytes, or columns from JSON or Avro; and how columns grow."""

@@ -166,7 +166,7 @@ def _decimal(schema: dict[str, Any]) -> Logical | None:
 
 
 def _default(value: Any, declared: Any, schema: Schema, name: str) -> Any:
-    """What a default in a schema's JSON stands for. Raises :class:`ToolError`."""
+    """The value of a default in a schema's JSON. Raises :class:`ToolError`."""
     resolved = schema.resolve(declared)
     if isinstance(resolved, list):
         for branch in resolved:  # the first that matches

@@ -102,5 +102,5 @@ def storable(found: pa.DataType | None) -> pa.DataType | None:
 
 
 def _prefixes(name: str) -> set[str]:
-    """What stands before the dots of a name."""
+    """The prefixes of a name that end before a dot."""
     return {name[:at] for at, letter in enumerate(name) if letter == "."}

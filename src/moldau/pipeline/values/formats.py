@@ -1,4 +1,4 @@
-"""What a table has for a record's value: its bytes, or columns decoded from JSON or Avro."""
+"""Formats of the column ``value``: bytes, or columns decoded from JSON or Avro."""
 
 import enum
 import json
@@ -24,7 +24,7 @@ _VALUE: Final = SCHEMA.names.index("value")
 
 
 class ValueKind(enum.StrEnum):
-    """What the bytes of values are taken for."""
+    """Encoding of values."""
 
     RAW = "raw"
     JSON = "json"

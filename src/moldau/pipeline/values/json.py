@@ -97,7 +97,7 @@ class _Anything(msgspec.Struct):
 
 
 def _malformed(values: pa.Array) -> Rejected:
-    """What is not one JSON object, or has more levels than are parsed."""
+    """Values that are not one JSON object, or have more levels than are parsed."""
     check = msgspec.json.Decoder(_Anything).decode
     found: Rejected = dict.fromkeys(_too_deep(values), f"more than {NESTED_MAX} levels deep")
     found.update(dict.fromkeys(_no_text(values), "not UTF-8"))

@@ -34,7 +34,7 @@ _EXACT_MAX: Final = 2**53
 
 
 class Kind(enum.IntEnum):
-    """What a value can be, as far as types of columns are concerned."""
+    """Kinds of JSON values, as far as types of columns are concerned."""
 
     BOOLEAN = 0
     NUMBER = 1
@@ -51,7 +51,7 @@ class Kind(enum.IntEnum):
 
 
 class Found:
-    """What a position holds: in how many records each kind of value, and the positions inside."""
+    """Counts at a position: the number of records for each kind of value, and the positions inside."""
 
     __slots__ = ("element", "fraction", "kinds", "last", "last_record", "members", "records")
 
@@ -94,7 +94,7 @@ class Found:
 
 
 class FoundValues:
-    """What the values of any number of records hold, in bounded memory; tasks send it to the driver."""
+    """Counts over the values of many records, in bounded memory; tasks send them to the driver."""
 
     def __init__(self) -> None:
         self.root = Found()

@@ -19,7 +19,7 @@ app = new_app(
 
 
 class Kind(enum.StrEnum):
-    """What has configs."""
+    """Kinds of resources with configs."""
 
     TOPIC = "topic"
     BROKER = "broker"

@@ -41,7 +41,7 @@ COMMIT_INTERVAL_S: Final = 5.0
 
 @dataclass(slots=True)
 class _Reading:
-    """What to read, how to print it, and how far it has come."""
+    """State of a consume command: partitions, output format and progress."""
 
     topic: str
     partitions: list[int]

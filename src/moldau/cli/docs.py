@@ -11,7 +11,7 @@ from moldau.cli.app import COMMANDS, command
 _COMMON: Final = ("--bootstrap HOST:PORT", "--timeout SECONDS")
 """Options of all tools, which are described once."""
 _PLAIN_TYPE: Final = re.compile(r" <[^|>]*>$")
-"""What Typer says of an argument that is any text or number."""
+"""Typer's type text of an argument that is any text or number."""
 
 _PAGE: Final = """# The command line
 

@@ -1,4 +1,4 @@
-"""What a group has committed."""
+"""Committed offsets of a group."""
 
 from typing import NamedTuple
 

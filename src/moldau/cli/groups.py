@@ -217,7 +217,7 @@ def _partitions(assignment: bytes) -> list[tuple[str, int]]:
 
 
 def _readers(group: DescribedGroup) -> dict[tuple[str, int], str]:
-    """Who reads a partition, by client id."""
+    """Client id of the member that reads each partition."""
     return {
         place: member.client_id for member in group.members for place in _partitions(member.member_assignment)
     }

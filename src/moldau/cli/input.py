@@ -112,7 +112,7 @@ def _headers(fields: dict[str, Any]) -> tuple[tuple[str, bytes | None], ...]:
 
 
 class RawReader(Protocol):
-    """What lines are read from: blocks until there is something, ``b""`` at the end."""
+    """The source of lines: blocks until there are bytes, ``b""`` at the end."""
 
     def read(self, size: int, /) -> bytes | None: ...
 

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for scripts."""
+"""Output of commands: tables for people, JSON for scripts."""
 
 import datetime
 import json

@@ -20,14 +20,14 @@ UNIT_RECORDS_MAX = 1_000_000
 
 
 class Format(enum.StrEnum):
-    """What a topic is exported as."""
+    """Formats of tables."""
 
     PARQUET = "parquet"
     ICEBERG = "iceberg"
 
 
 class Values(enum.StrEnum):
-    """What values are decoded from."""
+    """Encodings of values."""
 
     RAW = "raw"
     JSON = "json"

@@ -36,7 +36,7 @@ class ProducerSettings:
 
 @dataclass(slots=True)
 class Acknowledged:
-    """What a partition has acknowledged; offsets are -1 when the node was not asked (acks=0)."""
+    """Acknowledgements of a partition; offsets are -1 with acks=0, because the node does not answer."""
 
     records: int = 0
     first_offset: int = UNANSWERED

@@ -60,7 +60,7 @@ class BarDisplay:
 
 @contextlib.contextmanager
 def display() -> Iterator[LineDisplay | BarDisplay]:
-    """What fits stderr."""
+    """The display that fits stderr: a bar on a terminal, else lines."""
     if not sys.stderr.isatty():
         yield LineDisplay(sys.stderr)
         return

@@ -18,7 +18,7 @@ class Codec(enum.StrEnum):
 
 
 class Acks(enum.StrEnum):
-    """Who has to have a record before it counts as acknowledged."""
+    """Replicas that must have a record before it is acknowledged."""
 
     ALL = "all"
     MINUS_ONE = "-1"
@@ -27,7 +27,7 @@ class Acks(enum.StrEnum):
 
 
 class LineKind(enum.StrEnum):
-    """What a line of input or output is."""
+    """Formats of a line of input or output."""
 
     LINES = "lines"
     JSON = "json"

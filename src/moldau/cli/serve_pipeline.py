@@ -12,7 +12,7 @@ STOP_TIMEOUT_S: Final = 20.0
 
 
 def prepared_pipeline(config: Path | None) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """What starts the process when the node's address is known.
+    """Prepare the jobs; the result starts their process at a node's address.
 
     Raises :class:`moldau.client.errors.ToolError` now for a mistake in the file, or what is not installed.
     """

@@ -1,1 +1,1 @@
-"""What tools need of a cluster: finding leaders and coordinators, asking them, reading partitions."""
+"""A client for tools: finds leaders and coordinators, sends requests, reads partitions."""

@@ -49,7 +49,7 @@ MOVES: dict[LifecycleState, frozenset[LifecycleState]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """What a broker registers with."""
+    """The identity with which a broker registers."""
 
     broker_id: int
     cluster_id: str
@@ -113,7 +113,7 @@ class BrokerLifecycle:
             self._wake.set()
 
     def problem(self) -> str | None:
-        """What is wrong, for the health page: clients are not sent to a fenced broker."""
+        """Problem for the health page: clients are not sent to a fenced broker."""
         if self.state is LifecycleState.RUNNING and self.is_fenced:
             return "the controller has fenced this broker"
         return None

@@ -67,7 +67,7 @@ class Changes(Generic[K, V]):
 
 
 class MetadataDelta:
-    """What changed since ``image``: call :meth:`replay` for each record in order, then :meth:`apply`.
+    """Changes since ``image``: call :meth:`replay` for each record in order, then :meth:`apply`.
 
     Subscribers read ``topics.changed``, ``topics.removed``, ``brokers.entries`` and so on to learn what
     to do.
@@ -303,7 +303,7 @@ def image_of(records: Iterable[object], image: MetadataImage = EMPTY_IMAGE) -> M
 
 
 def delta_between(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """What changes from one image to another, for an image that did not come record by record."""
+    """Changes from one image to another, for an image that did not come record by record."""
     delta = MetadataDelta(before)
     delta.topics.move_to(after.topics)
     delta.brokers.move_to(after.brokers)

@@ -1,4 +1,4 @@
-"""What lies in a log folder, so that no folder with data of a cluster is formatted as if it were new."""
+"""Contents of a log folder: a folder with a cluster's data is not formatted as a new one."""
 
 from typing import Final
 

@@ -27,7 +27,7 @@ from moldau.runtime import Disk, Entropy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatRequest:
-    """What to format. ``metadata_dir`` is one of ``log_dirs``."""
+    """Folders to format. ``metadata_dir`` is one of ``log_dirs``."""
 
     cluster_id: str
     node_id: int

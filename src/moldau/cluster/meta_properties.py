@@ -33,7 +33,7 @@ class MetaProperties:
 
 
 def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
-    """What a folder says of itself; ``None`` when it was never formatted. Raises :class:`FormatError`."""
+    """Read a folder's ``meta.properties``; ``None`` if never formatted. Raises :class:`FormatError`."""
     path = f"{folder}/{FILE_NAME}"
     try:
         content = disk.read(path)

@@ -1,4 +1,4 @@
-"""What this room needs of the metadata log. The quorum's driver satisfies it; tests bring a small one."""
+"""The metadata log as this room uses it. The quorum's driver satisfies it; tests bring a small one."""
 
 import asyncio
 from collections.abc import Iterable, Sequence

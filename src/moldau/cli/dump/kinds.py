@@ -22,7 +22,7 @@ KINDS: Final[tuple[FileKind, ...]] = (
 )
 
 PASSING_SUFFIXES: Final = (".deleted", ".cleaned", ".swap", ".part")
-"""What a file is called for a while on its way in or out."""
+"""Suffixes of files that are being written or deleted."""
 
 
 def kind_of(path: Path) -> FileKind | None:

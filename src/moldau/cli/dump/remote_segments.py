@@ -38,7 +38,7 @@ def _fields(message: Message) -> dict[str, Any]:
 
 
 def _custom(content: bytes) -> Any:
-    """What the built-in storage manager says; another's bytes stay as they are."""
+    """Decode the built-in storage manager's custom metadata; other managers' bytes stay as they are."""
     try:
         return plain(decode_location(content))
     except ProtocolError:

@@ -13,7 +13,7 @@ from moldau.runtime.errors import KafkaError
 
 
 def dump_wal_object(file: DumpedFile) -> Iterator[Row]:
-    """What the footer says, and each batch; offsets are not in an object, so they count from 0."""
+    """The footer and each batch; an object has no offsets, so they count from 0."""
     found = parse_object(file.content, len(file.content))
     yield {
         "type": "object",

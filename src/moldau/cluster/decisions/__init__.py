@@ -1,4 +1,4 @@
-"""What the controller decides, noun by noun: pure functions from an image and a request to records.
+"""Decisions of the controller, noun by noun: pure functions from an image and a request to records.
 
 A decision never changes metadata. It answers with the records that would, and the controller replays
 them. (Broker decisions note in :class:`.heartbeats.Heartbeats` whom they heard from; no record has that.)

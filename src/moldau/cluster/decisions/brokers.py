@@ -32,7 +32,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class BrokerState(Enum):
-    """What the controller tells a broker to be."""
+    """States of a broker as the controller decides them."""
 
     FENCED = auto()
     UNFENCED = auto()
@@ -42,7 +42,7 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerContext:
-    """What broker decisions need beside the view. ``next_offset`` is where their records will land."""
+    """Inputs of broker decisions beside the view. ``next_offset`` is the offset of their first record."""
 
     heartbeats: Heartbeats
     now_ms: int

@@ -18,7 +18,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does with a key (KIP-339)."""
+    """Operations of IncrementalAlterConfigs on a key (KIP-339)."""
 
     SET = 0
     DELETE = 1

@@ -1,4 +1,4 @@
-"""Who leads a partition, and the change record that says so."""
+"""Leader election of partitions, and the change record that it makes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -229,5 +229,5 @@ def _answer(index: int, code: ErrorCode, message: str) -> PartitionResult:
 
 
 def view_after(view: View, image: MetadataImage) -> View:
-    """The same view of a later image."""
+    """A copy of the view with a later image."""
     return replace(view, image=image)

@@ -24,7 +24,7 @@ METADATA_VERSION_LATEST = 29
 SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
 )
-"""What a node of this version registers with."""
+"""Features that a node of this version registers with."""
 
 
 class UpgradeType(IntEnum):

@@ -1,5 +1,5 @@
-"""What the active controller knows of its brokers' heartbeats. It is not in any record: a new
-controller starts without it, and grants every broker a whole session before it judges.
+"""Heartbeats that the active controller has received. They are not in any record: a new
+controller starts without them, and grants every broker a whole session before it judges.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What may become of a tiered topic (KIP-405, KIP-950). Pure."""
+"""Allowed changes of a topic's tiering (KIP-405, KIP-950). Pure."""
 
 from collections.abc import Mapping
 

@@ -302,7 +302,7 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
 
 
 def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
-    """What tells whether two entries mean the same topic: its name, else an id that no topic has."""
+    """Identity of a topic in a request, for finding duplicates: its name, else an id that no topic has."""
     if state.name is not None or state.topic_id == ZERO_UUID:
         return state.name
     topic = image.topics.get_by_id(state.topic_id)

@@ -1,4 +1,4 @@
-"""What a decision may look at, and what it comes to."""
+"""Input and result of a decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class DescribedConfig(NamedTuple):
 
 
 class ConfigPolicy(Protocol):
-    """What the controller asks of the config definitions."""
+    """The config definitions as the controller sees them."""
 
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
         """Check all values that a resource would have; raises ``KafkaError(invalid_config)``."""

@@ -1,0 +1,221 @@
+"""Several nodes in the test's own process: free ports, a temporary folder, ready in about a second."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import wait
+from types import TracebackType
+from typing import Final, Self
+
+from moldau.cluster.formatter import FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.meta_properties import read_meta_properties
+from moldau.config.broker import BrokerConfig
+from moldau.runtime.clock import SystemClock
+from moldau.runtime.entropy import SystemEntropy
+from moldau.runtime.local_disk import LocalDisk
+from moldau.server.development_cluster import (
+    BROKER,
+    CONTROLLER,
+    ClusterNode,
+    free_ports,
+    plan_nodes,
+    properties_of,
+)
+from moldau.testing.node_thread import NodeThread, Wires
+
+HOST: Final = "127.0.0.1"
+START_TIMEOUT_S: Final = 120.0
+STOP_TIMEOUT_S: Final = 60.0
+IMPATIENT: Final = {
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "1000",
+    "controller.quorum.election.backoff.max.ms": "200",
+}
+"""A test does not wait nine seconds until a killed broker is fenced."""
+
+
+class Cluster:
+    """Running brokers and controllers on loopback; a context manager.
+
+    Brokers have the ids 1, 2, …, controllers 101, 102, …; ``racks`` are given to the brokers in turn.
+    ``data`` is the folder to keep everything in: a temporary one that goes with the cluster when it is
+    ``None``. ``properties`` are Kafka's broker configs by name, for all nodes; time-outs are shorter than
+    Kafka's defaults where they do not say. Each node runs on an event loop in a thread of its own, so that
+    blocking clients may be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        brokers: int = 3,
+        controllers: int = 1,
+        racks: Sequence[str] = (),
+        data: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        if brokers < 1 or controllers < 1:
+            raise ValueError("a cluster has at least one broker and one controller")
+        self._size = (brokers, controllers)
+        self._racks = tuple(racks)
+        self._data = data
+        self._properties = {**IMPATIENT, **(properties or {})}
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._nodes: dict[int, ClusterNode] = {}
+        self._wires = Wires({})
+        self._running: dict[int, NodeThread] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of all brokers, for a client's ``bootstrap.servers``."""
+        return self._addresses(BROKER)
+
+    @property
+    def bootstrap_controllers(self) -> str:
+        """Addresses of all controllers, for a tool's ``--bootstrap-controller``."""
+        return self._addresses(CONTROLLER)
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The ids of the brokers, running or not."""
+        return tuple(node.node_id for node in self._nodes.values() if node.role == BROKER)
+
+    @property
+    def controllers(self) -> tuple[int, ...]:
+        """The ids of the controllers, running or not."""
+        return tuple(node.node_id for node in self._nodes.values() if node.role == CONTROLLER)
+
+    @property
+    def data(self) -> str:
+        """The folder that holds the nodes' folders."""
+        if self._data is None:
+            raise RuntimeError("the cluster has no folder before it is started")
+        return self._data
+
+    def address(self, node_id: int) -> str:
+        """``HOST:PORT`` of a broker for clients, or of a controller."""
+        node = self._nodes[node_id]
+        return f"{node.host}:{node.port}"
+
+    def active_controller(self) -> int | None:
+        """The controller that leads the quorum, by its own word; None while none does."""
+        for node_id in self.controllers:
+            thread = self._running.get(node_id)
+            if thread is not None and thread.ask(
+                lambda node: node.metadata is not None and node.metadata.driver.is_leader
+            ):
+                return node_id
+        return None
+
+    def start(self) -> Self:
+        """Start all nodes; return when every broker accepts clients. Raises what a start raised."""
+        if self._data is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="moldau-")
+            self._data = self._temporary.name
+        entropy = SystemEntropy()
+        brokers, controllers = self._size
+        ports = free_ports(entropy, HOST, brokers + controllers)
+        planned = plan_nodes(self._data, HOST, ports[:brokers], ports[brokers:], self._racks)
+        self._nodes = {node.node_id: node for node in planned}
+        self._wires = Wires({node.port: node.node_id for node in planned})
+        first = read_meta_properties(LocalDisk(), planned[0].data)
+        cluster_id = new_cluster_id(entropy) if first is None else first.cluster_id
+        for node in planned:
+            request = FormatRequest(
+                cluster_id=cluster_id,
+                node_id=node.node_id,
+                log_dirs=(node.data,),
+                metadata_dir=node.data,
+                ignore_formatted=True,
+            )
+            format_storage(LocalDisk(), entropy, request, SystemClock().now_ms())
+        try:
+            self._start(*self._nodes)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all nodes cleanly, brokers first; a temporary folder goes. Harmless when nothing runs."""
+        self._stop([node_id for node_id in self.brokers if node_id in self._running])
+        self._stop([node_id for node_id in self.controllers if node_id in self._running])
+        self._wires.isolated = frozenset()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+            self._temporary = None
+            self._data = None
+
+    def kill(self, node_id: int) -> None:
+        """End a node as SIGKILL does. Its memory is kept until the process ends."""
+        self._thread(node_id).kill()
+        del self._running[node_id]
+
+    def restart(self, node_id: int) -> None:
+        """Start a node again, stopped cleanly before if it runs; return when it serves."""
+        if node_id in self._running:
+            self._stop([node_id])
+        self._start(node_id)
+
+    def isolate(self, node_id: int) -> None:
+        """Cut a node off from all other nodes, both ways: connections break and are refused.
+
+        Clients reach it as before.
+        """
+        self._thread(node_id)
+        self._wires.isolated |= {node_id}
+        for thread in self._running.values():
+            thread.cut()
+
+    def heal(self, node_id: int) -> None:
+        """End the isolation of a node; harmless when it is not isolated."""
+        self._wires.isolated -= {node_id}
+
+    def _start(self, *node_ids: int) -> None:
+        nodes = list(self._nodes.values())
+        starting = []
+        for node_id in node_ids:
+            properties = properties_of(self._nodes[node_id], nodes, self._properties)
+            thread = NodeThread(BrokerConfig.from_properties(properties), self._wires)
+            self._running[node_id] = thread
+            starting.append(thread.start())
+        done, late = wait(starting, START_TIMEOUT_S, return_when="FIRST_EXCEPTION")
+        for each in late:
+            each.cancel()
+        for each in done:
+            each.result()
+        if late:
+            raise TimeoutError(f"{len(late)} nodes did not start within {START_TIMEOUT_S:.0f} s")
+
+    def _stop(self, node_ids: Sequence[int]) -> None:
+        threads = [self._running.pop(node_id) for node_id in node_ids]
+        stopping = [thread.begin_stop() for thread in threads]
+        try:
+            for each in stopping:
+                each.result(STOP_TIMEOUT_S)
+        finally:
+            for thread in threads:
+                thread.finish()
+
+    def _thread(self, node_id: int) -> NodeThread:
+        found = self._running.get(node_id)
+        if found is None:
+            raise RuntimeError(f"node {node_id} does not run")
+        return found
+
+    def _addresses(self, role: str) -> str:
+        found = [f"{node.host}:{node.port}" for node in self._nodes.values() if node.role == role]
+        if not found:
+            raise RuntimeError("the cluster is not running")
+        return ",".join(found)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,171 @@
+"""A node of a cluster inside a test: an event loop in a thread of its own, with a network that can be cut."""
+
+import asyncio
+import contextlib
+import dataclasses
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from moldau.config.broker import BrokerConfig
+from moldau.runtime.disk import Lock
+from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.machine import Machine
+from moldau.server.node import Node
+
+CALL_TIMEOUT_S = 120.0
+
+T = TypeVar("T")
+
+
+class Wires:
+    """The network between the nodes of a cluster. Threads share it."""
+
+    def __init__(self, nodes_by_port: Mapping[int, int]) -> None:
+        self._nodes = nodes_by_port
+        self.isolated: frozenset[int] = frozenset()
+        """Nodes that reach no other node and are reached by none."""
+
+    def are_cut(self, node_id: int, port: int) -> bool:
+        """Whether a node cannot connect to a port."""
+        peer = self._nodes.get(port, node_id)
+        return peer != node_id and not self.isolated.isdisjoint((node_id, peer))
+
+
+class NodeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose connections to other nodes go over :class:`Wires`, and can end like a process's."""
+
+    def __init__(self, node_id: int, wires: Wires) -> None:
+        super().__init__()
+        self._node_id = node_id
+        self._wires = wires
+        self._listening: list[asyncio.Server] = []
+        self._sockets: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
+        self._outgoing: weakref.WeakKeyDictionary[asyncio.Transport, int] = weakref.WeakKeyDictionary()
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: str, port: int
+    ) -> tuple[asyncio.Transport, Any]:
+        """Raises ``ConnectionRefusedError`` where the wires are cut."""
+        if self._wires.are_cut(self._node_id, port):
+            raise ConnectionRefusedError(f"node {self._node_id} is isolated from {host}:{port}")
+        transport, protocol = await super().create_connection(protocol_factory, host, port)
+        self._outgoing[transport] = port
+        if self._wires.are_cut(self._node_id, port):
+            transport.abort()
+        return transport, protocol
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.Server:
+        server = await super().create_server(*args, **options)
+        self._listening.append(server)
+        return server
+
+    def _make_socket_transport(self, *args: Any, **options: Any) -> asyncio.Transport:
+        # Of connections and of what servers accept alike: asyncio has no public name for these.
+        made: asyncio.Transport = super()._make_socket_transport(*args, **options)  # type: ignore[misc]
+        self._sockets.add(made)
+        return made
+
+    def cut(self) -> None:
+        """End the connections to other nodes that the wires do not carry any more."""
+        for transport, port in list(self._outgoing.items()):
+            if self._wires.are_cut(self._node_id, port):
+                transport.abort()
+
+    def end_like_a_process(self) -> None:
+        """Close all sockets and stop, whatever the tasks are doing: none of them is told."""
+        for server in self._listening:
+            server.close()
+        for transport in list(self._sockets):
+            transport.abort()
+        # The transports close their sockets in the next turn, which is the last one.
+        self.call_soon(self.stop)
+
+
+class _Disk(LocalDisk):
+    """A disk that knows the locks that are held, which the end of a process frees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._locks: list[Lock] = []
+
+    def lock(self, path: str) -> Lock:
+        held = super().lock(path)
+        self._locks.append(held)
+        return held
+
+    def free_locks(self) -> None:
+        for lock in self._locks:
+            with contextlib.suppress(OSError):
+                lock.close()
+
+
+class NodeThread:
+    """One life of a node, from its start to its stop or kill."""
+
+    def __init__(self, config: BrokerConfig, wires: Wires) -> None:
+        self.node_id = config.node_id
+        self._config = config
+        self._disk = _Disk()
+        self._machine = dataclasses.replace(Machine.real(), disk=self._disk)
+        self._loop = NodeLoop(config.node_id, wires)
+        self._node = Node(config, self._machine, format_new=False)
+        self._killed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"moldau-node-{self.node_id}", daemon=True)
+        self._thread.start()
+
+    def start(self) -> "Future[Any]":
+        """Begin to start the node; the result comes when it serves."""
+        return asyncio.run_coroutine_threadsafe(self._node.start(), self._loop)
+
+    def ask(self, question: Callable[[Node], T]) -> T:
+        """Ask the node something, in its own thread."""
+
+        async def asking() -> T:
+            return question(self._node)
+
+        return asyncio.run_coroutine_threadsafe(asking(), self._loop).result(CALL_TIMEOUT_S)
+
+    def cut(self) -> None:
+        """See :meth:`NodeLoop.cut`; returns when it is done."""
+        self.ask(lambda node: self._loop.cut())
+
+    def begin_stop(self) -> "Future[None]":
+        """Begin to stop the node cleanly."""
+        return asyncio.run_coroutine_threadsafe(self._node.stop(), self._loop)
+
+    def finish(self) -> None:
+        """End the thread of a node that has stopped."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(CALL_TIMEOUT_S)
+        self._machine.workers.close()
+
+    def kill(self) -> None:
+        """End the node as SIGKILL does: what it has written stays, nothing else happens."""
+        self._killed.set()
+        self._loop.call_soon_threadsafe(self._loop.end_like_a_process)
+        if not self._ended.wait(CALL_TIMEOUT_S):
+            raise RuntimeError(f"node {self.node_id} did not end within {CALL_TIMEOUT_S:.0f} s")
+        # What a thread is writing just now is written, as by a system call of a process that is killed.
+        self._machine.workers.close()
+        self._disk.free_locks()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            # No `finally` of a killed node's tasks may run. Here they are kept as they are, and this thread
+            # is a daemon: Python never comes back to it, not even when it ends.
+            unfinished = asyncio.all_tasks(self._loop)
+            self._ended.set()
+            if self._killed.is_set():
+                threading.Event().wait()
+            for task in unfinished:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*unfinished, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()

@@ -66,13 +66,7 @@ bench-peers: $(STAMP) ## Run the same load against Moldau and Apache Kafka (fetc
 	$(BIN)/python -m bench.peers $(ARGS)
 
 simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
-	@for node in node node-power node-disk \
-		quorum quorum-power quorum-votes quorum-votes-power quorum-links quorum-clock \
-		diskless diskless-power diskless-disk diskless-store \
-		diskless-stop diskless-defects diskless-defects-kills \
-		tiered tiered-power tiered-disk consolidation consolidation-power \
-		offsets offsets-power offsets-disk node-clock tiered-clock diskless-clock \
-		kill-damage stop-damage power-damage; do \
+	@nodes=$$($(BIN)/python -m moldau.simulation --list) && for node in $$nodes; do \
 		echo "$$node:"; $(BIN)/python -m moldau.simulation --node $$node --seeds $(SEEDS) $(ARGS) || exit 1; \
 	done
 

@@ -11,7 +11,7 @@ The driver's contract (:mod:`.controller_service` keeps it):
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from moldau.cluster.decisions import (
     brokers,
@@ -34,6 +34,7 @@ from moldau.cluster.decisions.view import (
 )
 from moldau.cluster.delta import image_of
 from moldau.cluster.image import EMPTY_IMAGE, MetadataImage
+from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition import AlterPartitionRequest
@@ -82,7 +83,9 @@ DECISIONS: dict[type[Message], Decision] = {
         lambda view, _, request: reassignments.list_partition_reassignments(view, request)
     ),
 }
-"""Every request that a controller answers."""
+"""Every request that a controller decides. Controllers serve these APIs, brokers forward those of clients."""
+
+DECIDED_APIS: Final = frozenset(ApiKey(request.API_KEY) for request in DECISIONS)
 
 
 class Controller:

@@ -218,3 +218,4 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "stop-damage": stop_damage,
     "power-damage": power_damage,
 }
+"""Every story by its name: `make simulate` plays all of them."""

@@ -19,6 +19,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seed", type=int, help="play this seed and show its history")
+    which.add_argument("--list", action="store_true", help="print the names of all stories")
     which.add_argument("--seeds", type=int, default=100, help="play this many seeds (default: 100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
     parser.add_argument("--seconds", type=float, help="stop after this much real time")
@@ -33,6 +34,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _arguments(argv)
+    if arguments.list:
+        print("\n".join(SCENARIOS))
+        return 0
     # What a node logs about its bad luck is part of a history, and would drown the verdicts.
     logging.disable(logging.NOTSET if arguments.seed is not None else logging.CRITICAL)
     scenario = SCENARIOS[arguments.node]()

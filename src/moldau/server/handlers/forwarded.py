@@ -32,8 +32,11 @@ class ForwardedHandlers:
         settled: Callable[[], Awaitable[None]],
         partition_count: Callable[[str], int],
     ) -> None:
-        """``settled`` returns when this broker serves what its image says; ``partition_count`` tells of a
-        topic in that image, 0 when it does not exist."""
+        """``apis`` are forwarded; those that change topics are answered when the result is visible here.
+
+        ``settled`` returns when this broker serves what its image says; ``partition_count`` tells of a
+        topic in that image, 0 when it does not exist.
+        """
         self._controller = controller
         self._apis = apis
         self._until_image = until_image

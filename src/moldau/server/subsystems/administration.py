@@ -1,9 +1,9 @@
 """The APIs for the cluster as a whole: metadata, topics, configurations, the quorum."""
 
 from functools import partial
-from typing import Final
 
-from moldau.protocol.api import ApiKey
+from moldau.cluster.controller import DECIDED_APIS
+from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.server.context import BrokerContext
 from moldau.server.handlers.config_changes import ConfigChangeHandlers
 from moldau.server.handlers.configs import ConfigHandlers
@@ -15,15 +15,6 @@ from moldau.server.requests.dispatch import routes
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
-
-FORWARDED: Final = (
-    ApiKey.ELECT_LEADERS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    ApiKey.UPDATE_FEATURES,
-    ApiKey.UNREGISTER_BROKER,
-)
-"""APIs that the controller answers, passed on as they are."""
 
 
 class AdministrationSubsystem(Subsystem):
@@ -40,20 +31,22 @@ class AdministrationSubsystem(Subsystem):
         context, config, creator = self._context, self._context.config, self._topics.creator
         view, metadata, authorizer = context.view, context.metadata, context.authorizer
         partition_limit = config.integer("max.request.partition.size.limit")
+        changes = ConfigChangeHandlers(view.local_id, context.channel, authorizer).table()
+        of_clients = {key for key in DECIDED_APIS if Scope.BROKER in scopes(key)}
         quorum = partial(describe_quorum, metadata.driver.describe, metadata.voters, config)
         return Contribution(
             handlers=routes(
                 MetadataHandlers(view, creator, authorizer).table(),
                 ForwardedHandlers(
                     context.channel,
-                    FORWARDED,
+                    of_clients - changes.keys(),
                     metadata.publisher.until,
                     self._partitions.settled,
                     self._partition_count,
                 ).table(),
                 TopicPartitionHandlers(view, creator, authorizer, partition_limit).table(),
                 ConfigHandlers(view, metadata.configs).table(),
-                ConfigChangeHandlers(view.local_id, context.channel, authorizer).table(),
+                changes,
                 {ApiKey.DESCRIBE_QUORUM: quorum},
             )
         )

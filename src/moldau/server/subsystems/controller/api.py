@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from moldau.cluster.controller import DECIDED_APIS
 from moldau.cluster.controller_service import ControllerService
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
@@ -29,23 +30,6 @@ QUORUM_APIS: Final = (
     ApiKey.END_QUORUM_EPOCH,
     ApiKey.FETCH,
     ApiKey.FETCH_SNAPSHOT,
-)
-DECIDED_APIS: Final = (
-    ApiKey.CREATE_TOPICS,
-    ApiKey.DELETE_TOPICS,
-    ApiKey.CREATE_PARTITIONS,
-    ApiKey.ALTER_CONFIGS,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS,
-    ApiKey.ELECT_LEADERS,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS,
-    ApiKey.UPDATE_FEATURES,
-    ApiKey.UNREGISTER_BROKER,
-    ApiKey.ALTER_PARTITION,
-    ApiKey.BROKER_REGISTRATION,
-    ApiKey.BROKER_HEARTBEAT,
-    ApiKey.ALLOCATE_PRODUCER_IDS,
-    ApiKey.CONTROLLER_REGISTRATION,
 )
 
 

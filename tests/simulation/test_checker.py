@@ -54,6 +54,14 @@ def test_a_refused_record_that_is_there_is_found() -> None:
     assert any("was refused" in violation for violation in check(found, {PARTITION: LOG}))
 
 
+def test_deleted_records_that_come_back_are_found() -> None:
+    found = history()
+    found.deleted(PARTITION, 2)
+    assert check(found, {PARTITION: LOG[2:]}, {PARTITION: 2}) == []
+    back = check(found, {PARTITION: LOG[1:]}, {PARTITION: 1})
+    assert back == ["t-0: begins at 1, and 2 was acknowledged as its start"]
+
+
 def test_an_unknown_outcome_may_go_either_way() -> None:
     found = history()
     found.productions[1].outcome = Outcome.UNKNOWN

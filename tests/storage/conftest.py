@@ -94,6 +94,8 @@ class MemoryDisk:
         self.room_bytes: int | None = None
         self.failing = False
         self.failing_syncs = False
+        self.written: list[str] = []
+        """The files that were written as a whole, in order."""
 
     def take_room(self, wanted: int) -> int:
         self.check()
@@ -129,6 +131,7 @@ class MemoryDisk:
     def write_atomically(self, path: str, content: bytes) -> None:
         if self.take_room(len(content)) < len(content):
             raise DiskError(28, "No space left on device", path)
+        self.written.append(path)
         inode = Inode()
         inode.data, inode.synced = bytearray(content), content
         self.names[path] = self.durable[path] = inode

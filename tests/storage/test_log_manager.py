@@ -11,7 +11,7 @@ import pytest
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.runtime import KafkaError
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectoryError
@@ -134,6 +134,49 @@ def test_checkpoints_of_a_deleted_topic_do_not_judge_its_successor(box: Any) -> 
         found = again.get(A0)
         assert found is not None
         assert (found.log_start_offset, found.log_end_offset) == (0, 2)
+
+    box.run(scenario())
+
+
+def test_starts_that_move_together_share_one_write_of_the_checkpoint(box: Any) -> None:
+    async def scenario() -> None:
+        manager = LogManager(box.machine, ["/one"])
+        await manager.start(config_of)
+        names = [TopicPartition("a", number) for number in range(40)]
+        logs = [await manager.get_or_create(name, CONFIG, TOPIC_ID) for name in names]
+        for number, log in enumerate(logs):
+            append(box, log, 3)
+            log.update_log_start_offset(1 + number % 2)
+        box.disk.written.clear()
+        await asyncio.gather(*(log.persist_start() for log in logs))
+        checkpoint = "/one/log-start-offset-checkpoint"
+        first, *others = [at for at, path in enumerate(box.disk.written) if path == checkpoint]
+        assert len(others) <= 1, "who asks while the first is written is served by the second"
+        assert f"{logs[0].directory}/leader-epoch-checkpoint" in box.disk.written[:first]
+        box.disk.crash(random.Random(1))
+        again = LogManager(box.machine, ["/one"])
+        await again.start(config_of)
+        starts = {log.topic_partition: log.log_start_offset for log in again}
+        assert starts == {name: 1 + name.partition % 2 for name in names}
+        assert all(repair.kind is RepairKind.TORN_TAIL for repair in again.report.repairs)
+
+    box.run(scenario())
+
+
+def test_a_start_that_cannot_be_written_is_an_error_to_all_that_wait(box: Any) -> None:
+    async def scenario() -> None:
+        offline: list[str] = []
+        manager = LogManager(box.machine, ["/one"], on_offline=lambda path, _: offline.append(path))
+        await manager.start(config_of)
+        names = [TopicPartition("a", number) for number in range(4)]
+        logs = [await manager.get_or_create(name, CONFIG, TOPIC_ID) for name in names]
+        for log in logs:
+            append(box, log, 3)
+            log.update_log_start_offset(1)
+        box.disk.failing = True
+        answers = await asyncio.gather(*(log.persist_start() for log in logs), return_exceptions=True)
+        assert [answer.code for answer in answers] == [ErrorCode.kafka_storage_error] * 4
+        assert offline == ["/one"]
 
     box.run(scenario())
 

@@ -6,7 +6,8 @@
 * Offsets are dense, and a producer's records stand in the order in which it sent them.
 * A consumer reads on without gaps or steps back, and what it read is still there, at that offset.
 
-Where somebody deletes the first records of a partition, all of this holds from its first offset on.
+Where somebody deletes the first records of a partition, all of this holds from its first offset on, and what
+was acknowledged as deleted does not come back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +32,11 @@ def check(
     for partition in sorted(final):
         log = final[partition]
         first_offset = shortened.get(partition, 0)
+        if first_offset < history.deletions.get(partition, 0):
+            found.append(
+                f"{_name(partition)}: begins at {first_offset}, and "
+                f"{history.deletions[partition]} was acknowledged as its start"
+            )
         found += _check_log(partition, log, first_offset)
         found += _check_productions(history, partition, log, first_offset)
         found += _check_order(history, partition, log)

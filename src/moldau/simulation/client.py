@@ -196,6 +196,7 @@ class Client:
                 if answer.error_code is ErrorCode.none:
                     if answer.low_watermark < before_offset:
                         self.history.violate(f"{self.name}: {partition} keeps {answer.low_watermark}")
+                    self.history.deleted(partition, answer.low_watermark)
                     return int(answer.low_watermark)
                 if answer.error_code not in RETRIABLE:
                     self.history.violate(f"{self.name}: DeleteRecords: {answer.error_code.name}")

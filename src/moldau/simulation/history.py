@@ -53,6 +53,8 @@ class History:
     now_s: Callable[[], float]
     productions: list[Production] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
+    deletions: dict[Partition, int] = field(default_factory=dict)
+    """The highest first offset that somebody was told of after records were deleted."""
     notes: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -82,6 +84,10 @@ class History:
             f"{observation.consumer} reads {observation.partition.index}:{observation.offset} "
             f"{observation.value.decode(errors='replace')}"
         )
+
+    def deleted(self, partition: Partition, first_offset: int) -> None:
+        """An administrator was told where a partition begins now."""
+        self.deletions[partition] = max(first_offset, self.deletions.get(partition, 0))
 
     def note(self, text: str) -> None:
         """Something that happened to the world, for whoever reads the history."""

@@ -422,10 +422,20 @@ class PartitionLog(AsideLog):
         self.producers.snapshots.sync()
 
     async def persist_start(self) -> None:
-        """Return when the log's start is durable as it is now."""
-        if not self.epochs_are_saved:
-            with self.guarded("writing the leader epochs of"):
+        """Return when the log's start is durable as it is now, as far as the owner of the log sees to it.
+
+        Raises ``KafkaError(kafka_storage_error)``.
+        """
+        self._check_online()
+        try:
+            if self.checkpoint_start is not None:
+                await self.checkpoint_start()
+            elif not self.epochs_are_saved:
                 await self._machine.workers.run(self.save_epochs)
+        except OSError as error:
+            self.check_descriptors("writing the start of", error)
+            self.fail("writing the start of", error)
+        self._check_online()
 
     def _flush_now(self) -> None:
         self._sync_beside()

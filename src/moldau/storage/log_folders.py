@@ -18,6 +18,7 @@ from moldau.storage.log import PartitionLog
 from moldau.storage.log_checkpoints import LogCheckpoints
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_directory import LogDirectory
+from moldau.storage.log_starts import LogStarts
 from moldau.storage.partition_metadata import format_partition_metadata
 from moldau.storage.topic_partition import TopicPartition
 
@@ -61,6 +62,7 @@ class FolderWork:
         on_retired: Callable[[RetiredLog], None],
         on_failure: Callable[[LogDirectory, OSError], None],
     ) -> None:
+        self._machine = machine
         self._disk = machine.disk
         self._checkpoints = checkpoints
         # Of their own: a thousand syncs must not stand in front of the metadata log's.
@@ -71,6 +73,7 @@ class FolderWork:
         self._retiring: asyncio.Task[None] | None = None
         self._unsaved: dict[PartitionLog, LogDirectory] = {}
         self._saving: asyncio.Task[None] | None = None
+        self._starts: dict[LogDirectory, LogStarts] = {}
 
     # -- retiring -----------------------------------------------------------------------------
 
@@ -133,17 +136,28 @@ class FolderWork:
                 for directory in dict.fromkeys(batch.values()):
                     mine = [log for log, home in batch.items() if home is directory and not log.is_offline]
                     try:
-                        await _in_lanes(mine, self._save_some)
+                        await self._save_in_lanes(mine)
                     except OSError as error:
                         self._on_failure(directory, error)
         finally:
             self._saving = None
+
+    async def _save_in_lanes(self, logs: Sequence[PartitionLog]) -> None:
+        await _in_lanes(logs, self._save_some)
 
     async def _save_some(self, some: Sequence[PartitionLog]) -> None:
         await self._workers.run(self._save, some)
 
     def _save(self, some: Sequence[PartitionLog]) -> None:
         LeaderEpochFile.save_all(self._disk, [log.epochs_to_save() for log in some])
+
+    async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
+        """Return when the start of a log is durable as it is now. Raises ``OSError``."""
+        starts = self._starts.get(directory)
+        if starts is None:
+            starts = LogStarts(self._machine, directory, self._checkpoints, self._save_in_lanes)
+            self._starts[directory] = starts
+        await starts.persist(log)
 
     # -- making -------------------------------------------------------------------------------
 

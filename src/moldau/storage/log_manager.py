@@ -246,6 +246,7 @@ class LogManager:
         log.on_failure = partial(self._log_failed, directory)
         log.on_truncation = partial(self._log_truncated, directory, log.topic_partition)
         log.on_epochs = partial(self._folders.save_epochs, log, directory)
+        log.checkpoint_start = partial(self._folders.persist_start, log, directory)
         self._logs[log.topic_partition] = log
         self._homes[log.topic_partition] = directory
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from typing import NoReturn, Self
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, NoReturn, Self
 
 from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
@@ -52,6 +52,8 @@ class LogState:
         worker before the truncation is over."""
         self.on_epochs: Callable[[], None] | None = None
         """Told when the file of the leader epochs is out of date: :meth:`epochs_to_save` is to be written."""
+        self.checkpoint_start: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Makes its start durable, and its leader epochs before. Raises ``OSError``."""
         self._failure: KafkaError | None = None
         self._closed = False
         self._segments = SegmentedLog(machine, directory, config)

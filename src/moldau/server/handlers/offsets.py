@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from itertools import islice
 from typing import Final
 
 from moldau.cluster.internal_topics import INTERNAL_TOPICS
@@ -122,12 +123,27 @@ class OffsetHandlers:
     async def delete_records(
         self, context: RequestContext, request: deletion.DeleteRecordsRequest
     ) -> deletion.DeleteRecordsResponse:
-        topics = []
-        for topic in request.topics:
-            allowed = self._authorizer.allows(context, Operation.DELETE, ResourceType.TOPIC, topic.name)
-            rows = [await self._delete_one(topic.name, part, allowed) for part in topic.partitions]
-            topics.append(deletion.DeleteRecordsTopicResult(name=topic.name, partitions=rows))
+        # Together: one write to the disk, or to a coordinator's log, is enough for many partitions.
+        rows = iter(
+            await asyncio.gather(
+                *(
+                    self._delete_one(topic.name, part, allowed)
+                    for topic in request.topics
+                    for allowed in [self._may_delete(context, topic.name)]
+                    for part in topic.partitions
+                )
+            )
+        )
+        topics = [
+            deletion.DeleteRecordsTopicResult(
+                name=topic.name, partitions=list(islice(rows, len(topic.partitions)))
+            )
+            for topic in request.topics
+        ]
         return deletion.DeleteRecordsResponse(topics=topics)
+
+    def _may_delete(self, context: RequestContext, topic: str) -> bool:
+        return self._authorizer.allows(context, Operation.DELETE, ResourceType.TOPIC, topic)
 
     async def _delete_one(
         self, topic: str, part: deletion.DeleteRecordsPartition, allowed: bool

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from uuid import UUID
 
-from moldau.cluster.internal_topics import Retention, StateTopic
+from moldau.cluster.internal_topics import StateRetention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import MemoryLog
@@ -82,7 +82,7 @@ class TermModel:
         self.events: list[str] = []
         self.logs: dict[PartitionKey, MemoryLog] = {}
         kind: CoordinatorKind[SumShard, int] = CoordinatorKind(
-            topic=StateTopic(name=TOPIC, retention=Retention.COMPACTED),
+            topic=StateTopic(name=TOPIC, retention=StateRetention.COMPACTED),
             new_shard=lambda partition: SumShard(),
             codec=SumCodec(),
             open_log=self._open,

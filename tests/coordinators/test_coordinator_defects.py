@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from moldau.cluster.internal_topics import Retention, StateTopic
+from moldau.cluster.internal_topics import StateRetention, StateTopic
 from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
 from moldau.coordinators.kind import CoordinatorKind
 from moldau.coordinators.log import MemoryLog
@@ -113,7 +113,7 @@ def test_nobody_waits_for_ever_and_the_next_is_served(place: str) -> None:
     async def story() -> None:
         trap, log, unexpected = Trap(), MemoryLog(), UnexpectedErrors()
         kind = CoordinatorKind(
-            topic=StateTopic(name="t", retention=Retention.COMPACTED),
+            topic=StateTopic(name="t", retention=StateRetention.COMPACTED),
             new_shard=lambda partition: WaitingShard(trap),
             codec=Codec(trap),
             new_store=lambda term: Store(trap),
@@ -150,7 +150,7 @@ def test_the_error_of_a_defect_is_retriable_where_nothing_was_decided() -> None:
     async def story() -> None:
         trap = Trap()
         kind = CoordinatorKind(
-            topic=StateTopic(name="t", retention=Retention.COMPACTED),
+            topic=StateTopic(name="t", retention=StateRetention.COMPACTED),
             new_shard=lambda partition: WaitingShard(trap),
             codec=Codec(trap),
         )

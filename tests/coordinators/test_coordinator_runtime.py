@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.cluster.internal_topics import Retention, StateTopic
+from moldau.cluster.internal_topics import StateRetention, StateTopic
 from moldau.coordinators.effects import (
     BatchKind,
     CancelTimer,
@@ -81,7 +81,7 @@ def total(shard: CounterShard, now_ms: int) -> int:
 def new_runtime(**options: Any) -> Runtime:
     """``options``: of the declared kind."""
     kind = CoordinatorKind(
-        topic=StateTopic(name="t", retention=Retention.COMPACTED),
+        topic=StateTopic(name="t", retention=StateRetention.COMPACTED),
         new_shard=lambda partition: CounterShard(),
         codec=CounterCodec(),
         **options,

@@ -12,9 +12,9 @@ from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.engine import EngineSettings
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
-from moldau.tiered.consolidation.retention import Retention
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.retention import Retention
 from moldau.tiered.segments import TopicIdPartition
 
 OTHER = TopicIdPartition(TOPIC.topic_id, "t", 1)

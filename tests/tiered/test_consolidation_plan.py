@@ -21,10 +21,11 @@ from moldau.tiered.consolidation.plan import (
     lay_out_units,
     plan_ranges,
 )
-from moldau.tiered.consolidation.retention import Retention, expired_before, readable_chain
+from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
 from moldau.tiered.consolidation.wire import as_plan, plan_fields
 from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.retention import Retention
 from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 NOW_MS = 1_000_000

@@ -11,11 +11,12 @@ from uuid import UUID
 import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
-from moldau.tiered.expiry import ExpiryPlan, Retention, is_of_lineage
+from moldau.tiered.expiry import ExpiryPlan, is_of_lineage
 from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.lineage import FixedEpoch, LogLineage
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.retention import Retention
 from moldau.tiered.segment_cache import SegmentCache
 from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from moldau.tiered.storage_manager import IndexType, RemoteStorageError

@@ -15,7 +15,7 @@ DISKLESS_METADATA_TOPIC: Final = "__diskless_metadata"
 REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
-class Retention(Enum):
+class StateRetention(Enum):
     """How the log of such a topic stays short."""
 
     COMPACTED = "compacted"
@@ -27,10 +27,10 @@ class Retention(Enum):
 
 
 _RETENTION_CONFIGS: Final = {
-    Retention.COMPACTED: {"cleanup.policy": "compact"},
-    Retention.SNAPSHOTS: {"retention.ms": "-1"},
+    StateRetention.COMPACTED: {"cleanup.policy": "compact"},
+    StateRetention.SNAPSHOTS: {"retention.ms": "-1"},
     # log.retention.bytes is about data: records that go by their size would be missed.
-    Retention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
+    StateRetention.TIME: {"cleanup.policy": "delete", "retention.bytes": "-1"},
 }
 
 
@@ -39,7 +39,7 @@ class StateTopic:
     """A topic whose partitions are led by coordinators, which keep their state in it."""
 
     name: str
-    retention: Retention
+    retention: StateRetention
     is_decisive: bool = False
     """Its records free bytes or decide outcomes, so that none may be lost.
 
@@ -59,16 +59,16 @@ class StateTopic:
 
 
 CONSUMER_OFFSETS: Final = StateTopic(
-    name=CONSUMER_OFFSETS_TOPIC, retention=Retention.COMPACTED, is_marked=True
+    name=CONSUMER_OFFSETS_TOPIC, retention=StateRetention.COMPACTED, is_marked=True
 )
 TRANSACTION_STATE: Final = StateTopic(
-    name=TRANSACTION_STATE_TOPIC, retention=Retention.COMPACTED, is_decisive=True, is_marked=True
+    name=TRANSACTION_STATE_TOPIC, retention=StateRetention.COMPACTED, is_decisive=True, is_marked=True
 )
 DISKLESS_METADATA: Final = StateTopic(
-    name=DISKLESS_METADATA_TOPIC, retention=Retention.SNAPSHOTS, is_decisive=True, is_marked=True
+    name=DISKLESS_METADATA_TOPIC, retention=StateRetention.SNAPSHOTS, is_decisive=True, is_marked=True
 )
 REMOTE_LOG_METADATA: Final = StateTopic(
-    name=REMOTE_LOG_METADATA_TOPIC, retention=Retention.TIME, is_decisive=True
+    name=REMOTE_LOG_METADATA_TOPIC, retention=StateRetention.TIME, is_decisive=True
 )
 
 STATE_TOPICS: Final = {

@@ -1,7 +1,10 @@
 """Appends that wait until the high watermark has passed them (acks=all).
 
 They stand in the order of their offsets, so that a move of the watermark looks at those that it answers and
-at one more. Their deadlines are the node's ticks: thousands of waiting producers share a timer.
+at one more. Their deadlines are those of the one structure of waiters, in the node's ticks: thousands of
+waiting producers and fetches share a timer. Only the order is their own. A fetch waits for any news of its
+partitions and is found by key; an append waits for an offset, and a room by key would wake all appends of a
+partition at each move.
 """
 
 import asyncio

@@ -1,4 +1,10 @@
-"""Appends that are acknowledged once they are flushed (``flush.messages``)."""
+"""Appends that are acknowledged once they are flushed (``flush.messages``).
+
+It is for logs under the policy WRITTEN, and differs from the ``GroupCommit`` of the policy FSYNCED in what it
+promises. Here a flush is due only for every n-th message: appends in between count when they are written, a
+failed flush refuses those that wait for it, and acks=1 waits, too. There every append is synced, acks=1 is
+answered before that, and a failure ends the term. A partition has one of the two.
+"""
 
 import asyncio
 from collections import deque

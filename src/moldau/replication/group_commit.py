@@ -1,4 +1,7 @@
-"""Syncs a log for as long as it holds appends that are not durable; appends that meet share one sync."""
+"""Syncs a log for as long as it holds appends that are not durable; appends that meet share one sync.
+
+For logs under the policy FSYNCED; ``flushes.py`` says how ``flush.messages`` differs from it.
+"""
 
 import asyncio
 import logging

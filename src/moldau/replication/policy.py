@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from moldau.cluster.internal_topics import STATE_TOPICS, Retention
+from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 
 
 class Durability(Enum):
@@ -42,6 +42,6 @@ def policy_of(topic: str) -> ReplicaPolicy:
     state = STATE_TOPICS.get(topic)
     if state is None:
         return WRITTEN
-    if state.retention is Retention.SNAPSHOTS:
+    if state.retention is StateRetention.SNAPSHOTS:
         return SNAPSHOTTED
     return FSYNCED if state.is_decisive else WRITTEN

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
 from moldau.cluster.decisions.view import ControllerSettings
-from moldau.cluster.internal_topics import INTERNAL_TOPICS, STATE_TOPICS, Retention
+from moldau.cluster.internal_topics import INTERNAL_TOPICS, STATE_TOPICS, StateRetention
 from moldau.cluster.registrations import SupportedFeature
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
@@ -311,8 +311,8 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
 
 GUARDED_TOPICS: Final = {
     topic.name: GuardedTopic(
-        is_compacted=topic.retention is Retention.COMPACTED,
-        has_snapshots=topic.retention is Retention.SNAPSHOTS,
+        is_compacted=topic.retention is StateRetention.COMPACTED,
+        has_snapshots=topic.retention is StateRetention.SNAPSHOTS,
     )
     for topic in STATE_TOPICS.values()
 }

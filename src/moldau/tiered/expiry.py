@@ -6,19 +6,12 @@ from uuid import UUID
 
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.lineage import Lineage
+from moldau.tiered.retention import Retention, expired
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 
-__all__ = ["Expiry", "ExpiryPlan", "Retention", "is_of_lineage", "unreferenced"]
+__all__ = ["Expiry", "ExpiryPlan", "is_of_lineage", "unreferenced"]
 
 _State = RemoteLogSegmentState
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 is without bound."""
-
-    ms: int
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +62,9 @@ class ExpiryPlan:
 
     def decide(self) -> Expiry:
         """Of all that was looked at; what this takes grows with what is due."""
-        retention, due = self._retention, self._due
-        excess_bytes = self._total_bytes - retention.size_bytes if retention.size_bytes >= 0 else 0
-        new_start: int | None = None
-        for segment in self._rest:
-            is_old = retention.ms >= 0 and segment.max_timestamp_ms < self._now_ms - retention.ms
-            if not is_old and (retention.size_bytes < 0 or excess_bytes < segment.segment_size_bytes):
-                break
-            excess_bytes -= segment.segment_size_bytes
-            due.append(segment)
-            new_start = max(segment.end_offset + 1, new_start or 0)
-        return Expiry(new_start, due)
+        outlived = expired(self._rest, self._retention, total_bytes=self._total_bytes, now_ms=self._now_ms)
+        new_start = max((segment.end_offset + 1 for segment in outlived), default=None)
+        return Expiry(new_start, [*self._due, *outlived])
 
 
 def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:

@@ -13,7 +13,7 @@ from moldau.coordinators.diskless.calls import (
     PrunedPartition,
 )
 from moldau.tiered.consolidation.plan import SegmentRules
-from moldau.tiered.consolidation.retention import Retention
+from moldau.tiered.retention import Retention
 from moldau.tiered.segments import TopicIdPartition
 
 __all__ = ["LedPartition", "WalCoordinator"]

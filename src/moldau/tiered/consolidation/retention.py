@@ -5,21 +5,13 @@ records are deleted from the oldest on, whatever their timestamps.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from moldau.records.batch import NO_TIMESTAMP
 from moldau.tiered.lifecycle import RemoteLogSegmentState
+from moldau.tiered.retention import Retention, expired
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 
-__all__ = ["Retention", "expired_before", "readable_chain"]
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """A topic's ``retention.ms`` and ``retention.bytes``; -1 is no limit."""
-
-    retention_ms: int = -1
-    retention_bytes: int = -1
+__all__ = ["expired_before", "readable_chain"]
 
 
 def readable_chain(
@@ -58,22 +50,18 @@ def expired_before(
 ) -> int | None:
     """The log start that retention asks for, within the remote part; None when nothing has expired.
 
-    ``chain`` is what :func:`readable_chain` found from the log start on. As in Kafka a segment goes when
-    its newest record is too old, or when what is left without it is still ``retention.bytes`` or more.
+    ``chain`` is what :func:`readable_chain` found from the log start on.
     """
     known = list(chain)
-    excess = 0
-    if retention.retention_bytes >= 0:
-        total = sum(one.segment_size_bytes for one in known) + wal_size_bytes
-        excess = total - retention.retention_bytes
-    start: int | None = None
-    for one in known:
-        # Records without a timestamp are as old as their segment.
-        newest_ms = one.max_timestamp_ms if one.max_timestamp_ms > NO_TIMESTAMP else one.event_timestamp_ms
-        too_old = retention.retention_ms >= 0 and newest_ms < now_ms - retention.retention_ms
-        too_much = retention.retention_bytes >= 0 and excess >= one.segment_size_bytes
-        if not too_old and not too_much:
-            break
-        excess -= one.segment_size_bytes
-        start = min(one.end_offset + 1, wal_start)
-    return start
+    total_bytes = sum(one.segment_size_bytes for one in known) + wal_size_bytes
+    outlived = expired(known, retention, total_bytes=total_bytes, now_ms=now_ms, newest_ms=_newest_ms)
+    return min(outlived[-1].end_offset + 1, wal_start) if outlived else None
+
+
+def _newest_ms(segment: RemoteLogSegmentMetadata) -> int:
+    """Records without a timestamp are as old as their segment, which consolidation has just made.
+
+    Classic topics follow Kafka, where such a segment is older than any bound.
+    """
+    newest_ms = segment.max_timestamp_ms
+    return newest_ms if newest_ms > NO_TIMESTAMP else segment.event_timestamp_ms

@@ -7,10 +7,11 @@ from typing import Final
 
 from moldau.storage.log import PartitionLog
 from moldau.tiered.deletion import delete_segment
-from moldau.tiered.expiry import ExpiryPlan, Retention, unreferenced
+from moldau.tiered.expiry import ExpiryPlan, unreferenced
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.lineage import LogLineage
 from moldau.tiered.restoring import restore_start
+from moldau.tiered.retention import Retention
 from moldau.tiered.segment_cache import epoch_ranges
 from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, Surroundings, TaskPartition

@@ -48,10 +48,11 @@ class PartitionState:
         return self.next if self.transactions is None else self.transactions.last_stable(self.next)
 
     def copy_offsets(self, other: "PartitionState") -> None:
-        """Take all but the producers from ``other``."""
+        """Take all but the producers from ``other``; its transactions as they are now."""
         self.log_start, self.wal_start, self.next = other.log_start, other.wal_start, other.next
         self.prune_epoch, self.last_prune = other.prune_epoch, other.last_prune
         self.remote_position = other.remote_position
+        self.transactions = None if other.transactions is None else other.transactions.copy()
 
     def delete_before(self, offset: int) -> None:
         """Move the log start, never back."""

@@ -1,6 +1,7 @@
 """Open and aborted transactions of a partition: they bound what readers of committed records get. Pure.
 
-No record makes any yet: coordinators refuse transactional batches.
+No record makes any yet: coordinators refuse transactional batches. Copies of a partition carry them; the
+tables of SQLite and snapshots do not (``store/schema.py``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,10 @@ class PartitionTransactions:
         """First offset of each open transaction, by producer id."""
         self.aborted = list(aborted)
         """In the order of their markers."""
+
+    def copy(self) -> "PartitionTransactions":
+        """The same transactions; changes of either do not reach the other."""
+        return PartitionTransactions(self.open_from, self.aborted)
 
     def last_stable(self, end_offset: int) -> int:
         """The first offset that may belong to an open transaction; ``end_offset`` when there is none."""

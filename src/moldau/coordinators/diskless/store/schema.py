@@ -1,4 +1,9 @@
-"""The store's tables in SQLite, and the port by which a connection is had."""
+"""The store's tables in SQLite, and the port by which a connection is had.
+
+They hold all of a partition but its transactions, which no record makes yet: a load from the tables begins
+without any. The record that makes them brings a table, a row of ``TABLE_NAMES`` and the next ``VERSION``;
+databases of an older version are rebuilt from snapshot and log.
+"""
 
 from typing import Final, Protocol
 

@@ -23,10 +23,10 @@ from moldau.tiered.consolidation.engine import BrokerEngine
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.ports import LedPartition
-from moldau.tiered.consolidation.retention import Retention
 from moldau.tiered.consolidation.standing import SegmentKeeper
 from moldau.tiered.metadata_topic import metadata_partition_of
 from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.retention import Retention
 from moldau.tiered.segments import TopicIdPartition
 
 _MEASURING_INTERVAL_MS = 1_000

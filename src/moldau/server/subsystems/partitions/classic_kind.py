@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from moldau.cluster.internal_topics import STATE_TOPICS, Retention
+from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.cluster.topics_image import Topic
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
@@ -76,7 +76,7 @@ class ClassicKind:
     def _is_refused(self, topic: Topic) -> bool:
         """Whether the topic needs a kind of its own, which this broker does not have."""
         state = STATE_TOPICS.get(topic.name)
-        needs_snapshots = state is not None and state.retention is Retention.SNAPSHOTS
+        needs_snapshots = state is not None and state.retention is StateRetention.SNAPSHOTS
         return needs_snapshots and not self._has_snapshots
 
     def take_role(self, partition: Partition, topic: Topic) -> None:

@@ -21,7 +21,7 @@ name ``error_code`` (an int16 that is an ``ErrorCode``) and message classes; a l
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 from uuid import UUID
 
@@ -137,7 +137,39 @@ def message(cls: type[M]) -> type[M]:
     """Make a message class of a declaration. Equality, hash and repr are shared, for imports to be fast."""
     # dataclass would make up a docstring by inspecting the signature: half of the time of an import.
     cls.__doc__ = cls.__doc__ or cls.__name__
-    return dataclasses.dataclass(eq=False, repr=False, slots=True, kw_only=True, match_args=False)(cls)
+    declared = dataclasses.dataclass(
+        init=False, eq=False, repr=False, slots=True, kw_only=True, match_args=False
+    )
+    made = declared(cls)
+    _set_constructor(made, _first_constructor)
+    return made
+
+
+def _first_constructor(message: Message, **values: Any) -> None:
+    """Compile the class's own constructor at its first use: most of 400 imported classes are never used."""
+    made = type(message)
+    _set_constructor(made, _compiled_constructor(made))
+    made.__init__(message, **values)
+
+
+def _compiled_constructor(made: type[Message]) -> Callable[..., None]:
+    """What ``dataclass`` would have made of the fields, all of them by keyword."""
+    fields = dataclasses.fields(made)
+    defaults: dict[str, Any] = {f"_{field.name}": field.default for field in fields}
+    arguments = "".join(
+        f", {field.name}" + ("" if field.default is dataclasses.MISSING else f"=_{field.name}")
+        for field in fields
+    )
+    lines = [f"    self.{field.name} = {field.name}" for field in fields]
+    source = "\n".join([f"def __init__(self{', *' if fields else ''}{arguments}):", *(lines or ["    pass"])])
+    exec(source, defaults)
+    constructor: Callable[..., None] = defaults["__init__"]
+    constructor.__qualname__ = f"{made.__qualname__}.__init__"
+    return constructor
+
+
+def _set_constructor(made: type[Message], constructor: Callable[..., None]) -> None:
+    setattr(made, "__init__", constructor)  # noqa: B010 - type checkers know the constructor of the fields
 
 
 class FieldLayout(NamedTuple):

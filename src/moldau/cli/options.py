@@ -19,6 +19,14 @@ BootstrapOption = Annotated[
         help="A node of the cluster; several with commas between.",
     ),
 ]
+ControllerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-controller",
+        metavar="HOST:PORT",
+        help="A controller, to be asked instead of a broker; several with commas between.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.001, help="How long to wait for an answer.")

@@ -1,9 +1,12 @@
 """The APIs for the cluster as a whole: metadata, topics, configurations, the quorum."""
 
+from collections.abc import Callable
 from functools import partial
 
 from moldau.cluster.controller import DECIDED_APIS
+from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
+from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from moldau.server.context import BrokerContext
 from moldau.server.handlers.config_changes import ConfigChangeHandlers
 from moldau.server.handlers.configs import ConfigHandlers
@@ -33,7 +36,7 @@ class AdministrationSubsystem(Subsystem):
         partition_limit = config.integer("max.request.partition.size.limit")
         changes = ConfigChangeHandlers(view.local_id, context.channel, authorizer).table()
         of_clients = {key for key in DECIDED_APIS if Scope.BROKER in scopes(key)}
-        quorum = partial(describe_quorum, metadata.driver.describe, metadata.voters, config)
+        describe = partial(describe_quorum, metadata.driver.describe, metadata.voters, config)
         return Contribution(
             handlers=routes(
                 MetadataHandlers(view, creator, authorizer).table(),
@@ -47,9 +50,21 @@ class AdministrationSubsystem(Subsystem):
                 TopicPartitionHandlers(view, creator, authorizer, partition_limit).table(),
                 ConfigHandlers(view, metadata.configs).table(),
                 changes,
-                {ApiKey.DESCRIBE_QUORUM: quorum},
+                {ApiKey.DESCRIBE_QUORUM: partial(self._quorum, describe)},
             )
         )
+
+    async def _quorum(
+        self,
+        describe: Callable[[RequestContext, DescribeQuorumRequest], DescribeQuorumResponse],
+        context: RequestContext,
+        request: DescribeQuorumRequest,
+    ) -> DescribeQuorumResponse:
+        """Only the quorum's leader can answer, so all other brokers forward the request to it."""
+        if self._context.metadata.driver.is_leader:
+            return describe(context, request)
+        response: DescribeQuorumResponse = await self._context.channel.send(request)
+        return response
 
     def _partition_count(self, topic: str) -> int:
         found = self._context.view.image.topics.get(topic)

@@ -83,14 +83,15 @@ class ControllerApi:
                 "this listener belongs to a controller: ask for controller endpoints here",
             )
         leader_id, address = self._metadata.driver.leader_id, self._address()
+        controllers = {voter.node_id: (voter.host, voter.port) for voter in self._metadata.voters()}
+        controllers[self._metadata.identity.node_id] = (address.host, address.port)
         return DescribeClusterResponse(
             endpoint_type=ENDPOINT_CONTROLLERS,
             cluster_id=self._metadata.identity.cluster_id,
             controller_id=-1 if leader_id is None else leader_id,
             brokers=[
-                DescribeClusterBroker(
-                    broker_id=self._metadata.identity.node_id, host=address.host, port=address.port, rack=None
-                )
+                DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=None)
+                for node_id, (host, port) in sorted(controllers.items())
             ],
         )
 

@@ -1,0 +1,50 @@
+"""``moldau brokers``."""
+
+from moldau.cli.app import new_app
+from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
+from moldau.cli.output import print_json, print_table
+from moldau.client.cluster import with_client
+from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
+
+app = new_app(help="List the brokers.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Keep ``list`` a command of its own, though it is the only one."""
+
+
+@app.command("list")
+def list_brokers(
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """List the registered brokers, those that are fenced too.
+
+    \b
+    Example:
+      moldau brokers list --json
+    """
+    answer = with_client(bootstrap, timeout_s, lambda client: describe_cluster(client, ENDPOINT_BROKERS))
+    rows = sorted(answer.brokers, key=lambda row: row.broker_id)
+    if as_json:
+        brokers = [
+            {
+                "id": row.broker_id,
+                "host": row.host,
+                "port": row.port,
+                "rack": row.rack,
+                "fenced": row.is_fenced,
+            }
+            for row in rows
+        ]
+        print_json({"cluster_id": answer.cluster_id, "brokers": brokers})
+        return
+    print_table(
+        ("Broker", "Address", "Rack", "State"),
+        [
+            (row.broker_id, f"{row.host}:{row.port}", row.rack, "fenced" if row.is_fenced else "active")
+            for row in rows
+        ],
+    )

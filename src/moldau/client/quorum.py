@@ -1,0 +1,67 @@
+"""The metadata quorum as a tool sees it: through any broker, or through controllers (KIP-919)."""
+
+from moldau.client.cluster import Client, Endpoint
+from moldau.client.errors import ToolError
+from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from moldau.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+METADATA_TOPIC = "__cluster_metadata"
+ENDPOINT_BROKERS = 1
+ENDPOINT_CONTROLLERS = 2
+
+
+async def describe_cluster(client: Client, endpoint_type: int) -> DescribeClusterResponse:
+    """Ask for the cluster's nodes of one type, fenced brokers too. Raises ``ToolError``, ``KafkaError``."""
+    request = DescribeClusterRequest(endpoint_type=endpoint_type, include_fenced_brokers=True)
+    response: DescribeClusterResponse = await client.ask(request)
+    if response.error_code is ErrorCode.mismatched_endpoint_type:
+        raise ToolError(
+            "the node is no controller: name it with --bootstrap"
+            if endpoint_type == ENDPOINT_CONTROLLERS
+            else "the node is a controller: name it with --bootstrap-controller"
+        )
+    if response.error_code is not ErrorCode.none:
+        raise KafkaError(response.error_code, response.error_message)
+    return response
+
+
+async def active_controller(client: Client) -> Endpoint:
+    """The controller that leads the quorum, as another controller knows it.
+
+    Raises a retriable ``KafkaError`` while none does.
+    """
+    answer = await describe_cluster(client, ENDPOINT_CONTROLLERS)
+    found = {row.broker_id: Endpoint(row.host, row.port) for row in answer.brokers}.get(answer.controller_id)
+    if found is None:
+        raise KafkaError(ErrorCode.leader_not_available, "the metadata quorum has no leader")
+    return found
+
+
+async def describe_quorum(client: Client, *, through_controllers: bool) -> DescribeQuorumResponse:
+    """Ask the quorum's leader for the state of its replicas; waits until there is one.
+
+    Raises ``ToolError``, ``KafkaError``.
+    """
+
+    async def look() -> DescribeQuorumResponse:
+        leader = await active_controller(client) if through_controllers else None
+        partition = DescribeQuorumRequestPartitionData(partition_index=0)
+        topic = DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[partition])
+        request = DescribeQuorumRequest(topics=[topic])
+        response: DescribeQuorumResponse = await client.ask(request, broker=leader)
+        codes = [(response.error_code, response.error_message)]
+        codes += [(row.error_code, row.error_message) for each in response.topics for row in each.partitions]
+        for code, message in codes:
+            if code is ErrorCode.not_controller:
+                raise KafkaError(ErrorCode.leader_not_available, message)
+            if code is not ErrorCode.none:
+                raise KafkaError(code, message)
+        return response
+
+    return await client.retrying(look)

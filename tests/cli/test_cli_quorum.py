@@ -1,0 +1,73 @@
+"""What the tools tell of a cluster's nodes: through each broker, and through controllers."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import moldau.testing
+
+
+@pytest.fixture(scope="module")
+def cluster() -> "Iterator[moldau.testing.Cluster]":
+    with moldau.testing.Cluster(brokers=2, controllers=3, racks=("a", "b")) as running:
+        yield running
+
+
+def test_the_quorum_is_described_through_any_node(cli: Any, cluster: moldau.testing.Cluster) -> None:
+    leader_id = cluster.active_controller()
+    doors = [("--bootstrap", cluster.address(node_id)) for node_id in cluster.brokers]
+    doors += [("--bootstrap-controller", cluster.address(node_id)) for node_id in cluster.controllers]
+    for option, address in doors:
+        ran = cli("quorum", "describe", "--json", option, address)
+        assert (ran.code, ran.err) == (0, ""), address
+        found = json.loads(ran.out)
+        assert found["leader_id"] == leader_id
+        assert found["leader_epoch"] > 0
+        assert [row["node_id"] for row in found["voters"]] == [101, 102, 103]
+        assert [row["address"] for row in found["voters"]] == [
+            cluster.address(node_id) for node_id in cluster.controllers
+        ]
+        assert {row["node_id"]: row["role"] for row in found["voters"]}[leader_id] == "leader"
+        assert [row["node_id"] for row in found["observers"]] == [1, 2]
+    shown = cli("quorum", "describe", "-b", cluster.bootstrap_servers).out.splitlines()
+    assert shown[0].startswith(f"leader {leader_id}, epoch ")
+    assert " ".join(shown[2].split()) == "NODE ROLE ADDRESS LOG END LAG LAST FETCH LAST CAUGHT UP"
+    assert [line.split()[0] for line in shown[3:]] == ["101", "102", "103", "1", "2"]
+
+
+def test_the_brokers_are_listed(cli: Any, cluster: moldau.testing.Cluster) -> None:
+    ran = cli("brokers", "list", "--json", "-b", cluster.address(2))
+    found = json.loads(ran.out)["brokers"]
+    assert [(row["id"], f"{row['host']}:{row['port']}", row["rack"], row["fenced"]) for row in found] == [
+        (1, cluster.address(1), "a", False),
+        (2, cluster.address(2), "b", False),
+    ]
+    assert cli("brokers", "list", "-b", cluster.address(1)).out.splitlines()[1].split() == [
+        "1",
+        cluster.address(1),
+        "a",
+        "active",
+    ]
+    wrong = cli("brokers", "list", "-b", cluster.bootstrap_controllers)
+    expected = "moldau: the node is a controller: name it with --bootstrap-controller\n"
+    assert (wrong.code, wrong.err) == (1, expected)
+    wrong = cli("quorum", "describe", "--bootstrap-controller", cluster.bootstrap_servers)
+    assert (wrong.code, wrong.err) == (1, "moldau: the node is no controller: name it with --bootstrap\n")
+
+
+def test_features_are_told_by_brokers_and_controllers(cli: Any, cluster: moldau.testing.Cluster) -> None:
+    of_broker = cli("cluster", "features", "--json", "-b", cluster.address(1))
+    of_controller = cli("cluster", "features", "--json", "--bootstrap-controller", cluster.address(102))
+    for ran in (of_broker, of_controller):
+        (feature,) = json.loads(ran.out)["features"]
+        assert feature["name"] == "metadata.version"
+        assert feature["supported_min"] <= feature["level"] <= feature["supported_max"]
+    assert "metadata.version" in cli("cluster", "features", "-b", cluster.address(1)).out
+
+
+def test_a_single_node_describes_itself(cli: Any) -> None:
+    with moldau.testing.Node() as node:
+        found = json.loads(cli("quorum", "describe", "--json", "-b", node.bootstrap_servers).out)
+    assert (found["leader_id"], [row["role"] for row in found["voters"]]) == (1, ["leader"])

@@ -80,7 +80,7 @@ def node_failed_sync() -> Scenario:
 
 
 def offsets() -> Scenario:
-    """Groups commit offsets while their log is compacted and the process is killed again and again."""
+    """Groups commit offsets and change their members while the process is killed again and again."""
     return _offsets({}, (*(Fault.KILL,) * 4, Fault.PAUSE, Fault.CUT, Fault.RESET))
 
 
@@ -102,11 +102,13 @@ def _offsets(properties: Mapping[str, str], faults: tuple[Fault, ...]) -> Scenar
         "log.cleaner.backoff.ms": "500",
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.segment.delete.delay.ms": "500",
+        "group.initial.rebalance.delay.ms": "200",
         **properties,
     }
     return replace(
         _node_scenario(values, faults),
         committer_count=3,
+        group_member_count=3,
         producer_count=1,
         plain_producer_count=0,
         consumer_count=0,

@@ -18,6 +18,7 @@ from moldau.simulation.loop import SimulationError
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.network import NetworkOptions
 from moldau.simulation.offsets.committer import OffsetCommitter
+from moldau.simulation.offsets.member import GroupJudge, GroupMember
 from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
 from moldau.simulation.world import World
@@ -89,6 +90,9 @@ class Scenario:
     committer_count: int = 0
     """Groups that commit offsets of the first topic."""
     commits_per_committer: int = 40
+    group_member_count: int = 0
+    """Members of one group, which come and go."""
+    joins_per_member: int = 12
     fault_count: int = 3
     time_limit_s: float = 600.0
     step_limit: int = 1_000_000
@@ -169,7 +173,7 @@ class _Story:
         committers = self._committers()
         count = scenario.commits_per_committer
         commits = [self._on(world.host(each.name), each.run(count, pause_s=0.3)) for each in committers]
-        await asyncio.gather(*self._producers(), *self._meddlers(), *commits)
+        await asyncio.gather(*self._producers(), *self._meddlers(), *commits, *self._members())
         await storm
         self.history.note("producers are done")
         await asyncio.gather(
@@ -238,6 +242,18 @@ class _Story:
         return [
             OffsetCommitter(name, self._bootstrap, self.history, stream(self._world.seed, name), topic, count)
             for name in (f"group-{number}" for number in range(scenario.committer_count))
+        ]
+
+    def _members(self) -> "list[asyncio.Task[Any]]":
+        scenario, judge = self._scenario, GroupJudge("members", self.history)
+        members = [
+            GroupMember(
+                name, self._bootstrap, judge, stream(self._world.seed, name), len(scenario.partitions)
+            )
+            for name in (f"member-{number}" for number in range(scenario.group_member_count))
+        ]
+        return [
+            self._on(self._world.host(each.name), each.run(scenario.joins_per_member)) for each in members
         ]
 
     def _meddlers(self) -> "list[asyncio.Task[Any]]":

@@ -12,17 +12,20 @@ from typing import Any, Final
 
 from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
-from moldau.coordinators.log import CoordinatorLog
+from moldau.coordinators.log import CoordinatorLog, SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.records.batch import iter_headers
 from moldau.runtime import KafkaError
 from moldau.simulation.cluster.checkers import StateAgreement
-from moldau.simulation.coordinators.states import canonical_state, differences
+from moldau.simulation.coordinators.states import canonical_state, differences, generations, unsettled
 from moldau.simulation.history import History
 from moldau.simulation.host import Host
+from moldau.storage.replicated_log import OffsetAndEpoch
 
 _LOOK_EVERY_S: Final = 0.02
-"""Virtual time. A short one: a snapshot may remove records before the reference has replayed them."""
+"""Virtual time."""
+_LOOKS_MAX: Final = 1_000
+"""A snapshot waits for so many looks: a disk that fails now and then lets some of them pass."""
 
 
 class AgreementTally:
@@ -33,8 +36,13 @@ class AgreementTally:
         """Loads whose state was compared."""
         self.states = 0
         """States that were compared."""
+        self.generations = 0
+        """Complete generations of groups that were compared, those of each state again."""
         self.gaps = 0
-        """Logs that a snapshot had shortened before the reference had replayed them: the check ends there."""
+        """Logs that a snapshot had shortened before the reference had replayed them: the check ends there.
+
+        A look at a term makes its snapshots wait for the reference, so there is none behind it.
+        """
 
 
 class LogUpTo:
@@ -74,10 +82,13 @@ class CoordinatorAgreement:
         """The offset behind the last record that the reference has replayed."""
         self._seen: tuple[int, int, int, int] | None = None
         self._is_over = False
+        self._watched: object = None
+        """The log whose snapshots wait for the reference."""
 
     async def look(self, life: int, host: ShardHost[Any, Any]) -> None:
         """Replay what is committed; compare if the coordinator is loaded and has decided nothing more."""
         log = host.term.log
+        self._keep_until_replayed(host)
         if self._is_over or not await self._replay(host, log.high_watermark):
             return
         offset = host.end_offset
@@ -96,8 +107,38 @@ class CoordinatorAgreement:
         if led != expected:
             self._violate(f"differs in life {life} at {offset} from its log: {differences(led, expected)}")
             return
+        if not self._agree_on_groups(life, offset, host.shard):
+            return
         self._states.reached(f"the log of {self._name}", offset, expected)
         self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led)
+
+    def _agree_on_groups(self, life: int, offset: int, shard: Any) -> bool:
+        """Compare the groups' generations, but for groups that are on their way to the next one."""
+        led, expected, between = generations(shard), generations(self._reference), unsettled(shard)
+        self._tally.generations += len(led)
+        for group_id in sorted((led.keys() | expected.keys()) - between):
+            ours, theirs = led.get(group_id), expected.get(group_id)
+            if ours != theirs:
+                found = f"group {group_id}: {ours} against {theirs}"
+                self._violate(f"differs in life {life} at {offset} from its log: {found}")
+                return False
+        return True
+
+    def _keep_until_replayed(self, host: ShardHost[Any, Any]) -> None:
+        """Let a snapshot of this term remove no record that the reference has not replayed."""
+        log: Any = host.term.log
+        if log is self._watched or not isinstance(log, SnapshottedCoordinatorLog):
+            return
+        self._watched, delete = log, log.delete_before_snapshot
+
+        async def delete_when_replayed(snapshot_id: OffsetAndEpoch) -> bool:
+            for _ in range(_LOOKS_MAX):
+                if self._is_over or self._end_offset >= snapshot_id.offset:
+                    break
+                await asyncio.sleep(_LOOK_EVERY_S)  # the next look replays it
+            return await delete(snapshot_id)
+
+        setattr(log, "delete_before_snapshot", delete_when_replayed)  # noqa: B010 (a method of one object)
 
     async def _replay(self, host: ShardHost[Any, Any], end_offset: int) -> bool:
         """Bring the reference to ``end_offset``; false when the log cannot be read now, or not any more."""

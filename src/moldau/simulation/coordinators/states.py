@@ -8,6 +8,8 @@ from typing import Any, assert_never
 
 from moldau.coordinators.diskless.state.partitions import PartitionState
 from moldau.coordinators.diskless.state.shard import DisklessShard
+from moldau.coordinators.groups.classic.group import Group
+from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.shard import GroupShard
 
 
@@ -64,8 +66,40 @@ def _partition(partition: PartitionState) -> tuple[Any, ...]:
     )
 
 
+def generations(shard: DisklessShard | GroupShard) -> dict[str, tuple[Any, ...]]:
+    """The last complete generation of each group, as far as its record says it; empty for other kinds.
+
+    Times, time-outs and the addresses of clients are left out: a member may change its own without a record.
+    """
+    if not isinstance(shard, GroupShard):
+        return {}
+    return {
+        group_id: (
+            group.generation,
+            group.protocol_type,
+            group.protocol_name,
+            group.leader,
+            [(one.member_id, one.instance_id, one.subscription, one.assignment) for one in stored.members],
+        )
+        for group_id, group in shard.classic.by_id.items()
+        if group.generation > 0 and not _is_between(group)
+        for stored in (group.stored(),)
+    }
+
+
+def unsettled(shard: DisklessShard | GroupShard) -> set[str]:
+    """Groups between two generations, of which the log has the earlier one."""
+    if not isinstance(shard, GroupShard):
+        return set()
+    return {group_id for group_id, group in shard.classic.by_id.items() if _is_between(group)}
+
+
+def _is_between(group: Group) -> bool:
+    return group.state in (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
+
+
 def _groups(shard: GroupShard) -> dict[str, Any]:
-    """Committed offsets. Groups are left out: a generation is in the log only once it is complete."""
+    """Committed offsets; of groups see :func:`generations`."""
     offsets = shard.offsets.store
     return {
         "offsets": [

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from moldau.protocol.api import ApiKey
-from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -18,11 +17,11 @@ from moldau.protocol.messages.offset_commit import (
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from moldau.runtime import ErrorCode
-from moldau.simulation.client import RETRIABLE, Bootstrap, Client, RetryError
+from moldau.simulation.client import RETRIABLE, Bootstrap, RetryError
 from moldau.simulation.history import History
+from moldau.simulation.offsets.group_client import GroupClient
 from moldau.simulation.rpc import RpcConnection
 
-FIND_COORDINATOR_VERSION: Final = 4
 OFFSET_COMMIT_VERSION: Final = 8
 OFFSET_FETCH_VERSION: Final = 7
 UNDER_WAY_S: Final = 60.0
@@ -61,7 +60,7 @@ class Commits:
         return {value: sent_s for value, sent_s in self.pending.items() if now_s - sent_s < UNDER_WAY_S}
 
 
-class OffsetCommitter(Client):
+class OffsetCommitter(GroupClient):
     """Commits one value to all of its partitions at a time, with the value in the metadata too.
 
     Values go down as well as up, as after a reset, so that an older value is told from a newer one.
@@ -76,7 +75,7 @@ class OffsetCommitter(Client):
         topic: str,
         partition_count: int,
     ) -> None:
-        super().__init__(name, bootstrap, history, chance)
+        super().__init__(name, bootstrap, history, chance, group_id=name)
         self._topic = topic
         self._indexes = range(partition_count)
         self._commits = Commits()
@@ -99,7 +98,7 @@ class OffsetCommitter(Client):
         """Fetch until there is an answer, and judge it."""
         while True:
             try:
-                await self._fetch(await self._coordinator())
+                await self._fetch(await self.coordinator())
                 return
             except (OSError, RetryError):
                 self.disconnect()
@@ -108,25 +107,13 @@ class OffsetCommitter(Client):
     async def _commit_until_acknowledged(self, value: int) -> None:
         while True:
             try:
-                await self._commit(await self._coordinator(), value)
+                await self._commit(await self.coordinator(), value)
                 return
             except (OSError, RetryError):
                 self.disconnect()
                 await self.pause()
                 if self.chance.random() < _FETCH_CHANCE:
                     await self.verify()
-
-    async def _coordinator(self) -> RpcConnection:
-        """A connection to the group's coordinator: the first broker, in a world with one."""
-        if self._connection is not None and not self._connection.closed:
-            return self._connection
-        connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
-        self._connection = connection
-        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.name])
-        response = await connection.request(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, request)
-        if response.coordinators[0].error_code is not ErrorCode.none:
-            raise RetryError(response.coordinators[0].error_code.name)
-        return connection
 
     async def _commit(self, connection: RpcConnection, value: int) -> None:
         rows = [

@@ -1,0 +1,39 @@
+"""The way of a client to the coordinator of its group."""
+
+import random
+from typing import Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
+from moldau.runtime import ErrorCode
+from moldau.simulation.client import Bootstrap, Client, RetryError
+from moldau.simulation.history import History
+from moldau.simulation.rpc import RpcConnection
+
+FIND_COORDINATOR_VERSION: Final = 4
+
+
+class GroupClient(Client):
+    """A client of one group."""
+
+    def __init__(
+        self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random, group_id: str
+    ) -> None:
+        super().__init__(name, bootstrap, history, chance)
+        self.group_id = group_id
+
+    async def coordinator(self) -> RpcConnection:
+        """A connection to the group's coordinator; raises RetryError or OSError."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        first = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        self._connection = first
+        request = FindCoordinatorRequest(key_type=0, coordinator_keys=[self.group_id])
+        response = await first.request(ApiKey.FIND_COORDINATOR, FIND_COORDINATOR_VERSION, request)
+        found = response.coordinators[0]
+        if found.error_code is not ErrorCode.none:
+            raise RetryError(found.error_code.name)
+        if (found.host, found.port) != (self.bootstrap.host, self.bootstrap.port):
+            first.close()
+            self._connection = await RpcConnection.open(self.name, found.host, found.port)
+        return self._connection

@@ -1,0 +1,173 @@
+"""A member of a consumer group: it joins, takes its assignment, sends heartbeats, leaves and comes again.
+
+The members of one group share a :class:`GroupJudge`. A generation whose assignment a member was given is in
+the group's log. So no partition has two owners in it, whatever happens to the coordinator, and a member that
+synchronises later is not given an earlier one.
+"""
+
+import asyncio
+import random
+from collections.abc import Collection
+from typing import Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.heartbeat import HeartbeatRequest
+from moldau.protocol.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from moldau.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from moldau.runtime import ErrorCode
+from moldau.simulation.client import RETRIABLE, Bootstrap, RetryError
+from moldau.simulation.history import History
+from moldau.simulation.offsets.group_client import GroupClient
+from moldau.simulation.rpc import RpcConnection
+
+JOIN_GROUP_VERSION: Final = 7
+SYNC_GROUP_VERSION: Final = 5
+HEARTBEAT_VERSION: Final = 4
+LEAVE_GROUP_VERSION: Final = 4
+_PROTOCOL: Final = "numbers"
+_TIMEOUT_MS: Final = 6_000
+_HEARTBEATS_MAX: Final = 12
+_LEAVE_CHANCE: Final = 0.3
+_EXPECTED: Final = RETRIABLE | {
+    ErrorCode.illegal_generation,
+    ErrorCode.member_id_required,
+    ErrorCode.rebalance_in_progress,
+    ErrorCode.unknown_member_id,
+}
+
+
+class GroupJudge:
+    """What the members of one group were told."""
+
+    def __init__(self, group_id: str, history: History) -> None:
+        self.group_id = group_id
+        self.history = history
+        self._owners: dict[int, dict[int, str]] = {}
+        """Of each generation, the owner of each partition."""
+        self.newest = 0
+        """The last generation whose assignment was given to a member."""
+
+    def assigned(self, member_id: str, generation: int, partitions: Collection[int], newest: int) -> None:
+        """A member was given its part; ``newest`` is the last generation when it asked."""
+        if generation < newest:
+            self.history.violate(
+                f"{self.group_id}: generation {generation} is given out after {newest} was complete"
+            )
+        self.newest = max(self.newest, generation)
+        owners = self._owners.setdefault(generation, {})
+        for partition in partitions:
+            owner = owners.setdefault(partition, member_id)
+            if owner != member_id:
+                self.history.violate(
+                    f"{self.group_id}: partition {partition} has two owners in generation {generation}"
+                )
+
+
+class GroupMember(GroupClient):
+    """One member, which joins so many times."""
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap: Bootstrap,
+        judge: GroupJudge,
+        chance: random.Random,
+        partition_count: int,
+    ) -> None:
+        super().__init__(name, bootstrap, judge.history, chance, judge.group_id)
+        self._judge = judge
+        self._partition_count = partition_count
+        self._member_id = ""
+
+    async def run(self, join_count: int) -> None:
+        """Be in the group until it has synchronised so many times, then leave."""
+        joined = 0
+        while joined < join_count:
+            try:
+                connection = await self.coordinator()
+                generation = await self._join(connection)
+                joined += 1
+                await self._stay(connection, generation)
+            except (OSError, RetryError):
+                self.disconnect()
+                await self.pause()
+        self.disconnect()
+
+    async def _join(self, connection: RpcConnection) -> int:
+        """Join and synchronise; return the generation."""
+        protocol = JoinGroupRequestProtocol(name=_PROTOCOL, metadata=self.name.encode())
+        request = JoinGroupRequest(
+            group_id=self.group_id,
+            session_timeout_ms=_TIMEOUT_MS,
+            rebalance_timeout_ms=_TIMEOUT_MS,
+            member_id=self._member_id,
+            protocol_type="simulation",
+            protocols=[protocol],
+        )
+        joined: JoinGroupResponse = await connection.request(ApiKey.JOIN_GROUP, JOIN_GROUP_VERSION, request)
+        if joined.error_code in (ErrorCode.none, ErrorCode.member_id_required):
+            self._member_id = joined.member_id
+        self._check(joined.error_code)
+        newest = self._judge.newest
+        answer = await connection.request(
+            ApiKey.SYNC_GROUP,
+            SYNC_GROUP_VERSION,
+            SyncGroupRequest(
+                group_id=self.group_id,
+                generation_id=joined.generation_id,
+                member_id=self._member_id,
+                protocol_type="simulation",
+                protocol_name=_PROTOCOL,
+                assignments=self._assignments(joined),
+            ),
+        )
+        self._check(answer.error_code)
+        partitions = bytes(answer.assignment)
+        self._judge.assigned(self._member_id, joined.generation_id, partitions, newest)
+        self.history.note(f"{self.name} has {list(partitions)} in generation {joined.generation_id}")
+        return joined.generation_id
+
+    def _assignments(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+        """The leader deals the partitions out, one after the other; others leave it to the leader."""
+        if joined.leader != self._member_id:
+            return []
+        members = [each.member_id for each in joined.members]
+        return [
+            SyncGroupRequestAssignment(
+                member_id=member_id,
+                assignment=bytes(range(position, self._partition_count, len(members))),
+            )
+            for position, member_id in enumerate(members)
+        ]
+
+    async def _stay(self, connection: RpcConnection, generation: int) -> None:
+        """Send heartbeats until the group rebalances, or for a while; then perhaps leave."""
+        for _ in range(self.chance.randint(1, _HEARTBEATS_MAX)):
+            await asyncio.sleep(self.chance.uniform(0.05, 0.5))
+            request = HeartbeatRequest(
+                group_id=self.group_id, generation_id=generation, member_id=self._member_id
+            )
+            answer = await connection.request(ApiKey.HEARTBEAT, HEARTBEAT_VERSION, request)
+            if answer.error_code is ErrorCode.rebalance_in_progress:
+                return
+            self._check(answer.error_code)
+        if self.chance.random() < _LEAVE_CHANCE:
+            identity = MemberIdentity(member_id=self._member_id)
+            leave = LeaveGroupRequest(group_id=self.group_id, members=[identity])
+            self._member_id = ""
+            await connection.request(ApiKey.LEAVE_GROUP, LEAVE_GROUP_VERSION, leave)
+
+    def _check(self, code: ErrorCode) -> None:
+        """Raise RetryError unless all is well; judge what no member of a living group may be told."""
+        if code is ErrorCode.none:
+            return
+        if code not in _EXPECTED:
+            self.history.violate(f"{self.name}: {code.name}")
+        if code is ErrorCode.unknown_member_id:
+            self._member_id = ""
+        raise RetryError(code.name)

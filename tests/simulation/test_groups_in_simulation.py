@@ -1,0 +1,99 @@
+"""Generations of groups survive the lives of their coordinator; mutants are caught, no check ends early."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.groups.classic.group import Group
+from moldau.coordinators.groups.records import GroupRecord
+from moldau.coordinators.loader import ShardLoader
+from moldau.simulation.coordinators import agreement
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+MUTANT_SEEDS = range(4)
+
+
+def test_generations_are_compared_in_every_term() -> None:
+    scenario = SCENARIOS["offsets"]()
+    assert not run_seed(scenario, 0).violations
+    assert scenario.coordinator_tally.generations > 10
+
+
+def test_a_snapshot_waits_for_the_reference_and_ends_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The looks are so seldom that snapshots always come first."""
+    monkeypatch.setattr(agreement, "_LOOK_EVERY_S", 2.0)
+    scenario = SCENARIOS["diskless"]()
+    assert not run_seed(scenario, 0).violations
+    assert scenario.coordinator_tally.states
+    assert not scenario.coordinator_tally.gaps
+
+
+def restore_a_generation_late(patch: pytest.MonkeyPatch) -> None:
+    """A loaded group is one generation ahead of its record."""
+    restore = Group.restore.__func__  # type: ignore[attr-defined]
+
+    def restore_late(cls: Any, group_id: str, stored: Any) -> Any:
+        group = restore(cls, group_id, stored)
+        group.generation += _is_loading_a_node.pop("now", 0)
+        return group
+
+    replay = ShardLoader._replay_record
+
+    def replay_marked(loader: Any, header: Any, entry: Any) -> None:
+        if loader._name.startswith("__consumer_offsets"):
+            _is_loading_a_node["now"] = 1
+        replay(loader, header, entry)
+        _is_loading_a_node.clear()
+
+    patch.setattr(Group, "restore", classmethod(restore_late))
+    patch.setattr(ShardLoader, "_replay_record", replay_marked)
+
+
+_is_loading_a_node: dict[str, int] = {}
+
+
+def forget_the_last_group_on_load(patch: pytest.MonkeyPatch) -> None:
+    """A group coordinator that loads does not take in the newest generation."""
+    replay = ShardLoader._replay_record
+
+    def replay_most(loader: Any, header: Any, entry: Any) -> None:
+        is_of_node = loader._name.startswith("__consumer_offsets")
+        if is_of_node and isinstance(loader._codec.decode(entry.key, entry.value), GroupRecord):
+            later = loader._log.log_end_offset - entry.offset
+            if later < 20:
+                return
+        replay(loader, header, entry)
+
+    patch.setattr(ShardLoader, "_replay_record", replay_most)
+
+
+@pytest.mark.parametrize("mutate", [restore_a_generation_late, forget_the_last_group_on_load])
+def test_a_coordinator_with_other_generations_than_its_log_is_caught(
+    mutate: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    scenario = SCENARIOS["offsets"]()
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        found = (run_seed(scenario, seed).violations for seed in MUTANT_SEEDS)
+        assert any("from its log: group members" in text for texts in found for text in texts)
+
+
+def test_an_assignment_that_is_given_before_it_is_written_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members are told their parts, and the log does not have them: after a kill they are dealt again."""
+    from moldau.coordinators.groups.classic import syncing
+
+    assign = syncing._assign
+
+    def assign_without_a_record(turn: Any, group: Any, assignments: dict[str, bytes]) -> None:
+        assign(turn, group, assignments)
+        turn.out.records.clear()
+
+    monkeypatch.setattr(syncing, "_assign", assign_without_a_record)
+    scenario = SCENARIOS["offsets"]()
+    found = (run_seed(scenario, seed).violations for seed in MUTANT_SEEDS)
+    told = ("is given out after", "has two owners")
+    assert any(any(word in text for word in told) for texts in found for text in texts)

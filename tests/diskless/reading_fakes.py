@@ -27,6 +27,7 @@ from moldau.diskless.offset_lookup import OffsetLookup
 from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.partition_services import PartitionServices
 from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.recent_objects import RecentObjects
 from moldau.diskless.traffic import TopicTraffic
@@ -265,16 +266,18 @@ class ReadingBroker:
         cache = PartitionCache(key, name.topic, 0, log)
         partition = DisklessPartition(
             cache,
-            self.writer,
-            self.coordinator,
-            self.cold_reads,
-            self.lookup,
-            self.machine.clock,
-            self.machine.opening,
+            PartitionServices(
+                writer=self.writer,
+                deleter=self.coordinator,
+                cold_reads=self.cold_reads,
+                lookup=self.lookup,
+                opening=self.machine.opening,
+                clock=self.machine.clock,
+                meters=self.fetch_meters,
+                unexpected=self.machine.unexpected,
+            ),
             config or LogConfig(),
-            self.fetch_meters,
             TopicTraffic(BrokerTopicMeters(self.meters), name.topic),
-            self.machine.unexpected,
         )
         self.partitions[key] = partition
         self.cacher.add(cache)

@@ -30,7 +30,7 @@ from moldau.objects.storage import ObjectNotFoundError
 from moldau.records.batch import iter_headers
 from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.builder import BatchRun, build_segment
-from moldau.tiered.consolidation.engine import BrokerEngine, EngineSettings
+from moldau.tiered.consolidation.engine import BrokerEngine, EngineSettings, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.standing import SegmentKeeper
@@ -39,7 +39,9 @@ from moldau.tiered.lifecycle import (
     check_segment_move,
 )
 from moldau.tiered.metadata_manager import MetadataPosition
+from moldau.tiered.meters import TieredMeters
 from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.quota import ByteRateQuota, QuotaSettings
 from moldau.tiered.segment_cache import SegmentCache
 from moldau.tiered.segments import (
     RemoteLogSegmentMetadata,
@@ -380,7 +382,11 @@ class Leader:
         self.engine = BrokerEngine(
             self.leader,
             Stepped(world.store, self.steps),
-            self.storage,
+            RemoteCopies(
+                storage=self.storage,
+                quota=ByteRateQuota(QuotaSettings()),
+                meters=TieredMeters(Meters()),
+            ),
             InlineWorkers(),
             Meters(),
             settings,

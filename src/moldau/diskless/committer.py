@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, CommitFileResult
@@ -23,35 +24,40 @@ from moldau.objects import RetryPolicy
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import Entropy, ErrorCode, KafkaError, UnexpectedErrors
 
-__all__ = ["CommitQueue"]
+__all__ = ["Committing", "FileCommitQueue"]
 
 _log = logging.getLogger(__name__)
 
 
-class CommitQueue:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committing:
+    """How a broker commits its files, to whichever coordinator."""
+
+    broker_id: int
+    coordinator: BatchCoordinator
+    retries: RetryPolicy
+    gaps: SequenceGaps
+    """The producers whose batches were dropped; one for all coordinators."""
+    entropy: Entropy
+    meters: WriterMeters
+    unexpected: UnexpectedErrors
+
+
+class FileCommitQueue:
     """The shares of one coordinator. ``on_done`` is called once for each share, in order."""
 
     def __init__(
-        self,
-        coordinator_id: int,
-        coordinator: BatchCoordinator,
-        entropy: Entropy,
-        policy: RetryPolicy,
-        meters: WriterMeters,
-        broker_id: int,
-        on_done: Callable[[FileShare], None],
-        gaps: SequenceGaps,
-        unexpected: UnexpectedErrors,
+        self, coordinator_id: int, committing: Committing, on_done: Callable[[FileShare], None]
     ) -> None:
         self._id = coordinator_id
-        self._coordinator = coordinator
-        self._entropy = entropy
-        self._policy = policy
-        self._meters = meters
-        self._broker_id = broker_id
+        self._coordinator = committing.coordinator
+        self._entropy = committing.entropy
+        self._policy = committing.retries
+        self._meters = committing.meters
+        self._broker_id = committing.broker_id
         self._on_done = on_done
-        self._gaps = gaps
-        self._unexpected = unexpected
+        self._gaps = committing.gaps
+        self._unexpected = committing.unexpected
         self._shares: deque[FileShare] = deque()
         self._task: asyncio.Task[None] | None = None
 

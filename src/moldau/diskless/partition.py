@@ -5,20 +5,18 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from moldau.coordinators.diskless.calls import (
     CREATE_TIME,
     LOG_APPEND_TIME,
-    DeletedRecords,
     OffsetToDelete,
 )
 from moldau.diskless.client_errors import client_error
-from moldau.diskless.cold_reads import ColdOutcome, ColdReads
+from moldau.diskless.cold_reads import ColdOutcome
 from moldau.diskless.finishing import LEADER_EPOCH
-from moldau.diskless.offset_lookup import OffsetLookup
 from moldau.diskless.partition_cache import PartitionCache
-from moldau.diskless.read_meters import FetchMeters
+from moldau.diskless.partition_services import PartitionServices
 from moldau.diskless.remote_part import RemotePart
 from moldau.diskless.traffic import TopicTraffic
 from moldau.records.batch import BatchHeader, TimestampType, refuse_transaction, validate_produce
@@ -37,8 +35,8 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
-from moldau.runtime.fair_lane import Client, FairLane, Steps, exhaust
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import Client, Steps, exhaust
 from moldau.storage.log_admission import checked, must_open, takes_long
 from moldau.storage.log_config import LogConfig
 
@@ -53,32 +51,6 @@ _DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpect
 
 _KEPT_TIMEOUT_S: Final = 1.0
 """Writing what this broker has committed into its cache takes milliseconds."""
-
-
-class BatchWriter(Protocol):
-    """The part of the WAL writer that a partition needs."""
-
-    def append(
-        self,
-        key: PartitionKey,
-        records: memoryview,
-        header: BatchHeader,
-        *,
-        timeout_ms: int,
-        timestamp_type: int = 0,
-        request_id: int = 0,
-    ) -> AppendAnswer:
-        """Take a validated batch (copied before this returns); its outcome when that is known.
-
-        Batches of a partition are committed in the order of these calls.
-        """
-        ...
-
-
-class RecordDeleter(Protocol):
-    """The part of a batch coordinator that deletes records."""
-
-    async def delete_records(self, partitions: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
 
 
 class _Unborn(NamedTuple):
@@ -100,17 +72,11 @@ class DisklessPartition:
     def __init__(
         self,
         cache: PartitionCache,
-        writer: BatchWriter,
-        deleter: RecordDeleter,
-        cold_reads: ColdReads,
-        lookup: OffsetLookup,
-        clock: Clock,
-        opening: FairLane,
+        services: PartitionServices,
         config: LogConfig,
-        meters: FetchMeters,
         traffic: TopicTraffic,
-        unexpected: UnexpectedErrors,
     ) -> None:
+        """``services`` are those of all partitions of the broker, ``config`` and ``traffic`` the topic's."""
         self.cache = cache
         self.config = config
         """The topic's own; that of the cached log has other bounds."""
@@ -119,15 +85,15 @@ class DisklessPartition:
         self.remote: RemotePart | None = None
         """What has left the WAL; None on a broker without remote storage."""
         self._key = cache.key
-        self._writer = writer
-        self._deleter = deleter
-        self._cold_reads = cold_reads
-        self._lookup = lookup
-        self._clock = clock
-        self._opening = OpeningQueue(opening, unexpected)
-        self._meters = meters
+        self._writer = services.writer
+        self._deleter = services.deleter
+        self._cold_reads = services.cold_reads
+        self._lookup = services.lookup
+        self._clock = services.clock
+        self._opening = OpeningQueue(services.opening, services.unexpected)
+        self._meters = services.meters
         self._traffic = traffic
-        self._unexpected = unexpected
+        self._unexpected = services.unexpected
         self._unborn: deque[_Unborn] = deque()
         self._unborn_bytes = 0
 

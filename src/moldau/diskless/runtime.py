@@ -25,6 +25,7 @@ from moldau.diskless.orphans import FileWitness, OrphanScan, OrphanSettings
 from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.partition import DisklessPartition
 from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.partition_services import PartitionServices
 from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.reclaim import FileKeeper, FileReclaimer
 from moldau.diskless.repeating import Repeating
@@ -119,6 +120,16 @@ class DisklessRuntime:
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
+        self._partition_services = PartitionServices(
+            writer=self.writer,
+            deleter=coordinator,
+            cold_reads=self.cold_reads,
+            lookup=self._lookup,
+            opening=machine.opening,
+            clock=machine.clock,
+            meters=self._fetch_meters,
+            unexpected=machine.unexpected,
+        )
         self.image_sync = ImageSync(
             local,
             cluster.topics,
@@ -228,17 +239,7 @@ class DisklessRuntime:
     def open_partition(self, cache: PartitionCache, config: LogConfig) -> DisklessPartition:
         """Begin to serve a partition; ``config`` is the topic's own."""
         partition = DisklessPartition(
-            cache,
-            self.writer,
-            self._coordinator,
-            self.cold_reads,
-            self._lookup,
-            self._machine.clock,
-            self._machine.opening,
-            config,
-            self._fetch_meters,
-            TopicTraffic(self._topic_meters, cache.topic),
-            self._machine.unexpected,
+            cache, self._partition_services, config, TopicTraffic(self._topic_meters, cache.topic)
         )
         self.cacher.add(cache)
         return partition

@@ -26,7 +26,7 @@ from typing import Any
 from moldau.diskless.arenas import ArenaPool, new_arena
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
-from moldau.diskless.committer import CommitQueue
+from moldau.diskless.committer import Committing, FileCommitQueue
 from moldau.diskless.object_keys import new_object_key
 from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.recent_objects import RecentObjects
@@ -86,7 +86,7 @@ class DisklessWriter:
         self._files: dict[WalFile, None] = {}
         """Not finished: answers are owed, or this broker's own cache still needs the bytes."""
         self._unanswered: dict[WalFile, None] = {}
-        self._queues: dict[int, CommitQueue] = {}
+        self._queues: dict[int, FileCommitQueue] = {}
         self._gaps = SequenceGaps()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -291,19 +291,21 @@ class DisklessWriter:
         for share in file.shares:
             self._queue(share.coordinator_id).push(share)
 
-    def _queue(self, coordinator_id: int) -> CommitQueue:
+    def _queue(self, coordinator_id: int) -> FileCommitQueue:
         queue = self._queues.get(coordinator_id)
         if queue is None:
-            queue = self._queues[coordinator_id] = CommitQueue(
+            queue = self._queues[coordinator_id] = FileCommitQueue(
                 coordinator_id,
-                self._coordinator,
-                self._entropy,
-                self._settings.retries,
-                self._meters,
-                self._broker_id,
+                Committing(
+                    broker_id=self._broker_id,
+                    coordinator=self._coordinator,
+                    retries=self._settings.retries,
+                    gaps=self._gaps,
+                    entropy=self._entropy,
+                    meters=self._meters,
+                    unexpected=self._unexpected,
+                ),
                 self._share_done,
-                self._gaps,
-                self._unexpected,
             )
         return queue
 

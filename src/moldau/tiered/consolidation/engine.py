@@ -20,12 +20,12 @@ from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import ByteRateQuota, QuotaSettings
+from moldau.tiered.quota import ByteRateQuota
 from moldau.tiered.segments import TopicIdPartition
 from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager, check_custom_metadata
 from moldau.tiered.work_pool import WorkPool
 
-__all__ = ["BrokerEngine", "EngineSettings"]
+__all__ = ["BrokerEngine", "EngineSettings", "RemoteCopies"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,16 @@ class EngineSettings:
     reads_in_flight: int = 4
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCopies:
+    """The place of all copies to remote storage, with the rate and the meters that they share."""
+
+    storage: RemoteStorageManager
+    quota: ByteRateQuota
+    meters: TieredMeters
+    unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
+
+
 class BrokerEngine:
     """Drives the leader's plans; :meth:`run_once` is called on an interval."""
 
@@ -58,29 +68,22 @@ class BrokerEngine:
         self,
         leader: ConsolidationLeader,
         wal_storage: ObjectStorage,
-        storage: RemoteStorageManager,
+        copies: RemoteCopies,
         workers: Workers,
         meters: Meters,
         settings: EngineSettings | None = None,
-        *,
-        tiered_meters: TieredMeters | None = None,
-        quota: ByteRateQuota | None = None,
         is_enabled: Callable[[], bool] = lambda: True,
-        unexpected: UnexpectedErrors | None = None,
     ) -> None:
-        """``is_enabled``: false where an outside engine builds; the upkeep is done all the same.
-
-        ``tiered_meters`` and ``quota`` are those of all copies to remote storage.
-        """
+        """``is_enabled``: false where an outside engine builds; the upkeep is done all the same."""
         self._leader = leader
         self._wal_storage = wal_storage
-        self._storage = storage
+        self._storage = copies.storage
         self._workers = workers
         self.settings = settings or EngineSettings()
         self._is_enabled = is_enabled
-        self._tiered_meters = tiered_meters or TieredMeters(Meters())
-        self._quota = quota or ByteRateQuota(QuotaSettings())
-        self._unexpected = unexpected or UnexpectedErrors()
+        self._tiered_meters = copies.meters
+        self._quota = copies.quota
+        self._unexpected = copies.unexpected
         self._memory: list[memoryview] = []
         self._places = WorkPool(_UNITS_IN_MEMORY)
         self._reading = asyncio.Lock()

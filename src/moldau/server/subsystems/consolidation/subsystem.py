@@ -19,7 +19,7 @@ from moldau.server.subsystems.tiered.settings import remote_place
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.storage.log_config import LogConfig
 from moldau.tiered.consolidation.calls import CALLS, ConsolidationCalls, LocalConsolidation
-from moldau.tiered.consolidation.engine import BrokerEngine
+from moldau.tiered.consolidation.engine import BrokerEngine, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.ports import LedPartition
@@ -70,14 +70,16 @@ class ConsolidationSubsystem(Subsystem):
         self.engine = BrokerEngine(
             self.leader,
             diskless.runtime.storage,
-            tiered.storage,
+            RemoteCopies(
+                storage=tiered.storage,
+                quota=tiered.manager.around.copy_quota,
+                meters=tiered.meters,
+                unexpected=machine.unexpected,
+            ),
             machine.workers,
             meters,
             consolidation_engine(config),
-            tiered_meters=tiered.meters,
-            quota=tiered.manager.around.copy_quota,
-            is_enabled=lambda: self._configs.broker.flag("diskless.consolidation.enable"),
-            unexpected=machine.unexpected,
+            lambda: self._configs.broker.flag("diskless.consolidation.enable"),
         )
         interval_ms = config.integer("diskless.consolidation.interval.ms")
         self._repeating = self._repeat("consolidation", self._run_once, interval_ms)

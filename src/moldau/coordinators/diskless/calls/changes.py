@@ -1,12 +1,12 @@
 """The calls that change the partitions of a coordinator."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
-from moldau.coordinators.diskless.calls.grouping import by_topic
+from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
 from moldau.protocol.own import diskless_create_partitions as create_wire
 from moldau.protocol.own import diskless_delete_records as records_wire
@@ -17,6 +17,18 @@ from moldau.runtime import ErrorCode, KafkaError
 
 NUM_PARTITIONS_MAX: Final = 100_000
 """Of the partitions that are asked for by their number alone, which costs four bytes."""
+
+
+def _result_rows(row: Callable[..., Any], results: Iterable[calls.TopicResult]) -> list[Any]:
+    return [
+        row(topic_id=topic_id, error_code=error, error_message=message)
+        for topic_id, error, message in results
+    ]
+
+
+def _topic_results(rows: Iterable[Any]) -> list[calls.TopicResult]:
+    return [calls.TopicResult(row.topic_id, row.error_code, row.error_message) for row in rows]
+
 
 # -- create partitions -------------------------------------------------------------------------
 
@@ -48,17 +60,7 @@ def _create_arguments(request: Any) -> Sequence[calls.PartitionsToCreate]:
 
 
 def _created_fields(results: Sequence[calls.TopicResult], version: int) -> Fields:
-    rows = [
-        create_wire.DisklessCreatablePartitionsResult(
-            topic_id=topic_id, error_code=error, error_message=message
-        )
-        for topic_id, error, message in results
-    ]
-    return {"topics": rows}
-
-
-def _created(response: Any) -> list[calls.TopicResult]:
-    return [calls.TopicResult(row.topic_id, row.error_code, row.error_message) for row in response.topics]
+    return {"topics": _result_rows(create_wire.DisklessCreatablePartitionsResult, results)}
 
 
 CREATE_PARTITIONS: Final = DisklessCall(
@@ -69,7 +71,7 @@ CREATE_PARTITIONS: Final = DisklessCall(
     request_fields=_create_fields,
     arguments=_create_arguments,
     response_fields=_created_fields,
-    result=_created,
+    result=lambda response: _topic_results(response.topics),
 )
 
 # -- delete topics -----------------------------------------------------------------------------
@@ -84,15 +86,7 @@ def _topic_ids(request: Any) -> Sequence[UUID]:
 
 
 def _deleted_topics_fields(results: Sequence[calls.TopicResult], version: int) -> Fields:
-    rows = [
-        topics_wire.DisklessDeletableTopicResult(topic_id=topic_id, error_code=error, error_message=message)
-        for topic_id, error, message in results
-    ]
-    return {"responses": rows}
-
-
-def _deleted_topics(response: Any) -> list[calls.TopicResult]:
-    return [calls.TopicResult(row.topic_id, row.error_code, row.error_message) for row in response.responses]
+    return {"responses": _result_rows(topics_wire.DisklessDeletableTopicResult, results)}
 
 
 DELETE_TOPICS: Final = DisklessCall(
@@ -103,63 +97,49 @@ DELETE_TOPICS: Final = DisklessCall(
     request_fields=_topics_fields,
     arguments=_topic_ids,
     response_fields=_deleted_topics_fields,
-    result=_deleted_topics,
+    result=lambda response: _topic_results(response.responses),
 )
 
 # -- delete records ----------------------------------------------------------------------------
 
 
 def _records_fields(offsets: Sequence[calls.OffsetToDelete], version: int) -> Fields:
-    topics = [
-        records_wire.DisklessDeleteRecordsTopic(
-            topic_id=topic_id,
-            partitions=[
-                records_wire.DisklessDeleteRecordsPartition(
-                    partition_index=row.partition_index, offset=row.offset
-                )
-                for row in rows
-            ],
-        )
-        for topic_id, rows in by_topic(offsets)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        offsets,
+        records_wire.DisklessDeleteRecordsTopic,
+        lambda row: records_wire.DisklessDeleteRecordsPartition(
+            partition_index=row.partition_index, offset=row.offset
+        ),
+    )
 
 
 def _records_arguments(request: Any) -> Sequence[calls.OffsetToDelete]:
-    return [
-        calls.OffsetToDelete(topic.topic_id, row.partition_index, row.offset)
-        for topic in request.topics
-        for row in topic.partitions
-    ]
+    return rows_of(
+        request,
+        lambda topic_id, row: calls.OffsetToDelete(topic_id, row.partition_index, row.offset),
+    )
 
 
 def _deleted_records_fields(results: Sequence[calls.DeletedRecords], version: int) -> Fields:
-    topics = [
-        records_wire.DisklessDeleteRecordsTopicResult(
-            topic_id=topic_id,
-            partitions=[
-                records_wire.DisklessDeleteRecordsPartitionResult(
-                    partition_index=found.partition_index,
-                    error_code=found.error,
-                    error_message=found.message,
-                    low_watermark=found.low_watermark,
-                )
-                for found in partitions
-            ],
-        )
-        for topic_id, partitions in by_topic(results)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        results,
+        records_wire.DisklessDeleteRecordsTopicResult,
+        lambda found: records_wire.DisklessDeleteRecordsPartitionResult(
+            partition_index=found.partition_index,
+            error_code=found.error,
+            error_message=found.message,
+            low_watermark=found.low_watermark,
+        ),
+    )
 
 
 def _deleted_records(response: Any) -> list[calls.DeletedRecords]:
-    return [
-        calls.DeletedRecords(
-            topic.topic_id, row.partition_index, row.error_code, row.error_message, row.low_watermark
-        )
-        for topic in response.topics
-        for row in topic.partitions
-    ]
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.DeletedRecords(
+            topic_id, row.partition_index, row.error_code, row.error_message, row.low_watermark
+        ),
+    )
 
 
 DELETE_RECORDS: Final = DisklessCall(
@@ -177,38 +157,31 @@ DELETE_RECORDS: Final = DisklessCall(
 
 
 def _prune_fields(prunes: Sequence[calls.PruneCall], version: int) -> Fields:
-    topics = [
-        prune_wire.DisklessPruneTopic(
-            topic_id=topic_id,
-            partitions=[
-                prune_wire.DisklessPrunePartition(
-                    partition_index=row.partition_index,
-                    from_offset=row.from_offset,
-                    to_offset=row.to_offset,
-                    epoch=row.epoch,
-                    remote_metadata_position=row.remote_metadata_position,
-                )
-                for row in rows
-            ],
-        )
-        for topic_id, rows in by_topic(prunes)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        prunes,
+        prune_wire.DisklessPruneTopic,
+        lambda row: prune_wire.DisklessPrunePartition(
+            partition_index=row.partition_index,
+            from_offset=row.from_offset,
+            to_offset=row.to_offset,
+            epoch=row.epoch,
+            remote_metadata_position=row.remote_metadata_position,
+        ),
+    )
 
 
 def _prune_arguments(request: Any) -> Sequence[calls.PruneCall]:
-    return [
-        calls.PruneCall(
-            topic.topic_id,
+    return rows_of(
+        request,
+        lambda topic_id, row: calls.PruneCall(
+            topic_id,
             row.partition_index,
             row.from_offset,
             row.to_offset,
             row.epoch,
             row.remote_metadata_position,
-        )
-        for topic in request.topics
-        for row in topic.partitions
-    ]
+        ),
+    )
 
 
 async def _prune(
@@ -218,32 +191,27 @@ async def _prune(
 
 
 def _pruned_fields(results: Sequence[calls.PrunedPartition], version: int) -> Fields:
-    topics = [
-        prune_wire.DisklessPruneTopicResult(
-            topic_id=topic_id,
-            partitions=[
-                prune_wire.DisklessPrunePartitionResult(
-                    partition_index=found.partition_index,
-                    error_code=found.error,
-                    error_message=found.message,
-                    log_start_offset=found.log_start_offset,
-                    wal_start_offset=found.wal_start_offset,
-                    remote_metadata_position=found.remote_metadata_position,
-                    wal_size_bytes=found.wal_size_bytes,
-                    wal_batches=found.wal_batches,
-                )
-                for found in partitions
-            ],
-        )
-        for topic_id, partitions in by_topic(results)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        results,
+        prune_wire.DisklessPruneTopicResult,
+        lambda found: prune_wire.DisklessPrunePartitionResult(
+            partition_index=found.partition_index,
+            error_code=found.error,
+            error_message=found.message,
+            log_start_offset=found.log_start_offset,
+            wal_start_offset=found.wal_start_offset,
+            remote_metadata_position=found.remote_metadata_position,
+            wal_size_bytes=found.wal_size_bytes,
+            wal_batches=found.wal_batches,
+        ),
+    )
 
 
 def _pruned(response: Any) -> Sequence[calls.PrunedPartition]:
-    return [
-        calls.PrunedPartition(
-            topic.topic_id,
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.PrunedPartition(
+            topic_id,
             row.partition_index,
             row.error_code,
             row.error_message,
@@ -252,10 +220,8 @@ def _pruned(response: Any) -> Sequence[calls.PrunedPartition]:
             row.remote_metadata_position,
             row.wal_size_bytes,
             row.wal_batches,
-        )
-        for topic in response.topics
-        for row in topic.partitions
-    ]
+        ),
+    )
 
 
 PRUNE: Final = DisklessCall(

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
-from moldau.coordinators.diskless.calls.grouping import by_topic
+from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
 from moldau.protocol.own import diskless_find_batches as find_wire
 from moldau.protocol.own import diskless_list_offsets as offsets_wire
 from moldau.protocol.own.rights import Right
@@ -57,22 +57,17 @@ def _coordinates(topic_id: UUID, index: int, infos: Iterable[Any]) -> list[calls
 
 
 def _find_fields(call: calls.FindBatchesCall, version: int) -> Fields:
-    topics = [
-        find_wire.DisklessFindBatchesTopic(
-            topic_id=topic_id,
-            partitions=[
-                find_wire.DisklessFindBatchesPartition(
-                    partition_index=row.partition_index,
-                    offset=row.offset,
-                    max_partition_fetch_bytes=row.max_bytes,
-                )
-                for row in rows
-            ],
-        )
-        for topic_id, rows in by_topic(call.partitions)
-    ]
+    topics = topics_of(
+        call.partitions,
+        find_wire.DisklessFindBatchesTopic,
+        lambda row: find_wire.DisklessFindBatchesPartition(
+            partition_index=row.partition_index,
+            offset=row.offset,
+            max_partition_fetch_bytes=row.max_bytes,
+        ),
+    )
     return {
-        "topics": topics,
+        **topics,
         "fetch_max_bytes": call.max_bytes,
         "max_batches_per_partition": call.max_batches_per_partition,
         "min_bytes": call.min_bytes,
@@ -82,16 +77,12 @@ def _find_fields(call: calls.FindBatchesCall, version: int) -> Fields:
 
 def _find_arguments(request: Any) -> calls.FindBatchesCall:
     return calls.FindBatchesCall(
-        [
-            calls.PartitionToFind(
-                topic.topic_id,
-                partition.partition_index,
-                partition.offset,
-                partition.max_partition_fetch_bytes,
-            )
-            for topic in request.topics
-            for partition in topic.partitions
-        ],
+        rows_of(
+            request,
+            lambda topic_id, row: calls.PartitionToFind(
+                topic_id, row.partition_index, row.offset, row.max_partition_fetch_bytes
+            ),
+        ),
         request.fetch_max_bytes,
         request.max_batches_per_partition,
         request.min_bytes,
@@ -101,34 +92,29 @@ def _find_arguments(request: Any) -> calls.FindBatchesCall:
 
 
 def _found_fields(results: Sequence[calls.FoundPartition], version: int) -> Fields:
-    topics = [
-        find_wire.DisklessFindBatchesTopicResult(
-            topic_id=topic_id,
-            partitions=[
-                find_wire.DisklessFindBatchesPartitionResult(
-                    partition_index=found.partition_index,
-                    error_code=found.error,
-                    error_message=found.message,
-                    log_start_offset=found.log_start_offset,
-                    high_watermark=found.high_watermark,
-                    wal_start_offset=found.wal_start_offset,
-                    moved_to_tier=found.moved_to_tier,
-                    batches=_infos(find_wire.DisklessBatchInfo, found.batches),
-                    last_stable_offset=found.last_stable_offset,
-                    aborted=[find_wire.DisklessAbortedRange(**each._asdict()) for each in found.aborted],
-                )
-                for found in partitions
-            ],
-        )
-        for topic_id, partitions in by_topic(results)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        results,
+        find_wire.DisklessFindBatchesTopicResult,
+        lambda found: find_wire.DisklessFindBatchesPartitionResult(
+            partition_index=found.partition_index,
+            error_code=found.error,
+            error_message=found.message,
+            log_start_offset=found.log_start_offset,
+            high_watermark=found.high_watermark,
+            wal_start_offset=found.wal_start_offset,
+            moved_to_tier=found.moved_to_tier,
+            batches=_infos(find_wire.DisklessBatchInfo, found.batches),
+            last_stable_offset=found.last_stable_offset,
+            aborted=[find_wire.DisklessAbortedRange(**each._asdict()) for each in found.aborted],
+        ),
+    )
 
 
 def _found(response: Any) -> list[calls.FoundPartition]:
-    return [
-        calls.FoundPartition(
-            topic.topic_id,
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.FoundPartition(
+            topic_id,
             row.partition_index,
             row.error_code,
             row.error_message,
@@ -136,13 +122,11 @@ def _found(response: Any) -> list[calls.FoundPartition]:
             row.wal_start_offset,
             row.high_watermark,
             row.moved_to_tier,
-            _coordinates(topic.topic_id, row.partition_index, row.batches),
+            _coordinates(topic_id, row.partition_index, row.batches),
             row.last_stable_offset,
             [calls.AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in row.aborted],
-        )
-        for topic in response.topics
-        for row in topic.partitions
-    ]
+        ),
+    )
 
 
 FIND_BATCHES: Final = DisklessCall(
@@ -161,59 +145,45 @@ FIND_BATCHES: Final = DisklessCall(
 
 
 def _offsets_fields(timestamps: Sequence[calls.TimestampToList], version: int) -> Fields:
-    topics = [
-        offsets_wire.DisklessListOffsetsTopic(
-            topic_id=topic_id,
-            partitions=[
-                offsets_wire.DisklessListOffsetsPartition(
-                    partition_index=row.partition_index, timestamp=row.timestamp_ms
-                )
-                for row in rows
-            ],
-        )
-        for topic_id, rows in by_topic(timestamps)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        timestamps,
+        offsets_wire.DisklessListOffsetsTopic,
+        lambda row: offsets_wire.DisklessListOffsetsPartition(
+            partition_index=row.partition_index, timestamp=row.timestamp_ms
+        ),
+    )
 
 
 def _offsets_arguments(request: Any) -> Sequence[calls.TimestampToList]:
-    return [
-        calls.TimestampToList(topic.topic_id, row.partition_index, row.timestamp)
-        for topic in request.topics
-        for row in topic.partitions
-    ]
+    return rows_of(
+        request,
+        lambda topic_id, row: calls.TimestampToList(topic_id, row.partition_index, row.timestamp),
+    )
 
 
 def _listed_fields(results: Sequence[calls.ListedOffset], version: int) -> Fields:
-    topics = [
-        offsets_wire.DisklessListOffsetsTopicResult(
-            topic_id=topic_id,
-            partitions=[
-                offsets_wire.DisklessListOffsetsPartitionResult(
-                    partition_index=found.partition_index,
-                    error_code=found.error,
-                    error_message=found.message,
-                    timestamp=found.timestamp_ms,
-                    offset=found.offset,
-                    log_start_offset=found.log_start_offset,
-                    wal_start_offset=found.wal_start_offset,
-                    last_stable_offset=found.last_stable_offset,
-                    batches=_infos(
-                        offsets_wire.DisklessBatchInfo, () if found.batch is None else (found.batch,)
-                    ),
-                )
-                for found in partitions
-            ],
-        )
-        for topic_id, partitions in by_topic(results)
-    ]
-    return {"topics": topics}
+    return topics_of(
+        results,
+        offsets_wire.DisklessListOffsetsTopicResult,
+        lambda found: offsets_wire.DisklessListOffsetsPartitionResult(
+            partition_index=found.partition_index,
+            error_code=found.error,
+            error_message=found.message,
+            timestamp=found.timestamp_ms,
+            offset=found.offset,
+            log_start_offset=found.log_start_offset,
+            wal_start_offset=found.wal_start_offset,
+            last_stable_offset=found.last_stable_offset,
+            batches=_infos(offsets_wire.DisklessBatchInfo, () if found.batch is None else (found.batch,)),
+        ),
+    )
 
 
 def _listed(response: Any) -> list[calls.ListedOffset]:
-    return [
-        calls.ListedOffset(
-            topic.topic_id,
+    return rows_of(
+        response,
+        lambda topic_id, row: calls.ListedOffset(
+            topic_id,
             row.partition_index,
             row.error_code,
             row.error_message,
@@ -221,12 +191,10 @@ def _listed(response: Any) -> list[calls.ListedOffset]:
             row.offset,
             row.log_start_offset,
             row.wal_start_offset,
-            next(iter(_coordinates(topic.topic_id, row.partition_index, row.batches)), None),
+            next(iter(_coordinates(topic_id, row.partition_index, row.batches)), None),
             row.last_stable_offset,
-        )
-        for topic in response.topics
-        for row in topic.partitions
-    ]
+        ),
+    )
 
 
 LIST_OFFSETS: Final = DisklessCall(

@@ -204,7 +204,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         wal = world.batches[TOPIC][-1].size_bytes
         # All but the first two segments may stay.
         limit = sum(sizes[2:]) + wal
-        led = {"rules": RULES, "may_copy": False, "retention": Retention(retention_bytes=limit)}
+        led = {"rules": RULES, "may_copy": False, "retention": Retention(size_bytes=limit)}
         for kill_at in (3, 5, 7, 9):
             await Leader(world, 2, Steps(world, kill_at, after=True), **led).run_once()
         assert await Leader(world, 3, **led).run_once() == 0
@@ -214,7 +214,7 @@ def test_retention_moves_the_log_start_first_and_over_both_parts() -> None:
         assert len(world.view(OTHER).list()) > 0
         # All of remote storage is too old; the WAL's part is the coordinator's own.
         world.clock.time_ms = max(young, left[0].max_timestamp_ms) + 1_001
-        led["retention"] = Retention(retention_ms=1_000)
+        led["retention"] = Retention(ms=1_000)
         await Leader(world, 4, **led).run_once()
         assert world.state().log_start == world.state().wal_start < world.state().next
         assert await world.tiered_keys() == set()

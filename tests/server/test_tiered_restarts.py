@@ -158,14 +158,26 @@ def test_what_a_topic_had_in_the_remote_tier_goes_after_a_restart_too(tmp_path: 
         MOOD.is_down = False
 
 
-def test_a_broker_without_a_remote_tier_does_not_touch_tiered_topics(folder: Path) -> None:
+def test_a_broker_without_a_remote_tier_does_not_touch_tiered_topics(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     without = PROPERTIES | {"remote.log.storage.system.enable": "false"}
 
     async def story(client: Requests) -> None:
-        assert (await client.fetch(TOPIC, 15)).error_code is not ErrorCode.none
+        assert (await client.fetch(TOPIC, 15)).error_code is ErrorCode.kafka_storage_error
+        # Another change of the topic's metadata is another attempt, and no news.
+        await client.alter(TOPIC, max_message_bytes="900000")
+        await client.add_partitions(TOPIC, 2)
+        await client.create("other")
+        assert (await client.fetch(TOPIC, 15)).error_code is ErrorCode.kafka_storage_error
 
     with Node(data=str(folder), properties=without) as node:
         run(node, story)
+    lines = [line for line in caplog.messages if "cannot be opened" in line]
+    assert sum(int(line.split()[0]) for line in lines) == 2, lines
+    for line in lines:
+        assert f"topic {TOPIC} has remote.storage.enable=true, and this broker has" in line
+        assert "remote.log.storage.system.enable=false" in line
 
     async def again(client: Requests) -> None:
         await until_tiers(client, TOPIC, 4, 15, 14)

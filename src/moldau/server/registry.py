@@ -14,6 +14,8 @@ class PartitionRegistry:
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
+        self.offline: dict[PartitionKey, str] = {}
+        """Partitions of this broker that could not be opened, and why."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
         # As they stand in requests: by the bytes of the name, and of the id.
@@ -57,7 +59,7 @@ class PartitionRegistry:
     def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
         """The partition that a request names, by id where it has one.
 
-        Raises ``KafkaError``: unknown topic id, unknown topic or partition, or not a replica here.
+        Raises ``KafkaError``: unknown topic id, unknown topic or partition, not a replica here, or offline.
         """
         # Identity first: the decoder gives this very object, and comparing two UUIDs runs Python code.
         if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
@@ -76,4 +78,7 @@ class PartitionRegistry:
             return KafkaError(ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
         if not 0 <= index < len(known.partitions):
             return KafkaError(ErrorCode.unknown_topic_or_partition)
+        reason = self.offline.get(PartitionKey(known.topic_id, index))
+        if reason is not None:
+            return KafkaError(ErrorCode.kafka_storage_error, reason)
         return KafkaError(ErrorCode.not_leader_or_follower)

@@ -88,8 +88,7 @@ class PartitionHosting:
         self._opener: asyncio.Task[None] | None = None
         self._on_settled: list[asyncio.Future[None]] = []
         self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
-        self.offline: dict[PartitionKey, str] = {}
-        """Partitions that could not be opened, and why."""
+        self.offline = registry.offline
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
         """Bring this broker's partitions in line with topics that were changed or removed."""
@@ -263,8 +262,11 @@ class PartitionHosting:
         self._take_role(partition, topic)
 
     def _cannot_open(self, topic: Topic, key: PartitionKey, error: KafkaError) -> None:
-        self.offline[key] = str(error)
-        self._unopened_lines.add(f"{topic.name}-{key.partition}", str(error))
+        reason = str(error)
+        # Each change of the topic tries again, and says nothing new.
+        if self.offline.get(key) != reason:
+            self.offline[key] = reason
+            self._unopened_lines.add(f"{topic.name}-{key.partition}", reason)
 
     def _close(self, key: PartitionKey, topic: Topic, reason: StopReason) -> None:
         self.offline.pop(key, None)

@@ -127,8 +127,9 @@ class TieredOffKind:
     def open(self, topic: Topic, index: int) -> Partition:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
-            "You have to delete all topics with the property remote.storage.enable=true before disabling"
-            " tiered storage cluster-wide",
+            f"topic {topic.name} has remote.storage.enable=true, and this broker has"
+            " remote.log.storage.system.enable=false: set that to true again; to do without tiered storage, delete"
+            " such topics or set their remote.storage.enable to false before",
         )
 
     def take_role(self, partition: Partition, topic: Topic) -> None: ...

@@ -73,6 +73,21 @@ def test_a_node_names_what_it_was_given_in_vain(tmp_path: Path) -> None:
     assert without_effect(development_config(str(tmp_path), 0, {})) == {}
 
 
+def test_a_node_names_keys_of_single_listeners_that_it_was_given_in_vain(tmp_path: Path) -> None:
+    keys = {
+        "listener.name.PLAINTEXT.max.connections": "100",
+        "listener.name.internal.max.connections": "100",
+        "listener.name.plaintext.num.network.threads": "8",
+        "listener.name.plaintext.ssl.keystore.location": "/a",
+        "listener.name.plaintext.plain.sasl.jaas.config": "password=secret",
+    }
+    found = without_effect(development_config(str(tmp_path), 0, keys))
+    assert sorted(found) == sorted(set(keys) - {"listener.name.PLAINTEXT.max.connections"})
+    assert found["listener.name.internal.max.connections"].endswith("no listener is named internal")
+    assert "only max.connections is read" in found["listener.name.plaintext.num.network.threads"]
+    assert "secret" not in str(found)
+
+
 def test_a_node_does_not_run_openly_where_access_control_is_wanted(tmp_path: Path) -> None:
     config = development_config(str(tmp_path), 0, {"authorizer.class.name": "org.example.Authorizer"})
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name must not be set: access control"):

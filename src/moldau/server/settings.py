@@ -134,6 +134,7 @@ _RULES_OF_JAVA_CLASSES: Final = {
     "config.providers": "it names sources of other values",
 }
 """Without them a node would do what its operator has ruled out."""
+_OF_LISTENER: Final = "listener.name."
 _REPORTERS: Final = ("metric.reporters", "kafka.metrics.reporters", "security.providers")
 _KAFKAS_OWN_REPORTER: Final = "org.apache.kafka.common.metrics.JmxReporter"
 
@@ -150,7 +151,22 @@ def without_effect(config: BrokerConfig) -> dict[str, str]:
         for key in _REPORTERS
         if config.is_set(key) and config[key] and config[key] != (_KAFKAS_OWN_REPORTER,)
     }
-    return waiting | ignored
+    return waiting | ignored | _without_effect_on_listeners(config)
+
+
+def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
+    """Of ``listener.name.NAME.KEY`` one key is read."""
+    names = {listener.name.lower() for listener in config.listeners}
+    found = {}
+    for key in sorted(config.static):
+        name, _, of_listener = key.removeprefix(_OF_LISTENER).partition(".")
+        if not key.startswith(_OF_LISTENER):
+            continue
+        if of_listener != "max.connections":
+            found[key] = "has no effect: of the keys of a single listener only max.connections is read"
+        elif name.lower() not in names:
+            found[key] = f"has no effect: no listener is named {name}"
+    return found
 
 
 def log_config(topic: TopicConfig) -> LogConfig:

@@ -7,7 +7,6 @@ from test_diskless_reading import run
 
 from moldau.diskless.cacher import CacherSettings
 from moldau.records import Record, build_batch
-from moldau.records.timestamps import first_offset_at_or_after
 from moldau.replication.partition import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     MAX_TIMESTAMP,
@@ -46,7 +45,7 @@ class Remote:
         self, timestamp_ms: int, start: int, end: int, lookup: RecordLookup
     ) -> FoundOffset | None:
         for offset in range(start, end):
-            found = first_offset_at_or_after(self.batches[offset], timestamp_ms, start)
+            found = await lookup.at_or_after(self.batches[offset], timestamp_ms, start)
             if found is not None:
                 return FoundOffset(*found, 0)
         return None
@@ -56,7 +55,7 @@ class Remote:
     ) -> FoundOffset | None:
         best = None
         for offset in range(start, end):
-            found = first_offset_at_or_after(self.batches[offset], above_ms + 1, start)
+            found = await lookup.at_or_after(self.batches[offset], above_ms + 1, start)
             if found is not None:
                 best, above_ms = FoundOffset(*found, 0), found[1]
         return best

@@ -14,8 +14,6 @@ from moldau.records import (
     InvalidRecordError,
     Record,
     build_batch,
-    first_offset_at_or_after,
-    first_offset_of_max_timestamp,
     iter_records,
     parse_header,
     read_records,
@@ -23,9 +21,15 @@ from moldau.records import (
 )
 from moldau.records.compression import compress, decompress
 from moldau.records.errors import RecordsRejectedError
-from moldau.records.timestamps import iter_positions_in_time
+from moldau.records.timestamps import (
+    choose_at_or_after,
+    choose_exactly,
+    iter_positions_in_time,
+    search_batch,
+)
 from moldau.records.varint import encode_varint, read_varlong
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import exhaust
 from moldau.storage.log_admission import admit
 from moldau.storage.log_config import LogConfig
 
@@ -193,16 +197,16 @@ def test_the_first_record_in_time_is_found(
         for index, timestamp in enumerate(timestamps)
         if timestamp >= target and 100 + index >= start
     ]
-    assert first_offset_at_or_after(batch, target, start) == (wanted[0] if wanted else None)
+    assert exhaust(search_batch(batch, choose_at_or_after(target, start))) == (wanted[0] if wanted else None)
     largest = max(timestamps)
-    assert first_offset_of_max_timestamp(batch) == (100 + timestamps.index(largest), largest)
+    assert exhaust(search_batch(batch, choose_exactly(largest))) == (100 + timestamps.index(largest), largest)
 
 
 def test_with_log_append_time_the_first_record_is_the_answer() -> None:
     batch = bytearray(build_batch([Record(0, 5, None, b""), Record(1, 9, None, b"")], base_offset=7))
     set_log_append_time(batch, 0, 1_000)
-    assert first_offset_at_or_after(batch, 500) == (7, 1_000)
-    assert first_offset_at_or_after(batch, 1_001) is None
+    assert exhaust(search_batch(batch, choose_at_or_after(500, 0))) == (7, 1_000)
+    assert exhaust(search_batch(batch, choose_at_or_after(1_001, 0))) is None
 
 
 # Checks that open batches

@@ -10,6 +10,7 @@ import pytest
 from cleaned_log import CONFIG, NAME, CleanedLog
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from times_of import TimesOf
 
 from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
@@ -496,13 +497,9 @@ def test_the_latest_timestamp_is_a_records_even_if_a_later_batch_was_emptied(cle
     cleaned.append([(b"a", b"2")])
     cleaned.log.roll()
     cleaned.clean()
-    found = cleaned.log.max_timestamp_offset()
-    assert found is not None
-    assert (found.offset, found.timestamp) == (2, now + 10)
-    later = cleaned.log.offset_for_timestamp(now + 5)
-    assert later is not None
-    assert later.offset == 2
-    assert cleaned.log.offset_for_timestamp(now + 20) is None
+    times = TimesOf(cleaned.box, cleaned.log)
+    assert times.latest() == times.at_or_after(now + 5) == (2, now + 10)
+    assert times.at_or_after(now + 20) is None
 
 
 def test_a_node_that_stops_in_the_middle_leaves_a_whole_log(box: Any) -> None:

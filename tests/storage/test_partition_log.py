@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from times_of import TimesOf
 
 from moldau.records.batch import TimestampType, parse_header, validate_produce
 from moldau.records.builder import build_batch
@@ -146,12 +147,12 @@ def test_a_timestamp_finds_the_first_record_not_the_batch(box: Any) -> None:
         base = now + 100 * index
         append(log, build_batch(records(box, timestamps=[base, base + 10, base + 5])))
     for opened in (lambda: log, lambda: open_log(box)):
-        closed = opened()
-        assert closed.offset_for_timestamp(now + 1206) == (37, now + 1210)
-        assert closed.offset_for_timestamp(now + 1206, 37) is None
-        assert closed.offset_for_timestamp(now + 10_000) is None
-        assert closed.max_timestamp_offset() == (58, now + 1910)
-        assert closed.max_timestamp_offset(33) == (31, now + 1010)
+        times = TimesOf(box, opened())
+        assert times.at_or_after(now + 1206) == (37, now + 1210)
+        assert times.at_or_after(now + 1206, 37) is None
+        assert times.at_or_after(now + 10_000) is None
+        assert times.latest() == (58, now + 1910)
+        assert times.latest(33) == (31, now + 1010)
 
 
 def test_transactions_bound_readers_and_name_the_aborted(box: Any) -> None:

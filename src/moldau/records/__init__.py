@@ -14,7 +14,6 @@ from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.errors import CorruptRecordError, InvalidRecordError, RecordError, RecordsRejectedError
 from moldau.records.record import Record, iter_records, read_records
-from moldau.records.timestamps import first_offset_at_or_after, first_offset_of_max_timestamp
 
 __all__ = [
     "BatchHeader",
@@ -27,8 +26,6 @@ __all__ = [
     "TimestampType",
     "build_batch",
     "check_batch",
-    "first_offset_at_or_after",
-    "first_offset_of_max_timestamp",
     "iter_headers",
     "iter_records",
     "parse_header",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer, parse_header
+from moldau.records.batch import TIMESTAMP_TYPE_BIT, BatchHeader, Buffer
 from moldau.records.errors import InvalidRecordError
 from moldau.records.opening import RECORDS_A_STEP, open_in_turn
 from moldau.records.record import open_batch
@@ -17,8 +17,6 @@ __all__ = [
     "choose_at_or_after",
     "choose_exactly",
     "choose_latest",
-    "first_offset_at_or_after",
-    "first_offset_of_max_timestamp",
     "iter_positions_in_time",
     "search_batch",
 ]
@@ -28,32 +26,6 @@ Position: TypeAlias = tuple[int, int]
 Choice: TypeAlias = Callable[[Sequence[Position], Position | None], tuple[Position | None, bool]]
 """Looks at some positions in a row and at its best one so far; the best now, and whether to look no
 further."""
-
-
-def first_offset_at_or_after(
-    batch: Buffer, timestamp_ms: int, starting_offset: int = 0
-) -> tuple[int, int] | None:
-    """``(offset, timestamp)`` of the first *record* with a timestamp at or after ``timestamp_ms``.
-
-    Records below ``starting_offset`` (the log start offset may lie inside a batch) do not count. None
-    when the batch has no such record; the header alone answers that in most cases, unopened.
-    """
-    header = parse_header(batch)
-    if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
-        return None
-    for offset, timestamp in iter_positions_in_time(batch):
-        if timestamp >= timestamp_ms and offset >= starting_offset:
-            return offset, timestamp
-    return None
-
-
-def first_offset_of_max_timestamp(batch: Buffer) -> tuple[int, int] | None:
-    """``(offset, timestamp)`` of the first record that has the batch's max timestamp (ListOffsets -3)."""
-    target = parse_header(batch).max_timestamp
-    for offset, timestamp in iter_positions_in_time(batch):
-        if timestamp == target:
-            return offset, timestamp
-    return None
 
 
 def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:

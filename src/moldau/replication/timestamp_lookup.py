@@ -52,7 +52,6 @@ def _as_found(log: PartitionLog, found: TimestampOffset | None) -> FoundOffset:
 async def _find_timestamp(
     log: PartitionLog, lookup: RecordLookup, timestamp_ms: int, end_offset: int
 ) -> TimestampOffset | None:
-    """As ``PartitionLog.offset_for_timestamp``."""
     start_offset = offset = log.log_start_offset
     while (step := log.timestamp_step(timestamp_ms, offset, end_offset)) is not None:
         if step.batch is not None:
@@ -67,7 +66,6 @@ async def _find_timestamp(
 async def _find_max_timestamp(
     log: PartitionLog, lookup: RecordLookup, end_offset: int
 ) -> TimestampOffset | None:
-    """As ``PartitionLog.max_timestamp_offset``."""
     batch = log.latest_batch(end_offset)
     if batch is None:
         return None

@@ -15,15 +15,13 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult, TimestampOffset
+from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult
 from moldau.storage.log_aside import AsideLog
 from moldau.storage.log_steps import FileSteps, run_steps, run_whole
 from moldau.storage.retention import retention_due
 from moldau.storage.segment import Segment
 from moldau.storage.timestamp_search import (
     Step,
-    find_max_timestamp,
-    find_timestamp,
     latest_batch,
     search_step,
 )
@@ -88,22 +86,6 @@ class PartitionLog(AsideLog):
                 if transaction.last_stable_offset >= result.next_offset:
                     return found
         return found
-
-    def offset_for_timestamp(self, timestamp_ms: int, up_to: int | None = None) -> TimestampOffset | None:
-        """The first *record* at or after a timestamp, below ``up_to`` (default: the end)."""
-        with self.guarded("reading"):
-            end_offset = self.log_end_offset if up_to is None else up_to
-            return find_timestamp(
-                self._segments, timestamp_ms, start_offset=self.log_start_offset, end_offset=end_offset
-            )
-
-    def max_timestamp_offset(self, up_to: int | None = None) -> TimestampOffset | None:
-        """The first record that has the largest timestamp of all (KIP-734), below ``up_to``."""
-        with self.guarded("reading"):
-            end_offset = self.log_end_offset if up_to is None else up_to
-            return find_max_timestamp(
-                self._segments, start_offset=self.log_start_offset, end_offset=end_offset
-            )
 
     def timestamp_step(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Step | None:
         """A step of a search by timestamp; its batch is valid until the log is touched."""

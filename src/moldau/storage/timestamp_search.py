@@ -7,8 +7,7 @@ log may change between two steps.
 
 from typing import Final, NamedTuple
 
-from moldau.records.timestamps import first_offset_at_or_after, first_offset_of_max_timestamp
-from moldau.storage.append_info import NO_TIMESTAMP, TimestampOffset
+from moldau.storage.append_info import NO_TIMESTAMP
 from moldau.storage.batch_scan import Sketch, scan
 from moldau.storage.segment import Segment
 from moldau.storage.segmented_log import SegmentedLog
@@ -47,20 +46,6 @@ def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offs
     return None
 
 
-def find_timestamp(
-    log: SegmentedLog, timestamp_ms: int, *, start_offset: int, end_offset: int
-) -> TimestampOffset | None:
-    """The first record of ``[start_offset, end_offset)`` that is at or after ``timestamp_ms``."""
-    offset = start_offset
-    while (step := search_step(log, timestamp_ms, offset, end_offset)) is not None:
-        if step.batch is not None:
-            found = first_offset_at_or_after(step.batch, timestamp_ms, start_offset)
-            if found is not None:
-                return TimestampOffset(*found) if found[0] < end_offset else None
-        offset = step.next_offset
-    return None
-
-
 def latest_batch(log: SegmentedLog, start_offset: int, end_offset: int) -> memoryview | None:
     """The batch whose header has the largest timestamp of all in ``[start_offset, end_offset)``."""
     best: tuple[Segment, Sketch] | None = None
@@ -79,38 +64,6 @@ def latest_batch(log: SegmentedLog, start_offset: int, end_offset: int) -> memor
         if sketch is not None and sketch.max_timestamp_ms > best_ms:
             best, best_ms = (segment, sketch), sketch.max_timestamp_ms
     return None if best is None else best[0].batch_view(best[1])
-
-
-def find_max_timestamp(log: SegmentedLog, *, start_offset: int, end_offset: int) -> TimestampOffset | None:
-    """The first record with the largest timestamp of all in ``[start_offset, end_offset)``."""
-    batch = latest_batch(log, start_offset, end_offset)
-    if batch is None:
-        return None
-    found = first_offset_of_max_timestamp(batch)
-    if found is not None:
-        return TimestampOffset(*found)
-    # Compaction has emptied the batch, which still carries the timestamp of what it has held.
-    best: TimestampOffset | None = None
-    offset = start_offset
-    while (step := later_step(log, best, offset, end_offset)) is not None:
-        if step.batch is not None:
-            best = later(best, first_offset_of_max_timestamp(step.batch))
-        offset = step.next_offset
-    return best
-
-
-def later_step(
-    log: SegmentedLog, best: TimestampOffset | None, start_offset: int, end_offset: int
-) -> Step | None:
-    """A step towards the record with the largest timestamp when headers do not tell it."""
-    return search_step(log, 0 if best is None else best.timestamp + 1, start_offset, end_offset)
-
-
-def later(best: TimestampOffset | None, found: tuple[int, int] | None) -> TimestampOffset | None:
-    """The one with the larger timestamp; ``best`` of two equal ones."""
-    if found is None or (best is not None and found[1] <= best.timestamp):
-        return best
-    return TimestampOffset(*found)
 
 
 def _latest_in_segment(segment: Segment, start_offset: int, end_offset: int) -> Sketch | None:

@@ -128,8 +128,8 @@ class TieredOffKind:
         raise KafkaError(
             ErrorCode.kafka_storage_error,
             f"topic {topic.name} has remote.storage.enable=true, and this broker has"
-            " remote.log.storage.system.enable=false: set that to true again; to do without tiered storage, delete"
-            " such topics or set their remote.storage.enable to false before",
+            " remote.log.storage.system.enable=false: set that to true again; to do without tiered storage,"
+            " delete such topics or set their remote.storage.enable to false before",
         )
 
     def take_role(self, partition: Partition, topic: Topic) -> None: ...

@@ -122,7 +122,6 @@ def test_the_metadata_log_lingers_only_where_that_is_set(tmp_path: Path) -> None
     [
         ("diskless.system.enable", "true", "must be false: it is supported only where one node is the whole"),
         ("remote.log.storage.system.enable", "true", "must be false"),
-        ("offsets.topic.replication.factor", "3", "must be 1: partitions with more replicas"),
     ],
 )
 @pytest.mark.parametrize("roles", ["broker", "broker,controller"])

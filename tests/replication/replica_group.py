@@ -414,7 +414,7 @@ class Group:
             if each.log.entries[: len(self.committed)] == self.committed
             and (not syncs or each.log.synced >= len(self.committed))
         ]
-        if self.policy.needs_min_in_sync:
+        if self.min_in_sync > 1:
             assert len(holders) >= self.min_in_sync, f"only {holders} hold what is committed"
         assert not syncs or node.id in holders, "the leader commits what it has not synced"
 

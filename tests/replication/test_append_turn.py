@@ -87,9 +87,17 @@ def test_a_refusal_says_what_a_single_append_says_and_keeps_the_order(house: Hou
 
 
 def test_where_replicas_must_agree_nothing_is_staged(house: House) -> None:
+    house.lead((1, 2), (1,))
     house.partition.min_in_sync = 2
     assert house.append().error is ErrorCode.not_enough_replicas
     assert house.append(acks=1).base_offset == 0
+    house.turn.end()
+    assert (house.log.log_end_offset, house.readable()) == (1, 0)
+
+
+def test_a_lone_replica_needs_no_other_whatever_the_minimum_is(house: House) -> None:
+    house.partition.min_in_sync = 2
+    assert house.append().base_offset == 0
     house.turn.end()
     assert house.readable() == 1
 

@@ -218,7 +218,7 @@ def _epochs_without_records_are_asked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def _too_few_in_sync_commit(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leader, "_stands", property(lambda self: False))
+    patch.setattr(Leader, "has_enough_in_sync", property(lambda self: True))
 
 
 MUTANTS: dict[str, tuple[str, Patch]] = {

@@ -8,9 +8,7 @@ import pytest
 
 from moldau.cluster.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
-from moldau.network.client import RpcClient
-from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime import KafkaError, Machine
 from moldau.server.node import Node
 from moldau.simulation.checker import check
 from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
@@ -188,29 +186,6 @@ def test_a_killed_broker_is_fenced_and_comes_back() -> None:
             await cluster.until(lambda: brokers() == [11] and sorted(leaders()) == [-1, -1, 11, 11])
             cluster.start(12)
             await cluster.until(lambda: brokers() == [11, 12] and sorted(leaders()) == [11, 11, 12, 12])
-
-        world.run(story())
-
-
-def test_a_topic_with_two_replicas_is_refused_by_name() -> None:
-    with World(3) as world:
-        cluster = Cluster(world, separate())
-
-        async def ask(machine: Machine) -> Any:
-            client = RpcClient(machine.entropy, client_id="admin")
-            topic = CreatableTopic(name="two", num_partitions=1, replication_factor=2)
-            request = CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
-            answer: Any = await client.request("node-11", 9092, request.API_KEY, None, request, 20_000)
-            return answer.topics[0]
-
-        async def story() -> None:
-            cluster.start(*CONTROLLERS, *BROKERS)
-            await cluster.until(lambda: len(cluster.nodes) == 5)
-            process = world.host("admin").start(ask)
-            assert process.main is not None
-            answer = await process.main
-            assert answer.error_code is ErrorCode.invalid_replication_factor
-            assert "Replication factor: 2 larger than 1" in answer.error_message
 
         world.run(story())
 

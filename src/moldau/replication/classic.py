@@ -18,6 +18,7 @@ from moldau.replication.flushes import FlushQueue
 from moldau.replication.following import Following
 from moldau.replication.group_commit import GroupCommit
 from moldau.replication.leader import Leader
+from moldau.replication.leading import Leading, ReplicaListener
 from moldau.replication.offset_lookup import OffsetLookup
 from moldau.replication.opening import OpeningQueue
 from moldau.replication.partition import (
@@ -66,7 +67,10 @@ class ClassicPartition:
         meters: BrokerTopicMeters,
         policy: ReplicaPolicy = WRITTEN,
         snapshots: SnapshotLog | None = None,
+        listener: ReplicaListener["ClassicPartition"] | None = None,
+        monotonic_ms: Callable[[], int] | None = None,
     ) -> None:
+        """``monotonic_ms``: a time that never jumps, for the lag of followers; else the wall clock's."""
         self._machine = machine
         self._key = key
         self._topic = topic
@@ -75,6 +79,8 @@ class ClassicPartition:
         self.snapshots = snapshots
         """The log with the snapshots that shorten it, where there are any."""
         self._arrivals = arrivals
+        self._listener = listener
+        self._monotonic_ms = monotonic_ms or machine.clock.now_ms
         self._replica = Replica(
             local_id,
             high_watermark=min(high_watermark, log.log_end_offset),
@@ -97,6 +103,8 @@ class ClassicPartition:
             f"{topic}-{key.partition}", log, self._replica, self._commit, self._watermark_moved
         )
         """What a fetcher calls while this replica follows."""
+        self.leading = Leading(self._replica, listener, self._monotonic_ms, self._watermark_moved)
+        """What changes the in-sync set while this replica leads."""
         self.read = self._reader.read
         self.find_offset = self._lookup.find
         self._opening: OpeningQueue | None = None
@@ -120,6 +128,12 @@ class ClassicPartition:
     def high_watermark(self) -> int:
         """First offset that consumers may not read yet."""
         return self._replica.role.high_watermark
+
+    @property
+    def leader_to_follow(self) -> int | None:
+        """The broker that this replica follows, if it follows one."""
+        follower = self._replica.follower
+        return None if follower is None else follower.leader_id
 
     @property
     def is_leader(self) -> bool:
@@ -174,11 +188,13 @@ class ClassicPartition:
             partition_epoch=partition_epoch,
             log_end_offset=log.log_end_offset,
             synced_offset=0,  # the term's first sync tells
-            now_ms=self._machine.clock.now_ms(),
+            now_ms=self._monotonic_ms(),
         )
         if replica.role is not before:
             log.leader_epochs.assign(leader_epoch, log.log_end_offset)
             self._role_changed()
+        else:
+            self.leading.brokers_changed()
         if moved:
             self._watermark_moved()
 
@@ -210,6 +226,9 @@ class ClassicPartition:
             self._commit.begin_term()
             if self.high_watermark < self.log.log_end_offset:
                 self._commit.plan()
+        self.leading.brokers_changed()
+        if self._listener is not None:
+            self._listener.role_changed(self)
 
     # -- appends of clients ---------------------------------------------------------------------
 
@@ -240,7 +259,7 @@ class ClassicPartition:
         leader = self._leader
         if leader is None:
             raise KafkaError(ErrorCode.not_leader_or_follower)
-        if required_acks == ACKS_ALL and len(leader.in_sync) < leader.min_in_sync:
+        if required_acks == ACKS_ALL and not leader.has_enough_in_sync:
             raise KafkaError(ErrorCode.not_enough_replicas)
         return leader
 
@@ -296,9 +315,14 @@ class ClassicPartition:
         elif log.must_flush:
             go_on = partial(self._answer, info.last_offset, outcome, required_acks, timeout_ms)
             return self._flushes.put(info.last_offset, go_on)
-        if leader.local_append(log.log_end_offset):
-            self._watermark_moved()
+        self._appended(leader)
         return self._answer(info.last_offset, outcome, required_acks, timeout_ms)
+
+    def _appended(self, leader: Leader) -> None:
+        if leader.local_append(self.log.log_end_offset):
+            self._watermark_moved()
+        elif leader.followers:
+            self._arrivals.notify(self._key)
 
     def _answer(
         self, last_offset: int, outcome: AppendOutcome, required_acks: int, timeout_ms: int
@@ -321,11 +345,7 @@ class ClassicPartition:
         ``None``: nothing has happened, and it is for :meth:`append`.
         """
         leader = self._leader
-        if (
-            leader is None
-            or not self._may_stage
-            or (required_acks == ACKS_ALL and (not leader.alone or leader.min_in_sync > 1))
-        ):
+        if leader is None or not self._may_stage or (required_acks == ACKS_ALL and not leader.alone):
             return None
         if self._opening is not None and self._opening.is_busy(client):
             return None
@@ -351,9 +371,8 @@ class ClassicPartition:
         size_bytes, self._staged_bytes = self._staged_bytes, 0
         self.log.write_staged()
         self._traffic.appended(messages, size_bytes)
-        leader = self._leader
-        if leader is not None and leader.local_append(self.log.log_end_offset):
-            self._watermark_moved()
+        if self._leader is not None:
+            self._appended(self._leader)
 
     # -- appends of this broker -----------------------------------------------------------------
 
@@ -376,6 +395,8 @@ class ClassicPartition:
         if leader.local_append(self.log.log_end_offset):
             # The caller learns its offset first; whoever waits for it is woken after that.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
+        elif leader.followers:
+            self._arrivals.notify(self._key)
         return info
 
     def check_in_sync(self) -> Leader:
@@ -397,14 +418,18 @@ class ClassicPartition:
 
     def _follower_fetched(self, request: ReadRequest) -> None:
         leader, acknowledged = self._leader, request.acknowledged_offset
-        if leader is not None and leader.follower_fetched(
+        if leader is None:
+            return
+        if leader.follower_fetched(
             request.replica_id,
             request.offset,
-            self._machine.clock.now_ms(),
+            self._monotonic_ms(),
             synced_offset=None if acknowledged < 0 else acknowledged,
             broker_epoch=request.broker_epoch,
         ):
             self._watermark_moved()
+        if request.replica_id not in leader.in_sync and self._listener is not None:
+            self._listener.outsider_fetched(self)
 
     def _synced(self, offset: int) -> None:
         leader = self._leader
@@ -415,9 +440,11 @@ class ClassicPartition:
         self._acknowledgements.fail(AppendOutcome(error.code, message=error.message))
 
     async def settled(self) -> None:
-        """Return when all that was appended is durable or can never be; at once where nothing is synced."""
+        """Return when all that was appended is as durable as it has to be, or can never be."""
         if self._commit is not None:
             await self._commit.settled()
+        elif self.log.must_flush:
+            await self.log.flush()
 
     def _watermark_moved(self) -> None:
         watermark = self._replica.role.high_watermark

@@ -39,11 +39,16 @@ class Following:
 
     def position(self) -> FetchPosition:
         """What to ask the leader for next. Raises ``KafkaError`` where this replica does not follow."""
-        return self._follower().position(self._log.leader_epochs, self._log.log_end_offset)
+        log = self._log
+        found = self._follower().position(log.leader_epochs, log.log_end_offset)
+        return found._replace(log_start_offset=log.log_start_offset)
 
     def acknowledged_offset(self) -> int:
         """The offset to tell the leader with a fetch: below it, this replica's copy counts."""
-        return self._follower().acknowledged_offset(self._log.log_end_offset, self._log.flushed_offset)
+        follower, log = self._follower(), self._log
+        if log.must_flush:
+            return log.flushed_offset
+        return follower.acknowledged_offset(log.log_end_offset, log.flushed_offset)
 
     def append(
         self, leader_epoch: int, batches: bytes | memoryview, *, high_watermark: int, log_start_offset: int

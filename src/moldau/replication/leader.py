@@ -7,7 +7,7 @@
 * replicas that have caught up and may join. Without waiting for them, the watermark would move away from a
   replica that is about to join, for as long as producers go on.
 
-It never moves back, and under a policy that says so it stands while too few replicas are in sync.
+It never moves back, and it stands while fewer than ``min.insync.replicas`` are in sync.
 
 **The in-sync set** is changed by the controller only. :meth:`Leader.propose` gives a proposal that the driver
 sends (AlterPartition). Exactly one of these follows it: the committed set, from the answer or the metadata
@@ -295,21 +295,21 @@ class Leader:
 
     @property
     def has_enough_in_sync(self) -> bool:
-        return len(self.in_sync) >= self.min_in_sync
-
-    @property
-    def _stands(self) -> bool:
-        return self.policy.needs_min_in_sync and not self.has_enough_in_sync
+        """Whether a write with acks=all may be taken. Under Kafka's policy all replicas are enough."""
+        needed = self.min_in_sync
+        if not self.policy.needs_min_in_sync_always:
+            needed = min(needed, 1 + len(self.followers))
+        return len(self.in_sync) >= needed
 
     def _bounds_changed(self) -> None:
         bounding = (self.maximal_in_sync | self._joining) - {self.local_id}
         self._bounding = tuple(sorted(bounding))
-        self.alone = not bounding and not self._syncs and not self._stands
+        self.alone = not bounding and not self._syncs and self.has_enough_in_sync
 
     def advance(self) -> bool:
         """Move the watermark to where it may stand now; return whether it moved."""
         candidate = self.acknowledged_offset
-        if candidate <= self.high_watermark or self._stands:
+        if candidate <= self.high_watermark or not self.has_enough_in_sync:
             return False
         followers = self.followers
         for replica in self._bounding:

@@ -43,6 +43,7 @@ class OffsetLookup:
         watermark = self._replica.high_watermark
         end = log.last_stable_offset(watermark) if read_committed else watermark
         if timestamp_ms == LATEST_TIMESTAMP:
+            self._check_watermark(watermark)
             return FoundOffset(end, -1, self._replica.leader_epoch)
         if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             is_local = timestamp_ms == EARLIEST_LOCAL_TIMESTAMP
@@ -61,6 +62,15 @@ class OffsetLookup:
                 ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
             )
         return await find_timestamp(log, lambda: self.remote, lookup, timestamp_ms, end)
+
+    def _check_watermark(self, watermark: int) -> None:
+        """A new leader's watermark may be behind what clients have seen of the one before (KIP-207)."""
+        leader = self._replica.leader
+        if leader is not None and watermark < leader.start_offset:
+            raise KafkaError(
+                ErrorCode.offset_not_available,
+                f"the high watermark is {watermark}, and will be {leader.start_offset} at least",
+            )
 
     async def _find_pending_upload(self) -> FoundOffset:
         """The first offset that is not in the remote tier (KIP-1023)."""

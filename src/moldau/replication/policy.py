@@ -19,8 +19,8 @@ class ReplicaPolicy:
     """The rules of one partition's log, the same on all its replicas."""
 
     durability: Durability = Durability.WRITTEN
-    needs_min_in_sync: bool = False
-    """The high watermark stands while fewer than ``min.insync.replicas`` are in sync."""
+    needs_min_in_sync_always: bool = False
+    """``min.insync.replicas`` holds as it is, also where the partition has fewer replicas."""
     clients_append: bool = True
     """Whether clients may append; else only this broker's own coordinators do."""
     clients_shorten: bool = True
@@ -29,10 +29,10 @@ class ReplicaPolicy:
 
 WRITTEN: Final = ReplicaPolicy()
 """Apache Kafka's rules for the partitions of users."""
-FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync=True)
+FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
 """For records that free bytes or decide outcomes: each one that counts outlives a loss of power."""
 SNAPSHOTTED: Final = ReplicaPolicy(
-    Durability.FSYNCED, needs_min_in_sync=True, clients_append=False, clients_shorten=False
+    Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
 """The same for a log that one coordinator on each partition writes, and shortens by snapshots."""
 

@@ -1,7 +1,7 @@
 """Reads of a classic partition: by consumers up to the watermark, by followers up to the log's end."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from moldau.replication.partition import (
     AbortedTransaction,
@@ -39,28 +39,22 @@ class PartitionReader:
             return ReadOutcome(error=error)
         log = self._log
         from_follower = request.replica_id >= 0
-        leader = self._replica.leader if from_follower else None
-        if leader is not None and leader.is_stale_fetch(request.replica_id, request.broker_epoch):
-            return ReadOutcome(error=ErrorCode.not_leader_or_follower)
-        if request.last_fetched_epoch >= 0:
-            diverging = diverging_epoch(
-                log.leader_epochs, log.log_end_offset, request.offset, request.last_fetched_epoch
-            )
-            if diverging is not None:
-                if diverging[0] < 0:  # newer than anything here
-                    return self._known()._replace(error=ErrorCode.offset_out_of_range)
-                return self._known()._replace(diverging_epoch=diverging)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
         # Only now: a follower whose log differs from this one holds none of these records for certain.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset
         readable_end = log.log_end_offset if from_follower else watermark
-        if not log.log_start_offset <= request.offset <= readable_end:
+        if not log.log_start_offset <= request.offset <= log.log_end_offset:
             return known._replace(error=ErrorCode.offset_out_of_range)
         bound = readable_end if not request.read_committed else stable
-        if request.offset == readable_end and not request.read_committed and not log.is_offline:
-            return known  # what nearly every poll of an idle consumer finds
+        if request.offset >= readable_end and not log.is_offline:
+            # What nearly every poll of an idle consumer finds. Behind the end, this leader is new: the
+            # consumer has read there from an earlier one, and the watermark will pass it again.
+            return known._replace(aborted=[]) if request.read_committed else known
         try:
             result = log.read(
                 request.offset,
@@ -78,10 +72,14 @@ class PartitionReader:
                 AbortedTransaction(found.producer_id, found.first_offset)
                 for found in log.aborted_transactions(request.offset, result)
             ]
+        views: Sequence[memoryview | bytes] = result.views
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
+        elif result.next_offset > watermark:
+            # A cut of the log, which may follow the loss of the leadership, takes the mapped bytes away.
+            views = [bytes(view) for view in views]
         return ReadOutcome(
-            views=result.views,
+            views=views,
             size_bytes=result.size_bytes,
             high_watermark=watermark,
             last_stable_offset=stable,
@@ -89,6 +87,30 @@ class PartitionReader:
             aborted=aborted,
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
         )
+
+    def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
+        """The answer to a follower that is none, or of an earlier life, and to one whose log differs."""
+        leader = self._replica.leader
+        if (
+            request.replica_id >= 0
+            and leader is not None
+            and (
+                request.replica_id not in leader.followers
+                or leader.is_stale_fetch(request.replica_id, request.broker_epoch)
+            )
+        ):
+            return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        if request.last_fetched_epoch < 0:
+            return None
+        log = self._log
+        diverging = diverging_epoch(
+            log.leader_epochs, log.log_end_offset, request.offset, request.last_fetched_epoch
+        )
+        if diverging is None:
+            return None
+        if diverging[0] < 0:  # newer than anything here
+            return self._known()._replace(error=ErrorCode.offset_out_of_range)
+        return self._known()._replace(diverging_epoch=diverging)
 
     def _known(self) -> ReadOutcome:
         watermark = self._replica.role.high_watermark

@@ -63,6 +63,8 @@ class FetchPosition(NamedTuple):
     offset: int
     last_fetched_epoch: int
     """Epoch of the last record before the offset; -1 when there is none."""
+    log_start_offset: int = 0
+    """Where the follower's own log begins."""
 
 
 class Resigned:

@@ -106,9 +106,6 @@ def check_supported(config: BrokerConfig) -> None:
                 f"{key} must be false: it is supported only where one node is the whole cluster, its only "
                 "broker and the only voter of controller.quorum.voters",
             )
-        if config.integer("offsets.topic.replication.factor") != 1:
-            key = "offsets.topic.replication.factor"
-            raise ConfigError(key, f"{key} must be 1: partitions with more replicas are not supported yet")
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -299,7 +296,6 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),
         partitions_per_broker_max=config.integer("max.broker.partitions"),
-        replication_factor_max=1,
         only_broker_id=config.node_id if is_whole_cluster(config) and _of_one_broker(config) else None,
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         delete_topic_enable=config.flag("delete.topic.enable"),

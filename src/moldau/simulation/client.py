@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +84,9 @@ class Bootstrap:
 class Client:
     """What producers and consumers share: finding the leader, and patience."""
 
+    others: Sequence[Bootstrap] = ()
+    """Further brokers to begin at: one of all is chosen each time."""
+
     def __init__(self, name: str, bootstrap: Bootstrap, history: History, chance: random.Random) -> None:
         self.name = name
         self.history = history
@@ -103,7 +107,7 @@ class Client:
         """A connection to the leader of a partition; raises RetryError or OSError."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        bootstrap = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+        bootstrap = await self._begin()
         request = MetadataRequest(topics=[MetadataRequestTopic(name=partition.topic)])
         try:
             response = await bootstrap.request(ApiKey.METADATA, METADATA_VERSION, request)
@@ -132,7 +136,7 @@ class Client:
         )
         while True:
             try:
-                response = await self._ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+                response = await self.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
                 code = response.topics[0].error_code
                 if code in (ErrorCode.none, ErrorCode.topic_already_exists):
                     return
@@ -149,7 +153,7 @@ class Client:
         request = DeleteTopicsRequest(topic_names=[topic], timeout_ms=5_000)
         while True:
             try:
-                response = await self._ask(ApiKey.DELETE_TOPICS, DELETE_TOPICS_VERSION, request)
+                response = await self.ask(ApiKey.DELETE_TOPICS, DELETE_TOPICS_VERSION, request)
                 code = response.responses[0].error_code
                 if code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition):
                     return
@@ -169,7 +173,7 @@ class Client:
         request = IncrementalAlterConfigsRequest(resources=[resource])
         while True:
             try:
-                response = await self._ask(
+                response = await self.ask(
                     ApiKey.INCREMENTAL_ALTER_CONFIGS, INCREMENTAL_ALTER_CONFIGS_VERSION, request
                 )
                 code = response.responses[0].error_code
@@ -218,9 +222,15 @@ class Client:
             raise RetryError(answer.error_code.name)
         return int(answer.offset)
 
-    async def _ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
-        """One request to the first broker, on a connection of its own."""
-        connection = await RpcConnection.open(self.name, self.bootstrap.host, self.bootstrap.port)
+    async def _begin(self) -> RpcConnection:
+        found = self.bootstrap
+        if self.others:
+            found = self.chance.choice((self.bootstrap, *self.others))
+        return await RpcConnection.open(self.name, found.host, found.port)
+
+    async def ask(self, api_key: ApiKey, version: int, request: Message) -> Any:
+        """One request to a first broker, on a connection of its own."""
+        connection = await self._begin()
         try:
             return await connection.request(api_key, version, request)
         finally:

@@ -165,6 +165,18 @@ def _of_cluster(name: str) -> Callable[[], Scenario]:
     return scenario
 
 
+def _of_replication(name: str) -> Callable[[], Scenario]:
+    """A story of replicated partitions, by the name of its function."""
+
+    def scenario() -> Scenario:
+        from moldau.simulation.cluster import replication_stories
+
+        found: Scenario = getattr(replication_stories, name)()
+        return found
+
+    return scenario
+
+
 def kill_damage() -> Scenario:
     """Damaged files after a kill; see :mod:`moldau.simulation.damage.stories`."""
     from moldau.simulation.damage import stories  # the tiny node runs without the server
@@ -202,6 +214,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "quorum-votes-power": _of_cluster("quorum_votes_power"),
     "quorum-links": _of_cluster("quorum_links"),
     "quorum-clock": _of_cluster("quorum_clock"),
+    "replication": _of_replication("replication"),
+    "replication-power": _of_replication("replication_power"),
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,

@@ -87,13 +87,6 @@ def _create(view: View, topic: CreatableTopic) -> _NewTopic:
     assignments = _assignments(view, topic)
     check_room(view, assignments)
     replication_factor = len(assignments[0])
-    most = view.settings.replication_factor_max
-    if replication_factor > most:
-        raise KafkaError(
-            ErrorCode.invalid_replication_factor,
-            f"Replication factor: {replication_factor} larger than {most}: it is not supported yet that a"
-            " partition has more replicas.",
-        )
     if view.topic_policy is not None:
         view.topic_policy.check(topic.name, len(assignments), replication_factor, configs)
     topic_id = new_topic_id(view)

@@ -58,8 +58,6 @@ class ControllerSettings:
     supported_features: tuple[SupportedFeature, ...] = ()
     default_partition_count: int = 1
     default_replication_factor: int = 1
-    replication_factor_max: int = 2**15 - 1
-    """Replicas of a partition that brokers of this version keep in sync."""
     partitions_per_request_max: int = 10_000
     partitions_per_broker_max: int = 100_000
     """``max.broker.partitions``"""

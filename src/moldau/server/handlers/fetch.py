@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from moldau.network.context import RequestContext
@@ -43,6 +43,21 @@ FetchedPosition: TypeAlias = tuple[FetchTarget, FetchPosition, ReadOutcome]
 TopicRows: TypeAlias = dict[tuple[str, UUID], list[PartitionData]]
 
 
+class Fetcher(NamedTuple):
+    """The sender of a request: a consumer, or a follower in one of its incarnations."""
+
+    replica_id: int
+    """-1: a consumer."""
+    broker_epoch: int
+    """-1: not told."""
+
+
+def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
+    if context.api_version >= 15:
+        return Fetcher(request.replica_state.replica_id, request.replica_state.replica_epoch)
+    return Fetcher(request.replica_id, -1)
+
+
 @dataclass(slots=True)
 class Gathering:
     """What one pass over the partitions of a request found."""
@@ -62,7 +77,7 @@ class WaitingFetch:
 
     scope: FetchScope
     request: FetchRequest
-    replica_id: int
+    fetcher: Fetcher
     forbidden: frozenset[FetchTarget]
     due: float
     """When it is answered with what there is, in the loop's time."""
@@ -90,25 +105,25 @@ class FetchHandlers:
         return {ApiKey.FETCH: self.fetch}
 
     def fetch(self, context: RequestContext, request: FetchRequest) -> Outcome:
-        replica_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
+        fetcher = _fetcher(context, request)
         try:
             scope = self._open_session(request, context.received_at)
         except KafkaError as error:
             return FetchResponse(error_code=error.code)
-        forbidden = self._forbidden(context, scope, replica_id)
+        forbidden = self._forbidden(context, scope, fetcher)
         if len(scope.positions) > POSITIONS_AT_ONCE:
-            return self._fetch_in_turns(scope, request, replica_id, forbidden)
-        pending = self._gather(scope, request, replica_id, forbidden)
+            return self._fetch_in_turns(scope, request, fetcher, forbidden)
+        pending = self._gather(scope, request, fetcher, forbidden)
         if isinstance(pending, Gathering) and self._is_enough(pending, request):
             return self._answer(scope, pending)
         room = self._arrivals
         due = room.due(request.max_wait_ms / 1000)
-        waiting = WaitingFetch(scope, request, replica_id, forbidden, due, room.loop.create_future())
+        waiting = WaitingFetch(scope, request, fetcher, forbidden, due, room.loop.create_future())
         self._wait(waiting, pending)
         return waiting.answer
 
     async def _fetch_in_turns(
-        self, scope: FetchScope, request: FetchRequest, replica_id: int, forbidden: frozenset[FetchTarget]
+        self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> FetchResponse:
         """As :meth:`fetch`, with turns of the loop between the partitions."""
         room = self._arrivals
@@ -118,7 +133,7 @@ class FetchHandlers:
             # In the room before the first is read: what arrives at it meanwhile is not missed.
             waiter = room.wait_until(keys, due)
             try:
-                gathering = await self._gather_in_turns(scope, request, replica_id, forbidden)
+                gathering = await self._gather_in_turns(scope, request, fetcher, forbidden)
                 if not self._is_enough(gathering, request) and await waiter.future:
                     continue
             finally:
@@ -139,9 +154,9 @@ class FetchHandlers:
         return keys
 
     async def _gather_in_turns(
-        self, scope: FetchScope, request: FetchRequest, replica_id: int, forbidden: frozenset[FetchTarget]
+        self, scope: FetchScope, request: FetchRequest, fetcher: Fetcher, forbidden: frozenset[FetchTarget]
     ) -> Gathering:
-        steps = self._gathering(list(scope.items()), request, replica_id, forbidden)
+        steps = self._gathering(list(scope.items()), request, fetcher, forbidden)
         while True:
             try:
                 next(steps)
@@ -207,7 +222,7 @@ class FetchHandlers:
             return
         try:
             self._wait(
-                waiting, self._gather(waiting.scope, waiting.request, waiting.replica_id, waiting.forbidden)
+                waiting, self._gather(waiting.scope, waiting.request, waiting.fetcher, waiting.forbidden)
             )
         except Exception as error:
             waiting.answer.set_exception(error)
@@ -222,11 +237,11 @@ class FetchHandlers:
             answer.set_exception(error)
 
     def _forbidden(
-        self, context: RequestContext, scope: FetchScope, replica_id: int
+        self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
         """What the principal may not read: of a consumer by topic, of a follower all or nothing."""
         allows = self._authorizer.allows
-        if replica_id >= 0:
+        if fetcher.replica_id >= 0:
             may_follow = allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
             return NOTHING if may_follow else frozenset(scope.positions)
         forbidden: list[FetchTarget] = []
@@ -246,10 +261,10 @@ class FetchHandlers:
         self,
         scope: FetchScope,
         request: FetchRequest,
-        replica_id: int,
+        fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Gathering | Remote":
-        steps = self._gathering(scope.items(), request, replica_id, forbidden)
+        steps = self._gathering(scope.items(), request, fetcher, forbidden)
         while True:
             try:
                 next(steps)
@@ -260,7 +275,7 @@ class FetchHandlers:
         self,
         positions: Iterable[tuple[FetchTarget, FetchPosition]],
         request: FetchRequest,
-        replica_id: int,
+        fetcher: Fetcher,
         forbidden: frozenset[FetchTarget],
     ) -> "Generator[None, None, Gathering | Remote]":
         """Spend the byte budget in order; the first partition with data gets a batch whatever its size.
@@ -284,8 +299,9 @@ class FetchHandlers:
                 read_committed=read_committed,
                 current_leader_epoch=position.current_leader_epoch,
                 last_fetched_epoch=position.last_fetched_epoch,
-                replica_id=replica_id,
+                replica_id=fetcher.replica_id,
                 client_rack=request.rack_id,
+                broker_epoch=fetcher.broker_epoch,
             )
             try:
                 partition = self._partitions.find(*target)

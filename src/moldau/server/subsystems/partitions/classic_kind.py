@@ -1,11 +1,13 @@
 """Classic partitions on this broker: a local log each."""
 
+import asyncio
 from collections.abc import Callable
 
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.cluster.topics_image import Topic
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.leading import ReplicaListener
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
@@ -15,6 +17,10 @@ from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
+
+
+def _monotonic_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
 
 
 class ClassicKind:
@@ -31,8 +37,12 @@ class ClassicKind:
         meters: BrokerTopicMeters,
         *,
         has_snapshots: bool = False,
+        listener: ReplicaListener[ClassicPartition] | None = None,
     ) -> None:
-        """``has_snapshots``: logs are shortened by snapshots that lie beside them, and begin at one."""
+        """``listener`` is told of each replica's roles.
+
+        ``has_snapshots``: logs are shortened by snapshots that lie beside them, and begin at one.
+        """
         self._has_snapshots = has_snapshots
         self._machine = machine
         self._logs = logs
@@ -41,6 +51,7 @@ class ClassicKind:
         self._log_config = log_config
         self._min_in_sync = min_in_sync
         self._meters = meters
+        self._listener = listener
 
     def log_config(self, topic: Topic) -> LogConfig | None:
         return None if self._is_refused(topic) else self._log_config(topic.name)
@@ -71,6 +82,8 @@ class ClassicKind:
             meters=self._meters,
             policy=policy_of(topic.name),
             snapshots=snapshots,
+            listener=self._listener,
+            monotonic_ms=_monotonic_ms,
         )
 
     def _is_refused(self, topic: Topic) -> bool:

@@ -5,6 +5,7 @@ from functools import partial
 
 from moldau.cluster.delta import MetadataDelta
 from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.replication.partition import Partition
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
@@ -12,6 +13,7 @@ from moldau.server.partition_kinds import KindClaim
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
+from moldau.server.subsystems.partitions.replication import Replication
 from moldau.storage.recovery_report import RepairKind
 
 
@@ -23,6 +25,7 @@ class PartitionsSubsystem(Subsystem):
         self._context = context
         self._logs = context.logs
         configs = context.metadata.configs
+        self._replication = Replication(context)
         self.classic = ClassicKind(
             context.machine,
             context.logs,
@@ -31,6 +34,7 @@ class PartitionsSubsystem(Subsystem):
             lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
             lambda topic: configs.topic(topic).min_insync_replicas,
             context.meters.topics,
+            listener=self._replication,
         )
         self._hosting = PartitionHosting(
             context.identity.node_id,
@@ -47,6 +51,10 @@ class PartitionsSubsystem(Subsystem):
             kinds=[KindClaim(self.classic, lambda topic: True)], checks={"partitions": self._problem}
         )
 
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """A partition of this broker, for tools and judges in its process."""
+        return self._context.partitions.get(topic, index)
+
     async def settled(self) -> None:
         """Return when every partition is as the last image says, and durable."""
         await self._hosting.settled()
@@ -55,6 +63,8 @@ class PartitionsSubsystem(Subsystem):
         """Bring partitions in line before configurations: a removed topic has none, and keeps what it had."""
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
+        if delta.brokers.entries:
+            self._replication.brokers_changed(image)
         self._hosting.apply(image, changed, removed)
         names = [name for kind, name in delta.configs.entries if kind == ResourceType.TOPIC]
         if names:
@@ -81,7 +91,11 @@ class PartitionsSubsystem(Subsystem):
             if not is_hosted:
                 self._logs.put_aside(name)
 
+    async def start(self) -> None:
+        self._replication.start()
+
     async def stop(self) -> None:
+        await self._replication.stop()
         await self._hosting.stop()
 
     def _is_registered(self, image: MetadataImage) -> bool:

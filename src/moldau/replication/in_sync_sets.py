@@ -1,0 +1,209 @@
+"""Asks the controller for the in-sync sets that this broker's leaders propose (AlterPartition, KIP-497).
+
+One request at a time, for all partitions that have a proposal then. The driver of :meth:`Leader.propose`.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+from uuid import UUID
+
+from moldau.cluster.controller_channel import ControllerChannel
+from moldau.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionRequestPartitionData,
+    AlterPartitionRequestTopicData,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    BrokerState,
+)
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.leader import InSyncProposal, ProposalFailure
+from moldau.replication.partition import PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
+
+RETRY_S: Final = 0.05
+"""The pause after a request that did not bring all that it asked for."""
+PARTITIONS_A_REQUEST_MAX: Final = 1_000
+
+_SUPERSEDED: Final = frozenset(
+    {
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.invalid_request,
+        ErrorCode.invalid_update_version,
+        ErrorCode.new_leader_elected,
+        ErrorCode.unknown_topic_id,
+        ErrorCode.unknown_topic_or_partition,
+    }
+)
+"""The controller knows more than the leader, to whom newer metadata are on their way."""
+_NOT_ATTEMPTED: Final = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
+_REFUSED_WHOLE: Final = frozenset({ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered})
+
+Proposals = dict[PartitionKey, tuple[ClassicPartition, InSyncProposal]]
+
+
+class InSyncSets:
+    """The in-sync sets of the partitions that this broker leads. To be used on the event loop."""
+
+    def __init__(
+        self,
+        local_id: int,
+        channel: ControllerChannel,
+        local_epoch: Callable[[], int],
+        lag_ms_max: int,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        """``local_epoch``: of this broker's registration, -1 before it. ``lag_ms_max``: how long a follower
+        that has not caught up stays in sync (``replica.lag.time.max.ms``)."""
+        self._local_id = local_id
+        self._channel = channel
+        self._local_epoch = local_epoch
+        self._lag_ms_max = lag_ms_max
+        self._unexpected = unexpected
+        self._led: dict[PartitionKey, ClassicPartition] = {}
+        self._candidates: dict[PartitionKey, None] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.active_brokers: Mapping[int, int] = {}
+        """Epochs of the brokers that may be in sync: neither fenced nor shutting down."""
+
+    def lead(self, partition: ClassicPartition) -> None:
+        """Watch a partition that this broker leads."""
+        self._led[partition.key] = partition
+
+    def leave(self, key: PartitionKey) -> None:
+        """Watch it no more."""
+        self._led.pop(key, None)
+        self._candidates.pop(key, None)
+
+    def consider(self, partition: ClassicPartition) -> None:
+        """Somebody may join a partition's in-sync set."""
+        if partition.key not in self._candidates:
+            self._candidates[partition.key] = None
+            self._wake.set()
+
+    def brokers_changed(self, active: Mapping[int, int]) -> None:
+        """Other brokers may be in sync than before."""
+        if active == self.active_brokers:
+            return
+        self.active_brokers = active
+        for partition in self._replicated():
+            partition.leading.brokers_changed()
+            self._candidates[partition.key] = None
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begin to ask the controller."""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="in-sync sets")
+
+    async def stop(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _replicated(self) -> Iterable[ClassicPartition]:
+        return [each for each in self._led.values() if each.leading.has_followers]
+
+    async def _run(self) -> None:
+        interval_s = max(self._lag_ms_max / 2000, RETRY_S)
+        loop = asyncio.get_running_loop()
+        look_at = loop.time() + interval_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(look_at):
+                    await self._wake.wait()
+            if loop.time() >= look_at:
+                look_at = loop.time() + interval_s
+                self._candidates.update(dict.fromkeys(each.key for each in self._replicated()))
+            self._wake.clear()
+            try:
+                is_settled = await self._ask()
+            except Exception as error:
+                self._unexpected.report("asking for in-sync sets", error)
+                is_settled = False
+            if not is_settled:
+                await asyncio.sleep(RETRY_S)
+                self._wake.set()
+
+    async def _ask(self) -> bool:
+        """Send what is proposed now; False when it has to be looked at again soon."""
+        local_epoch = self._local_epoch()
+        if local_epoch < 0:
+            return not self._candidates
+        proposals: Proposals = {}
+        while self._candidates and len(proposals) < PARTITIONS_A_REQUEST_MAX:
+            key = next(iter(self._candidates))
+            del self._candidates[key]
+            partition = self._led.get(key)
+            if partition is None:
+                continue
+            proposal = partition.leading.propose(self._lag_ms_max, local_epoch)
+            if proposal is not None:
+                proposals[key] = partition, proposal
+        if not proposals:
+            return True
+        try:
+            response: AlterPartitionResponse = await self._channel.send(self._request(proposals, local_epoch))
+        except KafkaError:
+            return self._failed(proposals, ProposalFailure.UNKNOWN)
+        if response.error_code in _REFUSED_WHOLE:
+            return self._failed(proposals, ProposalFailure.NOT_ATTEMPTED)
+        if response.error_code is not ErrorCode.none:
+            return self._failed(proposals, ProposalFailure.UNKNOWN)
+        return self._take(proposals, response) and not self._candidates
+
+    def _request(self, proposals: Proposals, local_epoch: int) -> AlterPartitionRequest:
+        topics: dict[UUID, list[AlterPartitionRequestPartitionData]] = {}
+        for key, (_, proposal) in proposals.items():
+            row = AlterPartitionRequestPartitionData(
+                partition_index=key.partition,
+                leader_epoch=proposal.leader_epoch,
+                new_isr_with_epochs=[
+                    BrokerState(broker_id=member.broker_id, broker_epoch=member.broker_epoch)
+                    for member in proposal.members
+                ],
+                partition_epoch=proposal.partition_epoch,
+            )
+            topics.setdefault(key.topic_id, []).append(row)
+        return AlterPartitionRequest(
+            broker_id=self._local_id,
+            broker_epoch=local_epoch,
+            topics=[
+                AlterPartitionRequestTopicData(topic_id=id, partitions=rows) for id, rows in topics.items()
+            ],
+        )
+
+    def _take(self, proposals: Proposals, response: AlterPartitionResponse) -> bool:
+        is_settled = True
+        for topic in response.topics:
+            for row in topic.partitions:
+                found = proposals.pop(PartitionKey(topic.topic_id, row.partition_index), None)
+                if found is not None:
+                    is_settled &= self._take_one(*found, row)
+        # An answer that leaves a partition out says nothing of it.
+        return self._failed(proposals, ProposalFailure.UNKNOWN) and is_settled
+
+    def _take_one(
+        self, partition: ClassicPartition, proposal: InSyncProposal, row: AlterPartitionResponsePartitionData
+    ) -> bool:
+        code = row.error_code
+        if code is ErrorCode.none:
+            partition.leading.committed(row.leader_epoch, tuple(row.isr), row.partition_epoch)
+            return True
+        if code in _SUPERSEDED:
+            partition.leading.failed(proposal, ProposalFailure.SUPERSEDED)
+            return True
+        failure = ProposalFailure.NOT_ATTEMPTED if code in _NOT_ATTEMPTED else ProposalFailure.UNKNOWN
+        partition.leading.failed(proposal, failure)
+        self._candidates[partition.key] = None
+        return False
+
+    def _failed(self, proposals: Proposals, failure: ProposalFailure) -> bool:
+        for partition, proposal in proposals.values():
+            partition.leading.failed(proposal, failure)
+            self._candidates[partition.key] = None
+        return not proposals

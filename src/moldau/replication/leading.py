@@ -1,0 +1,78 @@
+"""The calls on a partition of whoever keeps its in-sync set, and what a partition tells of itself."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from moldau.replication.leader import InSyncProposal, Leader, ProposalFailure
+from moldau.replication.replica import Replica
+
+P = TypeVar("P", contravariant=True)
+
+
+class ReplicaListener(Protocol[P]):
+    """Told of this broker's replicas by themselves."""
+
+    @property
+    def active_brokers(self) -> Mapping[int, int]:
+        """Epochs of the brokers that may be in sync: neither fenced nor shutting down."""
+        ...
+
+    def role_changed(self, partition: P, /) -> None:
+        """It leads, follows or resigned, in another epoch than before."""
+        ...
+
+    def outsider_fetched(self, partition: P, /) -> None:
+        """A follower that is not in sync has fetched from this leader."""
+        ...
+
+
+class Leading:
+    """Changes of the in-sync set of a partition that this broker leads; nothing happens where it does not."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        listener: ReplicaListener[Any] | None,
+        monotonic_ms: Callable[[], int],
+        watermark_moved: Callable[[], None],
+    ) -> None:
+        """``monotonic_ms``: the time by which followers lag."""
+        self._replica = replica
+        self._listener = listener
+        self._monotonic_ms = monotonic_ms
+        self._watermark_moved = watermark_moved
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether this replica leads, and there are other ones."""
+        leader = self._replica.leader
+        return leader is not None and bool(leader.followers)
+
+    def brokers_changed(self) -> None:
+        """Other brokers may be in sync than before, or this replica leads since now."""
+        leader, listener = self._replica.leader, self._listener
+        if leader is None or listener is None or not leader.followers:
+            return
+        if leader.brokers_changed(listener.active_brokers):
+            self._watermark_moved()
+
+    def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
+        """A change of the in-sync set to ask the controller for now; see :meth:`Leader.propose`."""
+        leader = self._replica.leader
+        if leader is None:
+            return None
+        return leader.propose(self._monotonic_ms(), lag_ms_max, local_broker_epoch=local_broker_epoch)
+
+    def committed(self, leader_epoch: int, in_sync: tuple[int, ...], partition_epoch: int) -> None:
+        """The controller has answered a proposal of the term with this set."""
+        leader: Leader | None = self._replica.leader
+        if leader is None or leader.leader_epoch != leader_epoch:
+            return
+        if leader.set_changed(in_sync, partition_epoch):
+            self._watermark_moved()
+
+    def failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> None:
+        """The controller has not answered a proposal with a set."""
+        leader = self._replica.leader
+        if leader is not None and leader.proposal_failed(proposal, failure):
+            self._watermark_moved()

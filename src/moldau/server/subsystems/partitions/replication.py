@@ -1,0 +1,98 @@
+"""The replication of a broker's classic partitions: followers that fetch, and in-sync sets."""
+
+from collections.abc import Mapping
+
+from moldau.cluster.image import MetadataImage
+from moldau.cluster.registrations import BrokerRegistration
+from moldau.config.broker import BrokerConfig
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.fetch_session import FetchLimits
+from moldau.replication.in_sync_sets import InSyncSets
+from moldau.replication.replica_fetcher import FetcherSettings, LeaderAddress, ReplicaFetchers
+from moldau.server.context import BrokerContext
+
+
+class Replication:
+    """Follows leaders, and watches followers; told of roles by the partitions themselves.
+
+    A :class:`moldau.replication.leading.ReplicaListener` and the fetchers' view of the cluster.
+    """
+
+    def __init__(self, context: BrokerContext) -> None:
+        self._context = context
+        local_id, config = context.identity.node_id, context.config
+        self._listener_name = config.inter_broker_listener_name
+        self._fetchers = ReplicaFetchers(
+            local_id, fetcher_settings(config), self, context.machine.entropy, context.machine.unexpected
+        )
+        self._in_sync = InSyncSets(
+            local_id,
+            context.channel,
+            lambda: self.local_epoch,
+            config.integer("replica.lag.time.max.ms"),
+            context.machine.unexpected,
+        )
+
+    @property
+    def active_brokers(self) -> Mapping[int, int]:
+        return self._in_sync.active_brokers
+
+    @property
+    def local_epoch(self) -> int:
+        """Epoch of this process's registration; -1 while the metadata do not have it."""
+        own = self._registration(self._context.identity.node_id)
+        if own is None or own.incarnation_id != self._context.incarnation_id:
+            return -1
+        return own.epoch
+
+    def address(self, broker_id: int) -> LeaderAddress | None:
+        broker = self._registration(broker_id)
+        endpoint = None if broker is None else broker.endpoint(self._listener_name)
+        return None if endpoint is None else LeaderAddress(endpoint.host, endpoint.port)
+
+    def role_changed(self, partition: ClassicPartition) -> None:
+        leader_id = partition.leader_to_follow
+        if leader_id is None:
+            self._fetchers.leave(partition.key)
+        else:
+            self._fetchers.follow(partition, leader_id)
+        if partition.is_leader:
+            self._in_sync.lead(partition)
+        else:
+            self._in_sync.leave(partition.key)
+
+    def outsider_fetched(self, partition: ClassicPartition) -> None:
+        self._in_sync.consider(partition)
+
+    def brokers_changed(self, image: MetadataImage) -> None:
+        """Registrations are others than before: addresses, epochs, which brokers are active."""
+        active = {broker.broker_id: broker.epoch for broker in image.brokers.values() if broker.is_active}
+        self._in_sync.brokers_changed(active)
+        self._fetchers.brokers_changed()
+
+    def start(self) -> None:
+        """Begin to ask the controller for in-sync sets."""
+        self._in_sync.start()
+
+    async def stop(self) -> None:
+        """Follow nobody, and ask no more."""
+        await self._fetchers.stop()
+        await self._in_sync.stop()
+
+    def _registration(self, broker_id: int) -> BrokerRegistration | None:
+        return self._context.view.image.brokers.get(broker_id)
+
+
+def fetcher_settings(config: BrokerConfig) -> FetcherSettings:
+    """What followers obey."""
+    return FetcherSettings(
+        limits=FetchLimits(
+            max_bytes=config.integer("replica.fetch.max.bytes"),
+            response_max_bytes=config.integer("replica.fetch.response.max.bytes"),
+            wait_max_ms=config.integer("replica.fetch.wait.max.ms"),
+            min_bytes=config.integer("replica.fetch.min.bytes"),
+        ),
+        backoff_ms=config.integer("replica.fetch.backoff.ms"),
+        request_timeout_ms=config.integer("replica.socket.timeout.ms"),
+        fetcher_count=config.integer("num.replica.fetchers"),
+    )

@@ -1,0 +1,256 @@
+"""Replicated partitions on three combined nodes: replicas are struck while clients write and read.
+
+Every topic has three replicas and two of them must be in sync, so that nothing that is acknowledged to a
+producer with acks=all may ever be lost. When all is calm, every replica is in sync again, and the replicas of
+a partition are equal byte for byte up to the watermark.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from functools import partial
+from typing import Any, Final
+
+from moldau.cluster.formatter import FormatRequest, format_storage
+from moldau.config.broker import BrokerConfig
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.replication.classic import ClassicPartition
+from moldau.runtime import Machine
+from moldau.server.node import Node
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.simulation.checker import check
+from moldau.simulation.client import CREATE_TOPICS_VERSION, Bootstrap, Client, Consumer, Producer
+from moldau.simulation.disk import MountedDisk
+from moldau.simulation.history import History, Partition
+from moldau.simulation.host import Host, Program
+from moldau.simulation.nemesis import Fault, Nemesis, Weather
+from moldau.simulation.process import serving
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+from moldau.simulation.world import World
+
+CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
+NODE_IDS: Final = (1, 2, 3)
+BROKER_PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+TOPIC: Final = "events"
+PARTITIONS: Final = tuple(Partition(TOPIC, index) for index in range(3))
+CONVERGENCE_LIMIT_S: Final = 120.0
+
+_COMMON: Final = {
+    "process.roles": "broker,controller",
+    "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "/data",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "2",
+    # Short, so that one story sees brokers fenced and followers leave the in-sync sets.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "300",
+    "replica.lag.time.max.ms": "1500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "replica.socket.timeout.ms": "1500",
+    # Often, so that every story has rolls and recoveries.
+    "log.roll.ms": "400",
+    "log.index.interval.bytes": "256",
+}
+_SYNCED: Final = {"log.flush.interval.messages": "1"}
+
+
+def replication() -> Scenario:
+    """Nodes whose processes are killed, stand still, are restarted in good order, and whose links break."""
+    faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
+    return _scenario({}, faults)
+
+
+def replication_power() -> Scenario:
+    """Nodes that also lose their power, with logs that are synced before anything is acknowledged."""
+    return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+
+
+def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
+    return Scenario(
+        partitions=PARTITIONS,
+        story=partial(ReplicationStory, properties=properties),
+        weather=Weather(faults, pause_s_max=5.0, between_s_max=3.0),
+        fault_count=6,
+        producer_count=2,
+        plain_producer_count=1,
+        consumer_count=2,
+        records_per_producer=300,
+    )
+
+
+class ReplicationStory:
+    """One seeded story of replicated partitions."""
+
+    def __init__(self, world: World, scenario: Scenario, *, properties: dict[str, str]) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._properties = properties
+        self.history = History(world.loop.elapsed_s)
+        self.nodes: dict[int, Node] = {}
+        """The newest life of each node that has started."""
+
+    async def run(self) -> list[str]:
+        """Play, and return the violations."""
+        world, scenario = self._world, self._scenario
+        programs: dict[Host, Program] = {
+            world.host(f"node-{node_id}"): partial(self._node, node_id) for node_id in NODE_IDS
+        }
+        nemesis = Nemesis(world, self.history, stream(world.seed, "nemesis"), programs, scenario.weather)
+        for host, program in programs.items():
+            host.start(program)
+        supervisor = asyncio.create_task(nemesis.supervise())
+        await self._on("admin", self._create_topic(self._begin_at_any(Client, "admin")))
+        # A producer whose first batch is refused and the second taken could never send the first again.
+        await self._converge()
+        storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
+        readers = [
+            self._on(f"consumer-{number}", self._consumer(f"consumer-{number}", number).run())
+            for number in range(scenario.consumer_count)
+        ]
+        producers = [self._producer(number) for number in range(len(PARTITIONS))]
+        writing = [
+            self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.5)) for each in producers
+        ]
+        await asyncio.gather(*writing)
+        await storm
+        self.history.note("producers are done")
+        await self._converge()
+        final: dict[Partition, list[tuple[int, bytes]]] = {}
+        for number, each in enumerate(PARTITIONS):
+            judge = self._consumer(f"judge-{number}", number, observed=False)
+            final[each] = await self._on(judge.name, judge.read_to_end())
+        for reader in readers:
+            if reader.done() and not reader.cancelled() and reader.exception() is not None:
+                self.history.violate(f"a consumer failed: {reader.exception()!r}")
+        for violation in self._differences():
+            self.history.violate(violation)
+        supervisor.cancel()
+        return check(self.history, final)
+
+    # Clients
+
+    def _begin_at_any(self, kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
+        first, *others = (Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
+        client = kind(name, first, self.history, stream(self._world.seed, name), *arguments, **options)
+        client.others = tuple(others)
+        return client
+
+    def _producer(self, number: int) -> Producer:
+        is_idempotent = number < self._scenario.producer_count
+        producer: Producer = self._begin_at_any(
+            Producer, f"producer-{number}", PARTITIONS[number], idempotent=is_idempotent
+        )
+        return producer
+
+    def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
+        consumer: Consumer = self._begin_at_any(
+            Consumer, name, PARTITIONS[number % len(PARTITIONS)], observed=observed
+        )
+        return consumer
+
+    async def _create_topic(self, client: Client) -> None:
+        topic = CreatableTopic(name=TOPIC, num_partitions=len(PARTITIONS), replication_factor=len(NODE_IDS))
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+        while True:
+            try:
+                response = await client.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+                if response.topics[0].error_code.name in ("none", "topic_already_exists"):
+                    return
+            except OSError:
+                pass
+            await client.pause()
+
+    def _on(self, name: str, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        async def program(_machine: Machine) -> Any:
+            return await work
+
+        process = self._world.host(name).start(program)
+        assert process.main is not None
+        return process.main
+
+    # Nodes
+
+    async def _node(self, node_id: int, machine: Machine) -> None:
+        name = f"node-{node_id}"
+        config = BrokerConfig.from_properties(
+            {
+                **_COMMON,
+                **self._properties,
+                "node.id": str(node_id),
+                "listeners": f"PLAINTEXT://{name}:{BROKER_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
+            }
+        )
+        machine.disk.make_dirs("/data")
+        machine.disk.sync_dir("/")
+        request = FormatRequest(
+            cluster_id=CLUSTER_ID,
+            node_id=node_id,
+            log_dirs=config.log_dirs,
+            metadata_dir=config.metadata_log_dir,
+            ignore_formatted=True,
+        )
+        format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
+        node = Node(config, machine)
+        assert isinstance(machine.disk, MountedDisk)
+        machine.disk.process.exhibit = node
+        await node.start()
+        serving()
+        self.nodes[node_id] = node
+        raise RuntimeError(await node.failed())
+
+    # The end
+
+    async def _converge(self) -> None:
+        """Wait until every replica is in sync, and has the watermark of its leader."""
+        deadline = self._world.loop.elapsed_s() + CONVERGENCE_LIMIT_S
+        while (problem := self._problem()) is not None:
+            if self._world.loop.elapsed_s() > deadline:
+                self.history.violate(f"the replicas do not come together: {problem}")
+                return
+            await asyncio.sleep(0.5)
+
+    def _problem(self) -> str | None:
+        for node_id in NODE_IDS:
+            if not self._world.host(f"node-{node_id}").running or node_id not in self.nodes:
+                return f"node {node_id} is down"
+        for each in PARTITIONS:
+            replicas = self._replicas(each)
+            if len(replicas) < len(NODE_IDS):
+                return f"{each} has {len(replicas)} replicas"
+            metadata = self.nodes[NODE_IDS[0]].metadata
+            topic = None if metadata is None else metadata.publisher.image.topics.get(TOPIC)
+            if topic is None or len(topic.partitions[each.index].isr) < len(NODE_IDS):
+                return f"{each}: {topic and topic.partitions[each.index]}"
+            if len({(one.high_watermark, one.log.log_end_offset) for one in replicas}) > 1:
+                states = [(one.is_leader, one.high_watermark, one.log.log_end_offset) for one in replicas]
+                return f"{each}: {states}"
+        return None
+
+    def _replicas(self, wanted: Partition) -> list[ClassicPartition]:
+        found = []
+        for node in self.nodes.values():
+            hosted = node.find(PartitionsSubsystem)
+            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
+            if isinstance(replica, ClassicPartition):
+                found.append(replica)
+        return found
+
+    def _differences(self) -> Iterator[str]:
+        for each in PARTITIONS:
+            contents = {_content(replica) for replica in self._replicas(each)}
+            if len(contents) > 1:
+                yield f"the replicas of {each} are not equal"
+
+
+def _content(replica: ClassicPartition) -> bytes:
+    log, parts = replica.log, []
+    offset = log.log_start_offset
+    while offset < replica.high_watermark:
+        found = log.read(offset, 1 << 20, upper_bound_offset=replica.high_watermark)
+        parts += [bytes(view) for view in found.views]
+        offset = found.next_offset
+    return b"".join(parts)

@@ -1,0 +1,127 @@
+"""Three nodes as processes, each broker and controller: a leader is killed while librdkafka writes to it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_processes import LIMIT_S, QUIET, Processes, wait_for
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+NODES = (1, 2, 3)
+RECORDS_MIN = 2_000
+PROPERTIES = {
+    "min.insync.replicas": 2,
+    "default.replication.factor": 3,
+    "offsets.topic.replication.factor": 3,
+    "offsets.topic.num.partitions": 3,
+    "group.initial.rebalance.delay.ms": 0,
+    "broker.session.timeout.ms": 3_000,
+    "broker.heartbeat.interval.ms": 500,
+    "replica.lag.time.max.ms": 3_000,
+}
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    found = Processes(tmp_path, dict.fromkeys(NODES, "broker,controller"), PROPERTIES)
+    found.start(*NODES)
+    try:
+        yield found
+    finally:
+        assert set(found.stop()) == {0}
+
+
+class Load:
+    """An idempotent producer of numbered records, and the group that reads them and commits."""
+
+    def __init__(self, bootstrap: str) -> None:
+        common = {"bootstrap.servers": bootstrap, **QUIET}
+        self.acknowledged: set[bytes] = set()
+        self.refused: list[str] = []
+        self.read: list[bytes] = []
+        self._sent = 0
+        self._producer = Producer({**common, "enable.idempotence": True, "acks": "all", "linger.ms": 2})
+        self._consumer = Consumer(
+            {
+                **common,
+                "group.id": "readers",
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 10_000,
+                "auto.commit.interval.ms": 200,
+            }
+        )
+        self._consumer.subscribe(["events"])
+
+    def go_on_until(self, count: int) -> None:
+        """Write and read until so many records more are acknowledged."""
+        wanted = len(self.acknowledged) + count
+        deadline = time.monotonic() + LIMIT_S
+        while len(self.acknowledged) < wanted:
+            assert time.monotonic() < deadline, "the producer does not go on"
+            while self._sent - len(self.acknowledged) < 200:
+                value = b"%d" % self._sent
+                self._producer.produce("events", value, key=value, on_delivery=self._delivered)
+                self._sent += 1
+            self._producer.poll(0.01)
+            self.take(0.0)
+
+    def _delivered(self, error: object, message: object) -> None:
+        if error is None:
+            self.acknowledged.add(message.value())  # type: ignore[attr-defined]
+        else:
+            self.refused.append(str(error))
+
+    def take(self, timeout_s: float) -> None:
+        self.read += [
+            message.value() for message in self._consumer.consume(500, timeout_s) if not message.error()
+        ]
+
+    def finish(self) -> None:
+        self._producer.flush(LIMIT_S)
+        wait_for(self._has_read_all)
+        self._consumer.close()
+
+    def _has_read_all(self) -> bool:
+        self.take(0.5)
+        return set(self.read) >= self.acknowledged
+
+
+def test_nothing_is_lost_when_leaders_are_killed_and_stopped_under_load(processes: Processes) -> None:
+    admin = AdminClient({"bootstrap.servers": processes.bootstrap, **QUIET})
+
+    def partitions(topic: str) -> list[tuple[int, int]]:
+        """The leader and the number of in-sync replicas of each."""
+        found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        return [(found[index].leader, len(found[index].isrs)) for index in sorted(found)]
+
+    def are_in_sync(count: int) -> bool:
+        return all(in_sync == count for _, in_sync in partitions("events") + partitions("__consumer_offsets"))
+
+    wait_for(lambda: len(admin.list_topics(timeout=10).brokers) == len(NODES))
+    admin.create_topics([NewTopic("events", 3, 3)])["events"].result(LIMIT_S)
+    wait_for(lambda: [in_sync for _, in_sync in partitions("events")] == [3, 3, 3])
+    load = Load(processes.bootstrap)
+    load.go_on_until(RECORDS_MIN)
+
+    killed = partitions("events")[0][0]
+    processes.kill(killed)
+    load.go_on_until(RECORDS_MIN)
+    wait_for(lambda: are_in_sync(2) and killed not in [leader for leader, _ in partitions("events")])
+    processes.start(killed)
+    load.go_on_until(RECORDS_MIN)
+    wait_for(lambda: are_in_sync(3))
+
+    stopped = next(node_id for node_id in NODES if node_id != killed)
+    assert processes.terminate(stopped) == 0
+    assert stopped not in [leader for leader, _ in partitions("events")]
+    load.go_on_until(RECORDS_MIN)
+    processes.start(stopped)
+    load.finish()
+    assert not load.refused
+    assert len(load.read) >= len(load.acknowledged)
+    assert set(load.read) >= load.acknowledged
+    wait_for(lambda: are_in_sync(3))
+    for index in range(3):
+        wait_for(lambda index=index: len({processes.segments(id, f"events-{index}") for id in NODES}) == 1)

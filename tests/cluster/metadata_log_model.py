@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from moldau.cluster.metadata_log import CommittedBatch, MetadataLogListener, SnapshotTarget
+from moldau.cluster.metadata_log import MetadataBatch, MetadataLogListener, SnapshotTarget
 from moldau.runtime import ErrorCode, KafkaError
 
 
@@ -32,8 +32,8 @@ class MemoryMetadataLog:
         self.epoch = 0
         self.leader_id = -1
         self.end_offset = 0
-        self.pending: list[tuple[CommittedBatch, asyncio.Future[int]]] = []
-        self.committed: list[CommittedBatch] = []
+        self.pending: list[tuple[MetadataBatch, asyncio.Future[int]]] = []
+        self.committed: list[MetadataBatch] = []
         self.snapshots: dict[int, list[bytes]] = {}
         self.frozen = asyncio.Event()
         self.abandoned = 0
@@ -54,7 +54,7 @@ class MemoryMetadataLog:
             raise KafkaError(ErrorCode.record_list_too_large, "Too many bytes.")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
-        self.pending.append((CommittedBatch(self.end_offset, epoch, 1, list(values)), future))
+        self.pending.append((MetadataBatch(self.end_offset, epoch, 1, list(values)), future))
         self.end_offset += len(values)
         if self.auto:
             loop.call_soon(self.commit)

@@ -16,7 +16,7 @@ from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.formatter import METADATA_FOLDER, FormatRequest, format_storage, new_cluster_id
-from moldau.cluster.metadata_log import CommittedBatch, Value
+from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.registrations import Endpoint
@@ -129,7 +129,7 @@ class Records:
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         assert end_offset == 0
 
-    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
         for batch in batches:
             self.by_offset.update(enumerate(map(RECORDS.decode, batch.values), batch.base_offset))
 

@@ -16,7 +16,7 @@ from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.delta import MetadataDelta, image_of
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image import MetadataImage
-from moldau.cluster.metadata_log import CommittedBatch
+from moldau.cluster.metadata_log import MetadataBatch
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.protocol import metadata_records as r
@@ -237,8 +237,8 @@ def test_subscribers_follow_by_deltas_also_over_a_snapshot() -> None:
 
 
 def test_transactions_show_whole_or_not_at_all() -> None:
-    def batch(offset: int, *records: Any) -> CommittedBatch:
-        return CommittedBatch(offset, 1, 1, [r.RECORDS.encode(record) for record in records])
+    def batch(offset: int, *records: Any) -> MetadataBatch:
+        return MetadataBatch(offset, 1, 1, [r.RECORDS.encode(record) for record in records])
 
     publisher = MetadataPublisher(lambda error: None)
     topic = r.TopicRecord(name="t", topic_id=uuid.UUID(int=1000))
@@ -254,8 +254,8 @@ def test_a_log_that_contradicts_itself_stops_the_node() -> None:
     faults: list[MetadataError] = []
     publisher = MetadataPublisher(faults.append)
     value = r.RECORDS.encode(r.RemoveTopicRecord(topic_id=uuid.UUID(int=1000)))
-    publisher.on_commit([CommittedBatch(0, 1, 1, [value])])
-    publisher.on_commit([CommittedBatch(1, 1, 1, [value])])
+    publisher.on_commit([MetadataBatch(0, 1, 1, [value])])
+    publisher.on_commit([MetadataBatch(1, 1, 1, [value])])
     assert len(faults) == 1
     assert "offset 0" in str(faults[0])
 

@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from moldau.pipeline.values import json_found, json_rows
 from moldau.pipeline.values.ddl import parse_ddl, render_ddl, render_type
 from moldau.pipeline.values.json import PIECE_VALUES, decode_json, find_json
-from moldau.pipeline.values.json_found import Columns, FoundValues, columns_of
+from moldau.pipeline.values.json_found import FoundValues, JsonColumns, columns_of
 
 
 def encoded(*values: Any) -> list[bytes]:
     return [value if isinstance(value, bytes) else json.dumps(value).encode() for value in values]
 
 
-def found_in(values: Sequence[bytes], table: pa.DataType | None = None) -> Columns:
+def found_in(values: Sequence[bytes], table: pa.DataType | None = None) -> JsonColumns:
     found = FoundValues()
     find_json(pa.array(values, pa.binary()), found)
     return columns_of(found.finish(), table)

@@ -12,9 +12,9 @@ from raft_model import Entry
 
 from moldau.quorum import effects as fx
 from moldau.quorum import messages as msg
-from moldau.quorum.election import ElectionState
 from moldau.quorum.offsets import OffsetAndEpoch
 from moldau.quorum.voters import ReplicaKey
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import ErrorCode
 
 REWRITE = os.environ.get("MOLDAU_REWRITE_GOLDEN") == "1"

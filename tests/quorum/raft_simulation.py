@@ -11,12 +11,12 @@ from raft_model import Entry, ModelLog
 from moldau.quorum import effects as fx
 from moldau.quorum import events as ev
 from moldau.quorum import messages as msg
-from moldau.quorum.election import ElectionState
 from moldau.quorum.offsets import OffsetAndEpoch
 from moldau.quorum.raft import RaftCore
 from moldau.quorum.roles import Leader
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import SeededEntropy
 
 SETTINGS = RaftSettings(

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from moldau.quorum.election import ElectionState
 from moldau.quorum.state_store import (
     QuorumStateError,
     QuorumStateStore,
@@ -13,6 +12,7 @@ from moldau.quorum.state_store import (
     encode_quorum_state,
 )
 from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import LocalDisk
 
 VOTERS = VoterSet.of_ids(1, 2, 3)

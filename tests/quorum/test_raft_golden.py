@@ -10,10 +10,10 @@ from raft_model import Entry, ModelLog
 from moldau.quorum import effects as fx
 from moldau.quorum import events as ev
 from moldau.quorum import messages as msg
-from moldau.quorum.election import ElectionState
 from moldau.quorum.raft import RaftCore, RaftInvariantError
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import ErrorCode, SeededEntropy
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -14,11 +14,11 @@ from moldau.protocol.metadata_records import ConfigRecord
 from moldau.quorum import effects as fx
 from moldau.quorum import events as ev
 from moldau.quorum.effect_runner import EffectRunner
-from moldau.quorum.election import ElectionState
 from moldau.quorum.raft import RaftCore
 from moldau.quorum.roles import Leader
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.voters import VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.server.metadata.node import MetadataNode
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed

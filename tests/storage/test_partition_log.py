@@ -12,7 +12,7 @@ from moldau.records.compression import Compression
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.append_info import AbortedTransaction, AppendInfo, AppendOrigin
+from moldau.storage.append_info import AbortedEntry, AppendInfo, AppendOrigin
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.topic_partition import TopicPartition
@@ -176,7 +176,7 @@ def test_transactions_bound_readers_and_name_the_aborted(box: Any) -> None:
     for reopened in (log, open_log(box)):
         assert reopened.last_stable_offset(6) == 5
         aborted = reopened.aborted_transactions(0, reopened.read(0, 10**6))
-        assert aborted == [AbortedTransaction(7, 0, 2, 3)]
+        assert aborted == [AbortedEntry(7, 0, 2, 3)]
         assert reopened.aborted_transactions(3, reopened.read(3, 10**6)) == []
 
 

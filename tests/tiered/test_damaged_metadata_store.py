@@ -12,7 +12,7 @@ from segment_fakes import ORDERS, segment
 
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
 from moldau.tiered.lifecycle import RemotePartitionDeleteState
-from moldau.tiered.metadata_store import NOTHING_APPLIED, Applied, MetadataStore
+from moldau.tiered.metadata_store import NOTHING_APPLIED, AppliedEvents, MetadataStore
 from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
 
 TOPIC_ID = UUID(int=5)
@@ -37,7 +37,7 @@ def fill(store: MetadataStore) -> None:
     ]
     marked = RemotePartitionDeleteState.DELETE_PARTITION_MARKED
     events.append((SEGMENTS, RemotePartitionDeleteMetadata(OTHER, marked, 7, 1)))
-    store.apply(2, events, Applied(SEGMENTS + 1, 3))
+    store.apply(2, events, AppliedEvents(SEGMENTS + 1, 3))
 
 
 def state(store: MetadataStore) -> Any:

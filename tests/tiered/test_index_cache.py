@@ -13,7 +13,7 @@ from segment_fakes import FINISHED, segment
 
 from moldau.objects import MemoryStorage
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
-from moldau.storage.append_info import AbortedTransaction
+from moldau.storage.append_info import AbortedEntry
 from moldau.storage.transaction_index import encode_transactions
 from moldau.tiered.index_cache import RemoteIndexCache
 from moldau.tiered.object_storage_manager import ObjectStorageManager
@@ -26,7 +26,7 @@ from moldau.tiered.storage_manager import (
     RemoteStorageError,
 )
 
-ABORTED = [AbortedTransaction(7, 1010, 1020, 1005), AbortedTransaction(9, 1001, 1030, 1001)]
+ABORTED = [AbortedEntry(7, 1010, 1020, 1005), AbortedEntry(9, 1001, 1030, 1001)]
 
 
 class CountingManager(ObjectStorageManager):

@@ -7,17 +7,17 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetc
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 
-class Committed(NamedTuple):
+class CommittedPosition(NamedTuple):
     """Where a group will read next in a partition, and what it noted with that."""
 
     offset: int
     metadata: str
 
 
-async def committed_offsets(client: Client, group: str) -> dict[str, dict[int, Committed]]:
+async def committed_offsets(client: Client, group: str) -> dict[str, dict[int, CommittedPosition]]:
     """By topic and partition; nothing for a group that has never committed."""
 
-    async def attempt() -> dict[str, dict[int, Committed]]:
+    async def attempt() -> dict[str, dict[int, CommittedPosition]]:
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
         coordinator = await client.coordinator(group)
         response = await client.ask(request, broker=coordinator, version_max=MAX_OFFSET_VERSION)
@@ -26,7 +26,7 @@ async def committed_offsets(client: Client, group: str) -> dict[str, dict[int, C
             raise KafkaError(answer.error_code, f"group {group}: {answer.error_code.name.upper()}")
         return {
             topic.name: {
-                row.partition_index: Committed(row.committed_offset, row.metadata or "")
+                row.partition_index: CommittedPosition(row.committed_offset, row.metadata or "")
                 for row in sorted(topic.partitions, key=lambda row: row.partition_index)
                 if row.committed_offset >= 0
             }

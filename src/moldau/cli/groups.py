@@ -9,7 +9,7 @@ import typer
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
 from moldau.cli.group_member import commit_offsets
-from moldau.cli.group_offsets import Committed, committed_offsets
+from moldau.cli.group_offsets import CommittedPosition, committed_offsets
 from moldau.cli.offset_reset import Reset, TopicPartitions, new_offsets, parse_topics
 from moldau.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -174,7 +174,7 @@ async def _described(client: Client, name: str) -> dict[str, Any]:
     }
 
 
-def _progress(committed: Committed | None, latest: int | None) -> dict[str, int | None]:
+def _progress(committed: CommittedPosition | None, latest: int | None) -> dict[str, int | None]:
     offset = None if committed is None else committed.offset
     lag = None if offset is None or latest is None else max(0, latest - offset)
     return {"committed": offset, "latest": latest, "lag": lag}

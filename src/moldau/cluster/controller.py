@@ -23,7 +23,7 @@ from moldau.cluster.decisions import (
     reassignments,
     topics,
 )
-from moldau.cluster.decisions.brokers import BrokerContext
+from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
@@ -54,10 +54,10 @@ from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
-Decision = Callable[[View, BrokerContext, Any], ControllerResult]
+Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 
 
-def _elect_leaders(view: View, _context: BrokerContext, request: ElectLeadersRequest) -> ControllerResult:
+def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
     response, records = elections.elect_leaders(view, request)
     return ControllerResult(response, records)
 
@@ -160,8 +160,8 @@ class Controller:
             topic_policy=self._topic_policy,
         )
 
-    def _context(self, now_ms: int, next_offset: int) -> BrokerContext:
-        return BrokerContext(self._heartbeats, now_ms, next_offset)
+    def _context(self, now_ms: int, next_offset: int) -> BrokerInputs:
+        return BrokerInputs(self._heartbeats, now_ms, next_offset)
 
 
 def _default_features() -> list[Message]:

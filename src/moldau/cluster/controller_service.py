@@ -11,7 +11,7 @@ from moldau.cluster.controller_answers import error_response
 from moldau.cluster.delta import FENCE
 from moldau.cluster.image import MetadataImage
 from moldau.cluster.image_records import encode_record
-from moldau.cluster.metadata_log import CommittedBatch, MetadataLog, Value
+from moldau.cluster.metadata_log import MetadataBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
@@ -131,7 +131,7 @@ class ControllerService:
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         """The publisher reads it; a leader never gets one."""
 
-    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
         """The publisher reads them; what this leader decided it has replayed already."""
 
     def on_leader(self, leader_id: int, epoch: int) -> None:

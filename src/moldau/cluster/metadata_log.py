@@ -9,7 +9,7 @@ Value: TypeAlias = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedBatch:
+class MetadataBatch:
     """Records that were committed together: ``values[n]`` has the offset ``base_offset + n``."""
 
     base_offset: int
@@ -34,7 +34,7 @@ class MetadataLogListener(Protocol):
         """Forget everything: this snapshot has all records below ``end_offset``."""
         ...
 
-    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
         """The next batches (data records only). Offsets of control records in between are skipped."""
         ...
 

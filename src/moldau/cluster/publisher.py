@@ -8,7 +8,7 @@ from typing import Protocol
 from moldau.cluster.delta import MetadataDelta, delta_between
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image import EMPTY_IMAGE, MetadataImage, Provenance
-from moldau.cluster.metadata_log import CommittedBatch, Value
+from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_records import (
     RECORDS,
@@ -85,7 +85,7 @@ class MetadataPublisher:
             return
         self._publish(delta_between(self._image, image), image)
 
-    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
         if self._faulty or not batches:
             return
         delta = MetadataDelta(self._image)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
-from moldau.cluster.metadata_log import CommittedBatch, MetadataLogListener, SnapshotTarget, Value
+from moldau.cluster.metadata_log import MetadataBatch, MetadataLogListener, SnapshotTarget, Value
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.subscriptions import Committed
 from moldau.records.batch import iter_headers
@@ -127,7 +127,7 @@ class _Snapshot:
         self._writer.abandon()
 
 
-def data_batches(views: Iterable[memoryview]) -> Iterator[CommittedBatch]:
+def data_batches(views: Iterable[memoryview]) -> Iterator[MetadataBatch]:
     """The batches of records, without those of control records."""
     for view in views:
         for position, header in iter_headers(view):
@@ -138,6 +138,6 @@ def data_batches(views: Iterable[memoryview]) -> Iterator[CommittedBatch]:
                 for record in iter_records(view[position : position + header.size_bytes])
                 if record.value is not None
             ]
-            yield CommittedBatch(
+            yield MetadataBatch(
                 header.base_offset, header.partition_leader_epoch, header.max_timestamp, values
             )

@@ -7,7 +7,7 @@ from itertools import islice
 
 from moldau.cluster.image import MetadataImage
 from moldau.cluster.image_records import encode_record, to_records
-from moldau.cluster.metadata_log import CommittedBatch, MetadataLog, Value
+from moldau.cluster.metadata_log import MetadataBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.runtime import KafkaError
 
@@ -42,7 +42,7 @@ class SnapshotGenerator:
         self._bytes_since = 0
         self._cancel_timer()
 
-    def on_commit(self, batches: Sequence[CommittedBatch]) -> None:
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
         self._bytes_since += sum(batch.size_bytes for batch in batches)
         if self._bytes_since >= self._bytes_between:
             self.generate()

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from moldau.network.context import Answer, Buffers, ConnectionContext, LaterAnswer, RequestContext
 from moldau.network.frames import FrameReceiver
 from moldau.network.limits import NetworkCounters, NetworkLimits
-from moldau.network.memory import ByteBudget, ReceiveMemory
+from moldau.network.memory import ReceiveMemory, RequestMemory
 from moldau.network.writing import TurnShare, WriteQueue
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.framing import read_request_header, response_frame
@@ -42,7 +42,7 @@ class ConnectionOwner(Protocol):
     memory: ReceiveMemory
     limits: NetworkLimits
     counters: NetworkCounters
-    budget: ByteBudget
+    budget: RequestMemory
     vectored: bool
     turn_share: TurnShare
 

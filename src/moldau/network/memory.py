@@ -69,7 +69,7 @@ _memory_by_loop: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, ReceiveMe
 )
 
 
-class ByteBudget:
+class RequestMemory:
     """A bound on bytes that many connections share (``queued.max.request.bytes``).
 
     It is not strict: a request is admitted while anything is left, so that a request larger than

@@ -15,7 +15,7 @@ from typing import Any, Final
 from moldau.network.connection import ServerConnection
 from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
 from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
-from moldau.network.memory import ByteBudget, ReceiveMemory
+from moldau.network.memory import ReceiveMemory, RequestMemory
 from moldau.network.writing import TurnShare, transport_sends_vectors
 from moldau.runtime.open_files import last_descriptor_for_clients
 
@@ -57,7 +57,7 @@ class SocketServer:
         self.listeners = tuple(listeners)
         self.limits = limits if limits is not None else NetworkLimits()
         self.counters = NetworkCounters()
-        self.budget = ByteBudget(self.limits.queued_max_request_bytes)
+        self.budget = RequestMemory(self.limits.queued_max_request_bytes)
         self.vectored = False
         self.turn_share = TurnShare()
         self._servers: list[asyncio.AbstractServer] = []

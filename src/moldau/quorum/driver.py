@@ -16,7 +16,6 @@ from moldau.quorum import events as ev
 from moldau.quorum.append_queue import AppendQueue
 from moldau.quorum.description import QuorumDescription, describe
 from moldau.quorum.effect_runner import EffectRunner
-from moldau.quorum.election import ElectionState
 from moldau.quorum.messages import Response
 from moldau.quorum.raft import RaftCore
 from moldau.quorum.roles import Leader, Resigned
@@ -27,6 +26,7 @@ from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
 from moldau.quorum.voice import QuorumVoice
 from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.quorum.wire import Wire, WireRequest, WireResponse, sender_of
 from moldau.quorum.wire_responses import error_response, from_response, to_response
 from moldau.runtime import ErrorCode, KafkaError, Machine

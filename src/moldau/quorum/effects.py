@@ -23,9 +23,9 @@ The driver's contract
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from moldau.quorum.election import ElectionState
 from moldau.quorum.messages import Buffer, FetchResponse, FetchSnapshotResponse, Request, Response
 from moldau.quorum.offsets import OffsetAndEpoch
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import ErrorCode
 
 

@@ -22,7 +22,6 @@ from moldau.quorum.effects import (
 from moldau.quorum.effects import (
     Resigned as ResignedEffect,
 )
-from moldau.quorum.election import ElectionState
 from moldau.quorum.events import (
     AppendRequested,
     Event,
@@ -54,6 +53,7 @@ from moldau.quorum.roles import (
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.transitions import LEGAL_MOVES, OBSERVER_ROLES, RoleName
 from moldau.quorum.voters import ReplicaKey, VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import Entropy, ErrorCode
 
 

@@ -19,7 +19,7 @@ from moldau.server.subsystems.groups import GroupsSubsystem
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.subsystems.monitoring import MonitoringSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.subsystems.produce_limits import ProduceLimits
+from moldau.server.subsystems.produce_limits import ProduceLimitWarnings
 from moldau.server.subsystems.records import RecordsSubsystem
 from moldau.server.subsystems.registration import RegistrationSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
@@ -75,7 +75,7 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
         broker.add(ConsolidationSubsystem(context, diskless, tiered))
     else:
         broker.add(ConsolidationOff(context))
-    broker.add(ProduceLimits(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
+    broker.add(ProduceLimitWarnings(lambda: context.metadata.configs.broker, context.metadata.configs.topic))
     broker.add(GroupsSubsystem(context))
     records = broker.add(RecordsSubsystem(context, extensions, partitions))
     broker.add(AdministrationSubsystem(context, partitions, topics))

@@ -30,7 +30,7 @@ class AppendInfo(NamedTuple):
     is_duplicate: bool = False
 
 
-class AbortedTransaction(NamedTuple):
+class AbortedEntry(NamedTuple):
     """A producer's aborted transaction: where it began and where its abort marker lies."""
 
     producer_id: int

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from moldau.runtime import KafkaError, Machine
-from moldau.storage.cleaner_candidates import Candidate, find_candidate
+from moldau.storage.cleaner_candidates import CleanableLog, find_candidate
 from moldau.storage.cleaner_filter import BatchFilter, LastRecord
 from moldau.storage.cleaner_offset_map import OffsetMap
 from moldau.storage.cleaner_transactions import CleanedTransactions
@@ -115,7 +115,7 @@ class LogCleaner:
         await self._clean_guarded(max(due, key=lambda found: found.dirty_ratio))
         return True
 
-    async def _candidate(self, log: PartitionLog) -> Candidate | None:
+    async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
         """The cleanable part of a log, as if it were flushed; None for a log that is not compacted."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
             return None
@@ -129,7 +129,7 @@ class LogCleaner:
         except KafkaError:
             return None
 
-    async def _clean_guarded(self, candidate: Candidate) -> None:
+    async def _clean_guarded(self, candidate: CleanableLog) -> None:
         log = candidate.log
         try:
             await self._clean(candidate)
@@ -149,7 +149,7 @@ class LogCleaner:
         except KafkaError:
             return
 
-    async def _clean(self, candidate: Candidate) -> None:
+    async def _clean(self, candidate: CleanableLog) -> None:
         log, now_ms = candidate.log, self._machine.clock.now_ms()
         await self._logs.make_recoverable(log)
         view = _LogView(log, candidate.first_uncleanable_offset)

@@ -8,7 +8,7 @@ from moldau.storage.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CleanableLog:
     """A log with something to clean: ``[first_dirty_offset, first_uncleanable_offset)`` is new."""
 
     log: PartitionLog
@@ -32,7 +32,7 @@ class Candidate:
         )
 
 
-def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> Candidate | None:
+def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> CleanableLog | None:
     """The cleanable part of a log; None when there is nothing to clean.
 
     Cleaning stops at whole segments: before the active one, before one that consumers may not read to the
@@ -51,7 +51,7 @@ def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: i
     if end <= first_dirty:
         return None
     new = segments[first_dirty:end]
-    return Candidate(
+    return CleanableLog(
         log,
         dirty,
         segments[end].base_offset,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from moldau.records.batch import BatchHeader
 from moldau.records.control import ControlType
-from moldau.storage.append_info import AbortedTransaction
+from moldau.storage.append_info import AbortedEntry
 
 
 class CleanedTransactions:
@@ -15,14 +15,14 @@ class CleanedTransactions:
     readers in the middle of it learn its end.
     """
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
         """``aborted``: every aborted transaction with a batch in what will be read."""
         self._coming = [(found.first_offset, found) for found in aborted]
         heapq.heapify(self._coming)
-        self._aborted: dict[int, AbortedTransaction] = {}
+        self._aborted: dict[int, AbortedEntry] = {}
         self._aborted_with_batches: set[int] = set()
         self._committed_with_batches: set[int] = set()
-        self.still_indexed: list[AbortedTransaction] = []
+        self.still_indexed: list[AbortedEntry] = []
         """Aborted transactions whose marker was kept since this was emptied last."""
 
     def is_aborted(self, header: BatchHeader) -> bool:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.append_info import AbortedTransaction, EpochEndOffset, ReadResult
+from moldau.storage.append_info import AbortedEntry, EpochEndOffset, ReadResult
 from moldau.storage.log_aside import AsideLog
 from moldau.storage.log_steps import FileSteps, run_steps, run_whole
 from moldau.storage.retention import retention_due
@@ -75,9 +75,9 @@ class PartitionLog(AsideLog):
             self.check_descriptors("reading", error)
             self.fail("reading", error)
 
-    def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
+    def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedEntry]:
         """The aborted transactions with records in what a read from ``offset`` returned."""
-        found: list[AbortedTransaction] = []
+        found: list[AbortedEntry] = []
         segments = self._segments
         for segment in segments.segments[segments.index_holding(offset) :]:
             for transaction in segment.transaction_index:

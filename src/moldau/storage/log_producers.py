@@ -7,7 +7,7 @@ from moldau.records.control import EndTransactionMarker, parse_control_record
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import iter_records
 from moldau.runtime.disk import Disk
-from moldau.storage.append_info import AbortedTransaction, AppendOrigin
+from moldau.storage.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.batch_scan import scan
 from moldau.storage.log_config import LogConfig
 from moldau.storage.producer_snapshot import ProducerSnapshots
@@ -82,7 +82,7 @@ class LogProducers:
             return None
         return self.state.check(header, from_client=origin is AppendOrigin.CLIENT)
 
-    def appended(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedTransaction | None:
+    def appended(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedEntry | None:
         """Note an appended batch with a producer id; return the transaction that it aborted."""
         if not header.is_control:
             self.state.apply(header, base_offset, header.max_timestamp)
@@ -130,7 +130,7 @@ def _marker_of(batch: Buffer) -> EndTransactionMarker:
     raise InvalidRecordError("a control batch with a producer id holds no transaction marker")
 
 
-def _aborted(completed: CompletedTransaction) -> AbortedTransaction:
-    return AbortedTransaction(
+def _aborted(completed: CompletedTransaction) -> AbortedEntry:
+    return AbortedEntry(
         completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
     )

@@ -5,26 +5,26 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 
 from moldau.runtime.disk import Buffer, Disk
-from moldau.storage.append_info import AbortedTransaction
+from moldau.storage.append_info import AbortedEntry
 from moldau.storage.sparse_index import CorruptIndexError
 
 _ENTRY = Struct(">hqqqq")
 _VERSION = 0
 
 
-def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
+def encode_transactions(transactions: Iterable[AbortedEntry]) -> bytes:
     """The content of an index with these entries."""
     return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
-def decode_transactions(content: Buffer, path: str) -> list[AbortedTransaction]:
+def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
     """The entries of an index; ``path`` is how the error calls it. Raises :class:`CorruptIndexError`."""
     if len(content) % _ENTRY.size:
         raise CorruptIndexError(f"{path}: {len(content)} bytes are not whole entries")
-    entries: list[AbortedTransaction] = []
+    entries: list[AbortedEntry] = []
     last_offset = -1
     for version, *fields in _ENTRY.iter_unpack(content):
-        transaction = AbortedTransaction(*fields)
+        transaction = AbortedEntry(*fields)
         if version != _VERSION or transaction.last_offset <= last_offset:
             raise CorruptIndexError(f"{path}: entry {len(entries)} is out of place")
         last_offset = transaction.last_offset
@@ -43,12 +43,12 @@ class TransactionIndex:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
-        self._entries: list[AbortedTransaction] = []
+        self._entries: list[AbortedEntry] = []
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[AbortedTransaction]:
+    def __iter__(self) -> Iterator[AbortedEntry]:
         return iter(self._entries)
 
     def load(self) -> None:
@@ -56,7 +56,7 @@ class TransactionIndex:
         exists = self._disk.exists(self.path)
         self._entries = decode_transactions(self._disk.read(self.path), self.path) if exists else []
 
-    def append(self, transaction: AbortedTransaction) -> None:
+    def append(self, transaction: AbortedEntry) -> None:
         """Note an aborted transaction, in the order of abort markers."""
         file = self._disk.open(self.path, create=True)
         try:

@@ -26,7 +26,7 @@ from moldau.records.batch import (
     set_log_append_time,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.storage.append_info import AbortedTransaction
+from moldau.storage.append_info import AbortedEntry
 from moldau.storage.checkpoint import format_checkpoint
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
@@ -161,7 +161,7 @@ class _Finisher:
         self._latest_ms, self._latest_offset = NO_TIMESTAMP, base_offset
         self._offset_entries: list[tuple[int, int]] = []
         self._time_entries: list[tuple[int, int]] = []
-        self._aborted: list[AbortedTransaction] = []
+        self._aborted: list[AbortedEntry] = []
         self._producers = ProducerState(expiration_ms=0, offset=base_offset)
         self._producers.reset(
             base_offset, decode_producer_snapshot(producers_before) if producers_before else ()
@@ -235,7 +235,7 @@ class _Finisher:
         completed = self._producers.apply_batch(batch, parse_header(batch))
         if completed is not None and completed.aborted:
             self._aborted.append(
-                AbortedTransaction(
+                AbortedEntry(
                     completed.producer_id,
                     completed.first_offset,
                     completed.last_offset,

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from moldau.protocol.errors import ProtocolError
 from moldau.runtime import DiskError, Machine
-from moldau.storage.append_info import AbortedTransaction
+from moldau.storage.append_info import AbortedEntry
 from moldau.storage.offset_index import OffsetIndex
 from moldau.storage.sparse_index import CorruptIndexError
 from moldau.storage.time_index import TimeIndex
@@ -51,7 +51,7 @@ class SegmentIndexes:
     base_offset: int
     offsets: memoryview
     times: memoryview
-    aborted: Sequence[AbortedTransaction]
+    aborted: Sequence[AbortedEntry]
 
     def position_of(self, offset: int) -> int:
         """A position at or before the batch that holds ``offset``, never far before."""
@@ -144,7 +144,7 @@ class RemoteIndexCache:
         indexes = await self.indexes_of(metadata)
         return indexes.position_of(max(starting_offset, indexes.offset_at(timestamp_ms)))
 
-    async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
+    async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedEntry]:
         """The transactions whose abort markers lie in the segment, in order."""
         if metadata.txn_index_empty:
             return ()

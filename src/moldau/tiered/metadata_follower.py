@@ -23,7 +23,7 @@ from moldau.tiered.metadata_manager import (
     RemoteMetadataNotReadyError,
     RemoteMetadataUnknownOutcomeError,
 )
-from moldau.tiered.metadata_store import NOTHING_APPLIED, Applied, MetadataStore, Outcome
+from moldau.tiered.metadata_store import NOTHING_APPLIED, AppliedEvents, MetadataStore, Outcome
 from moldau.tiered.metadata_topic import MetadataTopic, TopicOffsets
 from moldau.tiered.records import decode_event
 from moldau.tiered.segment_cache import SegmentCache
@@ -267,7 +267,7 @@ class MetadataFollower:
     async def _ask(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._store.call(self._generation, function, *arguments)
 
-    def _fits(self, applied: Applied, offsets: TopicOffsets) -> bool:
+    def _fits(self, applied: AppliedEvents, offsets: TopicOffsets) -> bool:
         if applied.next_offset > offsets.log_end_offset:
             return False
         last = applied.next_offset - 1
@@ -321,7 +321,7 @@ class MetadataFollower:
 
     async def _apply(self, records: Sequence[tuple[int, bytes]], next_offset: int) -> None:
         epoch = self._topic.epoch_of(self.partition, next_offset - 1)
-        outcomes = await self._ask(_apply_records, self.partition, records, Applied(next_offset, epoch))
+        outcomes = await self._ask(_apply_records, self.partition, records, AppliedEvents(next_offset, epoch))
         self.skipped += len(records) - len(outcomes)
         for outcome in outcomes:
             if outcome.error is not None:
@@ -385,7 +385,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
 
 
 def _apply_records(
-    store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: Applied
+    store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
 ) -> list[Outcome]:
     """Runs on a worker: a thousand events take longer than the loop may be kept."""
     return store.apply(partition, list(_decoded(partition, records)), applied)

@@ -41,7 +41,7 @@ from moldau.tiered.segments import (
 )
 from moldau.tiered.storage_manager import RemoteResourceNotFoundError
 
-__all__ = ["NOTHING_APPLIED", "Applied", "MetadataStore", "Outcome", "StoredPartition"]
+__all__ = ["NOTHING_APPLIED", "AppliedEvents", "MetadataStore", "Outcome", "StoredSegments"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,14 +74,14 @@ _COLUMNS: Final = {
 """Of each table: those whose sum its rows hold. SQLite itself finds damage in the structure of its pages."""
 
 
-class Applied(NamedTuple):
+class AppliedEvents(NamedTuple):
     """Up to where a metadata partition's events are in: the next offset, and the epoch of the one before."""
 
     next_offset: int
     epoch: int
 
 
-NOTHING_APPLIED: Final = Applied(0, -1)
+NOTHING_APPLIED: Final = AppliedEvents(0, -1)
 
 
 class Outcome(NamedTuple):
@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(slots=True)
-class StoredPartition:
+class StoredSegments:
     """All that is stored of one partition."""
 
     segments: Sequence[RemoteLogSegmentMetadata] = ()
@@ -151,18 +151,18 @@ class MetadataStore:
 
     # Reads --------------------------------------------------------------------------------------
 
-    def applied(self, metadata_partition: int) -> Applied:
+    def applied(self, metadata_partition: int) -> AppliedEvents:
         """Up to where a metadata partition is in."""
         row = self._one(
             "select next_offset, epoch from applied where metadata_partition = ?", metadata_partition
         )
-        return NOTHING_APPLIED if row is None else Applied(*row)
+        return NOTHING_APPLIED if row is None else AppliedEvents(*row)
 
-    def load(self, partition: TopicIdPartition) -> StoredPartition:
+    def load(self, partition: TopicIdPartition) -> StoredSegments:
         """All that is known of a partition."""
         number = self._number(partition)
         if number is None:
-            return StoredPartition()
+            return StoredSegments()
         for table in ("segments", "epochs"):
             if self._one(f"{_unlike_their_sums(table)} and number = ?", number) is not None:
                 raise apsw.CorruptError(f"a row of {table} is not what was written")
@@ -174,7 +174,7 @@ class MetadataStore:
             segments = [decode_snapshot(partition, content) for (content,) in contents]
         except ProtocolError as error:
             raise apsw.CorruptError(f"a segment of {partition}: {error}") from error
-        return StoredPartition(segments, dict(epochs))
+        return StoredSegments(segments, dict(epochs))
 
     def deletions(self, metadata_partition: int) -> list[RemotePartitionDeleteMetadata]:
         """The removals of a metadata partition that are not finished."""
@@ -208,7 +208,7 @@ class MetadataStore:
         self,
         metadata_partition: int,
         events: Sequence[tuple[int, RemoteLogMetadata]],
-        applied: Applied,
+        applied: AppliedEvents,
     ) -> list[Outcome]:
         """Apply events in order, all or none; what a table of moves forbids is dropped and said."""
         outcomes = []

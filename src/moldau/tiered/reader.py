@@ -14,7 +14,7 @@ from uuid import UUID
 
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode
-from moldau.storage.append_info import AbortedTransaction as IndexedTransaction
+from moldau.storage.append_info import AbortedEntry
 from moldau.tiered.chunks import select_batches
 from moldau.tiered.metadata_manager import RemoteLogMetadataManager
 from moldau.tiered.meters import TieredMeters
@@ -319,7 +319,7 @@ class RemoteReader:
 
         Their markers may lie in any later segment: an index tells when it has seen enough.
         """
-        found: dict[IndexedTransaction, None] = {}
+        found: dict[AbortedEntry, None] = {}
         cursor = offset
         while cursor < wanted.end_offset:
             epoch = wanted.lineage.epoch_for_offset(cursor)
@@ -355,5 +355,5 @@ def _key_of(wanted: RemoteRead) -> _ReadKey:
     )
 
 
-def _for_clients(found: dict[IndexedTransaction, None]) -> list[AbortedTransaction]:
+def _for_clients(found: dict[AbortedEntry, None]) -> list[AbortedTransaction]:
     return [AbortedTransaction(each.producer_id, each.first_offset) for each in found]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from moldau.replication.partition import ReadOutcome
-from moldau.storage.append_info import AbortedTransaction
+from moldau.storage.append_info import AbortedEntry
 from moldau.tiered.lineage import Lineage
 from moldau.tiered.metadata_manager import RemoteLogMetadataManager
 from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
@@ -27,7 +27,7 @@ class RemoteIndexes(Protocol):
         """A position with no record of ``timestamp_ms`` or later, from ``starting_offset`` on, before it."""
         ...
 
-    async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
+    async def aborted_transactions(self, metadata: RemoteLogSegmentMetadata) -> Sequence[AbortedEntry]:
         """The transactions whose abort markers lie in the segment, in order."""
         ...
 
@@ -64,7 +64,7 @@ class RemoteRead(RemoteRange):
     max_bytes: int
     min_one_batch: bool = True
     read_committed: bool = False
-    aborted_behind: Callable[[int, int], Sequence[AbortedTransaction]] | None = None
+    aborted_behind: Callable[[int, int], Sequence[AbortedEntry]] | None = None
     """Aborted transactions with records in ``[first, end)`` whose markers lie behind the remote tier."""
     read_behind: Callable[[], ReadOutcome] | None = None
     """Read from ``end_offset`` on, when no batch is left before it (compaction leaves holes)."""

@@ -41,7 +41,7 @@ class BrokerState(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerContext:
+class BrokerInputs:
     """Inputs of broker decisions beside the view. ``next_offset`` is the offset of their first record."""
 
     heartbeats: Heartbeats
@@ -50,7 +50,7 @@ class BrokerContext:
 
 
 def register_broker(
-    view: View, context: BrokerContext, request: BrokerRegistrationRequest
+    view: View, context: BrokerInputs, request: BrokerRegistrationRequest
 ) -> ControllerResult:
     """Register an incarnation of a broker, fenced. Its epoch is the offset of its record.
 
@@ -99,7 +99,7 @@ def register_broker(
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
 
 
-def _check_registration(view: View, context: BrokerContext, request: BrokerRegistrationRequest) -> None:
+def _check_registration(view: View, context: BrokerInputs, request: BrokerRegistrationRequest) -> None:
     if request.cluster_id != view.settings.cluster_id:
         raise KafkaError(
             ErrorCode.inconsistent_cluster_id,
@@ -153,7 +153,7 @@ def _check_log_dirs(view: View, request: BrokerRegistrationRequest) -> None:
             )
 
 
-def heartbeat(view: View, context: BrokerContext, request: BrokerHeartbeatRequest) -> ControllerResult:
+def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest) -> ControllerResult:
     """Take a heartbeat and tell the broker what to be. Raises ``KafkaError(stale_broker_epoch)``."""
     broker = registered(view, request.broker_id, request.broker_epoch)
     context.heartbeats.touch(broker.broker_id, broker.epoch, context.now_ms, request.current_metadata_offset)
@@ -172,7 +172,7 @@ def heartbeat(view: View, context: BrokerContext, request: BrokerHeartbeatReques
 
 def _next_state(
     view: View,
-    context: BrokerContext,
+    context: BrokerInputs,
     broker: BrokerRegistration,
     request: BrokerHeartbeatRequest,
     is_caught_up: bool,
@@ -231,7 +231,7 @@ def _after(view: View, record: Message) -> View:
     return view_after(view, image_of([record], view.image))
 
 
-def fence_expired(view: View, context: BrokerContext) -> list[Message]:
+def fence_expired(view: View, context: BrokerInputs) -> list[Message]:
     """Fence the first broker whose session is over; the next round fences the next one."""
     expired = context.heartbeats.expired(view.image, context.now_ms)
     if not expired:
@@ -241,7 +241,7 @@ def fence_expired(view: View, context: BrokerContext) -> list[Message]:
 
 
 def unregister_broker(
-    view: View, context: BrokerContext, request: UnregisterBrokerRequest
+    view: View, context: BrokerInputs, request: UnregisterBrokerRequest
 ) -> ControllerResult:
     """Forget a broker for good. Raises ``KafkaError(broker_id_not_registered)``."""
     broker = view.image.brokers.get(request.broker_id)

@@ -12,7 +12,7 @@ from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import CommittedRecord
 
 
-class MetadataLog(CoordinatorLog, SnapshottedLog, Protocol):
+class DisklessMetadataLog(CoordinatorLog, SnapshottedLog, Protocol):
     """The log of a diskless coordinator."""
 
 

@@ -14,9 +14,9 @@ from uuid import UUID
 from moldau.cluster.internal_topics import DISKLESS_METADATA
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.codecs.codec import DisklessCodec
-from moldau.coordinators.diskless.led import LedCoordinator, MetadataLog
+from moldau.coordinators.diskless.led import DisklessMetadataLog, LedCoordinator
 from moldau.coordinators.diskless.reads.finding import Finder
-from moldau.coordinators.diskless.reads.offsets import OffsetLister
+from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.reading import StoreReader
 from moldau.coordinators.diskless.reads.waiting import CommitWaiters
 from moldau.coordinators.diskless.state.files import DisklessSettings
@@ -58,7 +58,7 @@ class DisklessCoordinator:
         self._opener = opener
         self._waiters = CommitWaiters()
         self._finder = Finder(self._waiters)
-        self._lister = OffsetLister()
+        self._lister = StoredOffsetLister()
         kind: CoordinatorKind[DisklessShard, DisklessRecord] = CoordinatorKind(
             topic=DISKLESS_METADATA,
             new_shard=lambda _: DisklessShard(self.settings),
@@ -80,7 +80,7 @@ class DisklessCoordinator:
         """The declaration of diskless coordinators."""
         return self.runtime.kind
 
-    def load(self, coordinator_id: int, epoch: int, log: MetadataLog) -> None:
+    def load(self, coordinator_id: int, epoch: int, log: DisklessMetadataLog) -> None:
         """This node leads the partition from ``epoch`` on; returns at once.
 
         The SQLite file lies in the log's folder. It is a cache: it may be deleted.
@@ -89,7 +89,7 @@ class DisklessCoordinator:
 
     def _new_store(self, term: Term) -> LedCoordinator:
         coordinator_id, epoch, log = term
-        metadata_log = cast(MetadataLog, log)
+        metadata_log = cast(DisklessMetadataLog, log)
         store = DisklessStore(
             self._machine,
             metadata_log,

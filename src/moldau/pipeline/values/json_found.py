@@ -198,7 +198,7 @@ def _kind_of_number(value: int | float) -> int:
     return int(Kind.INTEGER if value in _DECIMALS else Kind.HUGE)
 
 
-class Columns(NamedTuple):
+class JsonColumns(NamedTuple):
     """The type of a position, ``None`` where none is known, and whether members are left without a column."""
 
     type: pa.DataType | None
@@ -207,7 +207,7 @@ class Columns(NamedTuple):
 
 def columns_of(
     found: FoundValues, table: pa.DataType | None, reserved: frozenset[tuple[str, ...]] = frozenset()
-) -> Columns:
+) -> JsonColumns:
     """The columns of a table that has some already, which keep their types, with those found beside them.
 
     ``reserved``: paths of columns that no member of the same name belongs to.
@@ -216,7 +216,7 @@ def columns_of(
         chosen = _Choice(reserved, found.levels).of(found.root, table, (), levels)
         if chosen.type is None or chosen.type == table or _width(chosen.type) <= COLUMNS_MAX:
             return chosen._replace(odd=chosen.odd or found.odd)
-    return Columns(table, True)
+    return JsonColumns(table, True)
 
 
 def _width(found: pa.DataType) -> int:
@@ -227,38 +227,38 @@ class _Choice(NamedTuple):
     reserved: frozenset[tuple[str, ...]]
     counted_levels: int
 
-    def of(self, found: Found, table: pa.DataType | None, path: tuple[str, ...], levels: int) -> Columns:
+    def of(self, found: Found, table: pa.DataType | None, path: tuple[str, ...], levels: int) -> JsonColumns:
         if table is not None:
             return self._of_column(found, table, path, levels)
         if not found.records:
-            return Columns(None, False)
+            return JsonColumns(None, False)
         wanted = _choose(found)
         if wanted is Kind.OBJECT:
             if not levels or len(found.members) > NAMES_MAX:
-                return Columns(pa.string(), False)
+                return JsonColumns(pa.string(), False)
             return self._of_object(found, [], path, levels)
         if wanted is Kind.ARRAY:
             if not levels:
-                return Columns(pa.string(), False)
+                return JsonColumns(pa.string(), False)
             assert found.element is not None
             element, odd = self.of(found.element, None, (*path, "element"), levels - 1)
-            return Columns(None if element is None else pa.list_(element), odd)
-        return Columns(_TYPES[wanted], False)
+            return JsonColumns(None if element is None else pa.list_(element), odd)
+        return JsonColumns(_TYPES[wanted], False)
 
-    def _of_column(self, found: Found, table: pa.DataType, path: tuple[str, ...], levels: int) -> Columns:
+    def _of_column(self, found: Found, table: pa.DataType, path: tuple[str, ...], levels: int) -> JsonColumns:
         """The table has this column: it keeps its type, and may have more inside."""
         if pa.types.is_struct(table):
             if not levels or len(found.members) > NAMES_MAX:
-                return Columns(table, found.kinds[Kind.OBJECT] > 0)
+                return JsonColumns(table, found.kinds[Kind.OBJECT] > 0)
             return self._of_object(found, list(table), path, levels)
         if pa.types.is_list(table) and found.element is not None:
             element, odd = self.of(found.element, table.value_type, (*path, "element"), max(levels - 1, 0))
-            return Columns(pa.list_(element), odd)
-        return Columns(table, pa.types.is_list(table) and found.kinds[Kind.ARRAY] > 0 and not levels)
+            return JsonColumns(pa.list_(element), odd)
+        return JsonColumns(table, pa.types.is_list(table) and found.kinds[Kind.ARRAY] > 0 and not levels)
 
     def _of_object(
         self, found: Found, columns: list[pa.Field], path: tuple[str, ...], levels: int
-    ) -> Columns:
+    ) -> JsonColumns:
         spellings: dict[str, list[str]] = {}
         for name in found.members:
             spellings.setdefault(name.lower(), []).append(name)
@@ -285,7 +285,7 @@ class _Choice(NamedTuple):
             odd |= odd_inside or len(names) > 1
             taken.add(lower)
             fields.append(pa.field(name, inside))
-        return Columns(pa.struct(fields) if fields else None, odd)
+        return JsonColumns(pa.struct(fields) if fields else None, odd)
 
 
 def _together(found: Found, names: list[str], levels: int) -> Found:

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from moldau.quorum.election import VoteTally
 from moldau.quorum.messages import Request, Response, VoteRequest, VoteResponse
 from moldau.quorum.roles.base import Role
 from moldau.quorum.transitions import RoleName
 from moldau.quorum.voters import ReplicaKey
+from moldau.quorum.votes import VoteTally
 
 if TYPE_CHECKING:
     from moldau.quorum.raft import RaftCore

@@ -34,7 +34,7 @@ _KEYS_OF_TOPICS: Final = frozenset(
 _SHOWN_MAX: Final = 3
 
 
-class ProduceLimits(Subsystem):
+class ProduceLimitWarnings(Subsystem):
     """Looks at every new image; what it found is :meth:`notice`."""
 
     def __init__(self, broker: Callable[[], BrokerConfig], topic: Callable[[str], TopicConfig]) -> None:

@@ -20,9 +20,9 @@ from moldau.cluster.remote_controller_channel import RemoteControllerChannel
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.network.client import RpcClient
-from moldau.quorum.election import ElectionState
 from moldau.quorum.subscriptions import Committed
 from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
+from moldau.quorum.votes import ElectionState
 from moldau.runtime import KafkaError, Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners

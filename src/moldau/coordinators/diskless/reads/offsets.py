@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.reads.reading import StoreReader
 from moldau.runtime import ErrorCode
 
 
-class OffsetLister:
+class StoredOffsetLister:
     """Looks offsets up in a store."""
 
     def list(self, reader: StoreReader, timestamps: Sequence[TimestampToList]) -> list[ListedOffset]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
 from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.storage.append_info import AbortedTransaction, ReadResult
+from moldau.storage.append_info import AbortedEntry, ReadResult
 from moldau.storage.log import PartitionLog
 from moldau.tiered.lineage import LogLineage
 from moldau.tiered.offset_search import RemoteOffsetSearch
@@ -60,7 +60,7 @@ class ClassicRemotePart:
         )
         return self._reader.read(wanted, known)
 
-    def _aborted_locally(self, offset: int, next_offset: int) -> list[AbortedTransaction]:
+    def _aborted_locally(self, offset: int, next_offset: int) -> list[AbortedEntry]:
         return self._log.aborted_transactions(offset, ReadResult([], 0, next_offset, 0, 0))
 
     async def highest_offset(self) -> int:

@@ -1,4 +1,4 @@
-"""The durable election state of a replica, and the count of votes."""
+"""The durable state of votes that a replica keeps, and their count in one election."""
 
 from dataclasses import dataclass, field
 

@@ -115,26 +115,27 @@ class MetadataStore:
         seal = break_seal(disk, path)
         problem = None if seal in (Seal.NONE, Seal.WHOLE) else f"it is {seal.value}"
         if problem is None and disk.exists(path):
-            problem = "it is not of this topic"
             connection = None
             try:
                 connection = _connect(machine, path)
-                row = next(iter(connection.execute("select version, topic_id from meta")), None)
-                if row == (VERSION, topic_id.bytes):
-                    problem = None if seal is Seal.WHOLE else _damage(connection)
-                    if problem is None:
-                        return cls(connection, disk, path)
+                problem = _unlike(connection, topic_id)
+                if problem is None and seal is not Seal.WHOLE:
+                    problem = _damage(connection)
+                if problem is None:
+                    return cls(connection, disk, path)
             except apsw.Error as error:
                 problem = str(error)
             if connection is not None:
                 with contextlib.suppress(apsw.Error):
                     connection.close(True)
-        if problem is not None:
+        if problem:
             logger.warning("%s is rebuilt from the topic: %s", path, problem)
         remove_database(disk, path)
         connection = _connect(machine, path)
-        connection.execute(_TABLES)
-        connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
+        # In one transaction: a loss of power may leave any number of them.
+        with connection:
+            connection.execute(_TABLES)
+            connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
         return cls(connection, disk, path)
 
     def close(self) -> None:
@@ -362,6 +363,16 @@ def _unlike_their_sums(table: str) -> str:
 
 def _row_sum(*values: Any) -> int:
     return crc32c(repr(values).encode())
+
+
+def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
+    """The reason why a database is not this topic's cache; empty when nothing was ever written to it."""
+    if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
+        return ""
+    row = next(iter(connection.execute("select version, topic_id from meta")), None)
+    if row is None or row[0] != VERSION:
+        return "it is of another version"
+    return None if row[1] == topic_id.bytes else "it is not of this topic"
 
 
 def _connect(machine: Machine, path: str) -> apsw.Connection:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
 
 from moldau.runtime import Machine
@@ -153,25 +154,12 @@ def _node_scenario(
     return Scenario(program, partitions, prepare=prepare, weather=Weather(faults), consumer_count=2)
 
 
-def _of_cluster(name: str) -> Callable[[], Scenario]:
+def _of_cluster(module: str, name: str) -> Callable[[], Scenario]:
     """A story of several nodes, by the name of its function; see :mod:`moldau.simulation.cluster`."""
 
     def scenario() -> Scenario:
-        from moldau.simulation.cluster import quorum_stories  # the tiny node runs without the server
-
-        found: Scenario = getattr(quorum_stories, name)()
-        return found
-
-    return scenario
-
-
-def _of_replication(name: str) -> Callable[[], Scenario]:
-    """A story of replicated partitions, by the name of its function."""
-
-    def scenario() -> Scenario:
-        from moldau.simulation.cluster import replication_stories
-
-        found: Scenario = getattr(replication_stories, name)()
+        # Imported here: the tiny node runs without the server.
+        found: Scenario = getattr(import_module(f"moldau.simulation.cluster.{module}"), name)()
         return found
 
     return scenario
@@ -208,14 +196,16 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "offsets": offsets,
     "offsets-power": offsets_power,
     "offsets-disk": offsets_disk,
-    "quorum": _of_cluster("quorum"),
-    "quorum-power": _of_cluster("quorum_power"),
-    "quorum-votes": _of_cluster("quorum_votes"),
-    "quorum-votes-power": _of_cluster("quorum_votes_power"),
-    "quorum-links": _of_cluster("quorum_links"),
-    "quorum-clock": _of_cluster("quorum_clock"),
-    "replication": _of_replication("replication"),
-    "replication-power": _of_replication("replication_power"),
+    "quorum": _of_cluster("quorum_stories", "quorum"),
+    "quorum-power": _of_cluster("quorum_stories", "quorum_power"),
+    "quorum-votes": _of_cluster("quorum_stories", "quorum_votes"),
+    "quorum-votes-power": _of_cluster("quorum_stories", "quorum_votes_power"),
+    "quorum-links": _of_cluster("quorum_stories", "quorum_links"),
+    "quorum-clock": _of_cluster("quorum_stories", "quorum_clock"),
+    "cluster": _of_cluster("cluster_stories", "cluster"),
+    "cluster-combined": _of_cluster("cluster_stories", "cluster_combined"),
+    "replication": _of_cluster("replication_stories", "replication"),
+    "replication-power": _of_cluster("replication_stories", "replication_power"),
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,

@@ -1,0 +1,66 @@
+"""Whole clusters as seeded stories; what their judges look at is broken on purpose, and found."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from moldau.coordinators.groups.records import OffsetRecord
+from moldau.coordinators.loader import ShardLoader
+from moldau.server.handlers import lone_produce
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+MUTANT_SEEDS = range(3)
+
+
+@pytest.mark.parametrize("name", ["cluster", "cluster-combined"])
+def test_a_cluster_keeps_what_it_has_told_its_clients(name: str) -> None:
+    scenario = SCENARIOS[name]()
+    result = run_seed(scenario, 0)
+    assert not result.violations, f"repeat with: python -m moldau.simulation --node {name} --seed 0"
+    assert result.record_count > 300
+    assert scenario.coordinator_tally.terms > 2
+    assert scenario.coordinator_tally.generations
+
+
+def acknowledge_one_offset_too_far(patch: pytest.MonkeyPatch) -> None:
+    """A broker tells producers the offset behind the one where their records stand."""
+    real = lone_produce.lone_packer
+
+    def packer(version: int) -> Any:
+        pack = real(version)
+        return lambda topic, index, base, *rest: pack(topic, index, base + 1, *rest)
+
+    patch.setattr(lone_produce, "lone_packer", packer)
+
+
+def load_no_late_commit(patch: pytest.MonkeyPatch) -> None:
+    """A group coordinator that loads takes in no commit near the end of its log."""
+    replay = ShardLoader._replay_record
+
+    def replay_most(loader: Any, header: Any, entry: Any) -> None:
+        is_of_node = loader._name.startswith("__consumer_offsets")
+        is_late = loader._log.log_end_offset - entry.offset < 10
+        if is_of_node and is_late and isinstance(loader._codec.decode(entry.key, entry.value), OffsetRecord):
+            return
+        replay(loader, header, entry)
+
+    patch.setattr(ShardLoader, "_replay_record", replay_most)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "words"),
+    [
+        (acknowledge_one_offset_too_far, "was acknowledged at"),
+        (load_no_late_commit, "from its log: "),
+    ],
+)
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], words: str) -> None:
+    scenario = SCENARIOS["cluster"]()
+    with pytest.MonkeyPatch.context() as patch:
+        mutate(patch)
+        found = (run_seed(scenario, seed).violations for seed in MUTANT_SEEDS)
+        assert any(words in text for texts in found for text in texts)

@@ -1,4 +1,4 @@
-"""What a shard's operation asks of the runtime: records to append, answers to give, timers to set.
+"""Effects of a shard's operation: records to append, answers to give, timers to set.
 
 Pure. An operation returns one :class:`Effects`; nothing of it happens before the operation ends.
 """

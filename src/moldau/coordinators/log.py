@@ -123,7 +123,7 @@ class PartitionCoordinatorLog:
 
 
 class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
-    """The same for a partition whose log is shortened by snapshots of the coordinator's state."""
+    """A coordinator's log on a partition that snapshots of the coordinator's state shorten."""
 
     def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
         super().__init__(partition, max_batch_bytes=max_batch_bytes)
@@ -175,7 +175,7 @@ class MemoryLog:
         self.held = False
         """While true, appends do not move the high watermark: :meth:`commit` does."""
         self.failure: Exception | None = None
-        """What the next appends and reads raise."""
+        """The exception that the next appends and reads raise."""
         self._listener: Callable[[int], None] | None = None
         self._moved = asyncio.Event()
 

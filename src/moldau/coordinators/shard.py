@@ -1,4 +1,4 @@
-"""What the runtime needs of a kind of shard: its state machine, its codec and, if any, its own store."""
+"""A kind of shard as the runtime uses it: state machine, codec and, if any, its own store."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar

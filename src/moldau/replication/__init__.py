@@ -1,1 +1,1 @@
-"""What a request sees of a partition, and the classic kind that keeps its data on the brokers' disks."""
+"""Partitions as requests see them, and the classic kind, which keeps its data on the brokers' disks."""

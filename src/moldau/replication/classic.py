@@ -156,7 +156,7 @@ class ClassicPartition:
 
     @property
     def remote(self) -> RemotePart | None:
-        """What lies before the log's first local segment; set by whoever hosts tiered partitions."""
+        """The remote part before the log's first local segment; set by the host of tiered partitions."""
         return self._reader.remote
 
     @remote.setter

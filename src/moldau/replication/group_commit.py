@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class SyncedLog(Protocol):
-    """What is synced."""
+    """A log that a group commit syncs."""
 
     @property
     def log_end_offset(self) -> int: ...

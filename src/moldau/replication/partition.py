@@ -84,7 +84,7 @@ class ReadRequest(NamedTuple):
 
 
 class ReadOutcome(NamedTuple):
-    """What a read found; on an error, the offsets that are known and no bytes."""
+    """The result of a read; on an error, the known offsets and no bytes."""
 
     error: ErrorCode = ErrorCode.none
     views: Sequence[memoryview | bytes] = ()
@@ -123,7 +123,7 @@ class ActiveProducer:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """What operators ask of a partition (DescribeLogDirs, the offset commands)."""
+    """State of a partition for operators (DescribeLogDirs, the offset commands)."""
 
     high_watermark: int
     log_start_offset: int

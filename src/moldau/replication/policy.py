@@ -34,7 +34,7 @@ FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
-"""The same for a log that one coordinator on each partition writes, and shortens by snapshots."""
+"""Policy of a log that one coordinator writes and shortens by snapshots; records count when synced."""
 
 
 def policy_of(topic: str) -> ReplicaPolicy:

@@ -1,4 +1,4 @@
-"""What a classic partition asks of the remote tier (KIP-405), for the part of its log that is only there."""
+"""The remote tier (KIP-405) as a classic partition uses it: the part of its log that is only there."""
 
 import asyncio
 from typing import Protocol

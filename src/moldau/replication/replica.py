@@ -56,7 +56,7 @@ def diverging_epoch(
 
 
 class FetchPosition(NamedTuple):
-    """What a follower asks its leader for."""
+    """The position of a follower's next fetch."""
 
     leader_id: int
     leader_epoch: int
@@ -146,7 +146,7 @@ class Follower:
         return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
 
     def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
-        """What was fetched is in the log; return whether the watermark moved."""
+        """Note that fetched records are in the log; return whether the watermark moved."""
         watermark = min(leader_high_watermark, log_end_offset)
         if watermark <= self.high_watermark:
             return False

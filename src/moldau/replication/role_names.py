@@ -5,7 +5,7 @@ from enum import Enum
 
 
 class RoleName(Enum):
-    """What a replica is to its partition in an epoch."""
+    """Roles of a replica of a partition in an epoch."""
 
     RESIGNED = "resigned"
     FOLLOWER = "follower"

@@ -148,7 +148,7 @@ class DisklessCoordinator:
         return self._active(coordinator_id).reader
 
     def _written(self, coordinator_id: int) -> LedCoordinator:
-        """The same, with all that is committed in its tables."""
+        """The led coordinator, with all committed records in its tables."""
         led = self._active(coordinator_id)
         led.store.write_all()
         return led
@@ -202,7 +202,7 @@ class DisklessCoordinator:
         return pruned._replace(wal_size_bytes=size_bytes, wal_batches=batches)
 
     def backlog(self) -> calls.Backlog:
-        """What is in the WAL of all coordinators led here."""
+        """The WAL backlog of all coordinators led here."""
         active = [found for found in self.coordinator_ids if self.is_active(found)]
         found = [self._reader(coordinator_id).backlog() for coordinator_id in active]
         ages = [one.oldest_created_ms for one in found if one.oldest_created_ms is not None]
@@ -279,7 +279,7 @@ class DisklessCoordinator:
     async def describe_files(
         self, coordinator_id: int, object_keys: Sequence[str]
     ) -> list[calls.DescribedFile]:
-        """What is known of these objects, everything decided before included."""
+        """State of these objects, after all earlier decisions."""
 
         def closed(shard: DisklessShard, now_ms: int) -> list[tuple[bool, bool]]:
             files = shard.files

@@ -1,4 +1,4 @@
-"""What a coordinator does by itself, now and then: snapshots, and forgetting what nobody asks for."""
+"""Periodic work of a coordinator: snapshots, and expiry of old state."""
 
 import asyncio
 import logging

@@ -22,7 +22,7 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a handler knows of a request beside its body."""
+    """The context of a request beside its body."""
 
     api_version: int
     client_id: str = ""

@@ -1,4 +1,4 @@
-"""What groups need to know of topics."""
+"""Topics as groups see them."""
 
 from typing import Protocol
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What shards of groups write to ``__consumer_offsets``, apart from its encoding. Pure."""
+"""Records of ``__consumer_offsets`` as values, apart from their encoding. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, TypeAlias

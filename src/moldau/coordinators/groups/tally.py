@@ -1,4 +1,4 @@
-"""What groups have done since the node started, for its meters."""
+"""Counts of group events since the node started, for its meters."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What can be asked of a diskless coordinator, and its answers: plain values, the same in process and by RPC.
+"""Calls to a diskless coordinator and their answers: plain values, in process and by RPC.
 
 Where KIP-1164 has a field, it has the same meaning here. What is ours: ``created_ms`` and the closing of
 keys (they fence late commits), min bytes and max wait (a cacher follows the coordinator), ``wal_start`` and
@@ -260,7 +260,7 @@ class PruneCall(NamedTuple):
     to_offset: int
     epoch: int
     remote_metadata_position: int = -1
-    """What a replica must have read of the remote log metadata before it trusts the new wal_start."""
+    """Position in the remote log metadata that a replica must have read before it uses the new wal_start."""
 
 
 class PrunedPartition(NamedTuple):
@@ -273,12 +273,12 @@ class PrunedPartition(NamedTuple):
     remote_metadata_position: int = -1
     """Of the prune done last: who has read so far knows all segments below ``wal_start_offset``."""
     wal_size_bytes: int = -1
-    """What lies in the WAL, about: the store follows commits a moment later."""
+    """Approximate bytes in the WAL: the store is a moment behind the commits."""
     wal_batches: int = -1
 
 
 class Backlog(NamedTuple):
-    """What lies in the WAL of the coordinators that a broker leads, about."""
+    """Approximate WAL backlog of the coordinators that a broker leads."""
 
     size_bytes: int = 0
     """Of live batches."""
@@ -337,7 +337,7 @@ class DescribedObjects(NamedTuple):
     objects: int = 0
     size_bytes: int = 0
     deleted_bytes: int = 0
-    """What of them is no live batch of any topic here."""
+    """Bytes that belong to no live batch of a topic of this coordinator."""
     object_keys: Sequence[str] = ()
     """If asked for."""
 
@@ -385,7 +385,7 @@ class DescribeFilesCall(NamedTuple):
 
 
 class DescribedFile(NamedTuple):
-    """What a coordinator knows of an object."""
+    """State of an object at a coordinator."""
 
     object_key: str
     is_known: bool = False

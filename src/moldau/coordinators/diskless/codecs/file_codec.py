@@ -17,7 +17,7 @@ from moldau.runtime import ErrorCode
 
 
 class Receipt(NamedTuple):
-    """What an uploader was told of its file."""
+    """The answer to the uploader of a file."""
 
     runs: list[Run]
     offset_deltas: list[int]

@@ -29,7 +29,7 @@ class Finder:
 
     @staticmethod
     def find_now(reader: StoreReader, call: FindBatchesCall) -> tuple[list[FoundPartition], bool]:
-        """What is there, and whether it is enough to answer.
+        """Find batches now; true if they are enough to answer.
 
         The budget is spent in the order of the call; "at least one batch" is granted once.
         """

@@ -134,7 +134,7 @@ class StoreReader:
         return (0, 0) if written is None else (written.size_bytes, written.batches)
 
     def backlog(self) -> Backlog:
-        """What is in the WAL, as far as it is in SQLite."""
+        """The WAL backlog, as far as it is in SQLite."""
         written = self._store.materialiser.partitions.values()
         row = self._store.database.one("select min(created_ms) from files where live_batches > 0")
         oldest_ms: int | None = None if row is None else row[0]

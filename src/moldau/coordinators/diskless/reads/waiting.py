@@ -1,4 +1,4 @@
-"""Who waits for a commit: one structure, indexed by partition. Lives on the event loop."""
+"""Waiters for commits, indexed by partition. For use on the event loop."""
 
 import asyncio
 from collections.abc import Iterable

@@ -419,7 +419,7 @@ def replay_file(partitions: PartitionTable, record: FileCommitted) -> Sequence[M
 
 
 def _moves(partitions: PartitionTable, record: FileCommitted) -> Iterator[Moved]:
-    """What each run does, once those before it are done."""
+    """The change of each run, after those before it."""
     start = 0
     for topic_id, index, offset, count in record.runs:
         partition = partitions.find(topic_id, index)

@@ -1,4 +1,4 @@
-"""What idempotent producers last wrote to a partition: Kafka's sequence rules. Pure.
+"""Idempotent producers of a partition: their last batches and Kafka's sequence rules. Pure.
 
 A window is one byte string, the same in memory and in the store: a batch moves one, and what it costs to
 make, to free and to write tuples of tuples was a third of the coordinator's time. It is native 64 bit
@@ -40,7 +40,7 @@ class OpenWindow(NamedTuple):
 
 
 class Verdict(Enum):
-    """What is wrong with a batch's producer fields."""
+    """Errors of a batch's producer fields."""
 
     STALE_EPOCH = "stale epoch"
     OUT_OF_ORDER = "out of order"

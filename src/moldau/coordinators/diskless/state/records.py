@@ -1,4 +1,4 @@
-"""What the coordinator writes into ``__diskless_metadata``: its decisions, as values. Pure.
+"""Records of ``__diskless_metadata``: the coordinator's decisions, as values. Pure.
 
 ``codec`` turns them into keys and values.
 """
@@ -66,7 +66,7 @@ class Pruned(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """What is older is forgotten. A record, so that what a coordinator knows depends on its log alone."""
+    """Expiry of older state. It is a record, so that a coordinator's state depends on its log alone."""
 
     files_before_ms: int
     """Results of files committed, and object keys closed, before it."""
@@ -85,7 +85,7 @@ class Run(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What a run does to its partition."""
+    """The change of a partition by a run."""
 
     partition: PartitionState
     next_offset: int

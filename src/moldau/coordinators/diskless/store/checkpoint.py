@@ -28,11 +28,11 @@ _TEXT: Final = 2
 
 
 class SnapshottedLog(Protocol):
-    """What the store needs of the coordinator's log: facts to be checked against, and snapshots."""
+    """The coordinator's log as the store uses it: facts for checks, and snapshots."""
 
     @property
     def identity(self) -> str:
-        """What no other log has, of this cluster or another."""
+        """Unique identity of the log, over all clusters."""
         ...
 
     @property

@@ -91,7 +91,7 @@ def unpack(first_offset: int, packed: bytes) -> Iterator[ExtentBatch]:
 
 
 class Trimmed(NamedTuple):
-    """What is left of an extent, and what went."""
+    """The remainder of a trimmed extent, and the freed amounts."""
 
     left: Extent | None
     freed_batches: int

@@ -70,7 +70,7 @@ class DisklessStore:
         self._materialiser: Materialiser | None = None
         self._unwritten: deque[Unwritten] = deque()
         self._moved: dict[int, Sequence[Moved]] = {}
-        """What files did that are replayed but not committed yet, by offset."""
+        """Changes of files that are replayed but not committed yet, by offset."""
         self._expired: dict[int, Sequence[tuple[int, int]]] = {}
         """Producers that were forgotten in a replay, likewise."""
         self._handle: asyncio.Handle | None = None

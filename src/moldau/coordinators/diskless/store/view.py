@@ -31,7 +31,7 @@ class StoredPartition(PartitionState):
 
 
 class Change(NamedTuple):
-    """What a record did: the partitions to wake readers of, and the extents to write."""
+    """The effects of a record: partitions whose readers wake, and extents to write."""
 
     partitions: Sequence[StoredPartition] = ()
     extents: Sequence[Extent] = ()

@@ -1,4 +1,4 @@
-"""What operators see of groups. Pure."""
+"""Descriptions of groups for operators. Pure."""
 
 from collections.abc import Iterable
 from typing import Final

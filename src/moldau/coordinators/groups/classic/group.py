@@ -36,7 +36,7 @@ class Group:
         self.pending_syncs: dict[str, None] = {}
         """Members of this generation that have not asked for their assignment yet."""
         self.topics: frozenset[str] | None = None
-        """What the members subscribe to; ``None`` when that is not known."""
+        """Topics of the members' subscriptions; ``None`` when they are not known."""
         self.member_added = False
         """Someone has joined during the initial delay, which is then extended."""
         self.initial_delay_ms = 0

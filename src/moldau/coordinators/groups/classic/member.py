@@ -8,7 +8,7 @@ from moldau.coordinators.effects import Token
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """What a group remembers of the connection that a member came by."""
+    """The connection of a member, as its group keeps it."""
 
     client_id: str = ""
     host: str = ""
@@ -45,7 +45,7 @@ class Member:
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:
-        """What it said for this protocol; raises ``KeyError`` when it does not support it."""
+        """The member's metadata for a protocol; raises ``KeyError`` when it does not support the protocol."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata

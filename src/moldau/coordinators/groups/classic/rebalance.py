@@ -16,7 +16,7 @@ from moldau.runtime import ErrorCode
 
 
 def joined(group: Group, member_id: str) -> JoinGroupResponse:
-    """What a member of the present generation is told; its leader learns of all members."""
+    """The JoinGroup response for a member of the present generation; the leader's lists all members."""
     members = list_members(group) if group.is_leader(member_id) else []
     return JoinGroupResponse(
         generation_id=group.generation,

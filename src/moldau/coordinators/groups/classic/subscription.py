@@ -1,4 +1,4 @@
-"""What a coordinator reads of the consumer protocol: which topics members subscribe to. Pure."""
+"""Parser of consumer subscriptions: the topics of the members. Pure."""
 
 import struct
 from collections.abc import Iterable

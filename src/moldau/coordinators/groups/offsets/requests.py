@@ -34,12 +34,12 @@ NO_OFFSET: Final = -1
 
 
 def commit_error(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    """The same error for all partitions."""
+    """A response with one error for all partitions."""
     return OffsetCommitResponse(topics=[refused_topic(topic, error) for topic in request.topics])
 
 
 def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCommitResponseTopic:
-    """The same error for all partitions of a topic."""
+    """A topic's response with one error for all partitions."""
     return OffsetCommitResponseTopic(
         topic_id=topic.topic_id,
         name=topic.name,
@@ -167,7 +167,7 @@ def fetch_error(
 
 
 def unknown_offsets(topic: OffsetFetchRequestTopics, error: ErrorCode) -> OffsetFetchResponseTopics:
-    """The same error for all partitions of a topic."""
+    """A topic's response with one error for all partitions."""
     return OffsetFetchResponseTopics(
         topic_id=topic.topic_id,
         name=topic.name,

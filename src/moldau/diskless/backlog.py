@@ -1,4 +1,4 @@
-"""What lies in the WAL and has not left it: measured, and a reason to read producers more slowly.
+"""The WAL backlog: its measurement, and the throttling of producers by it.
 
 Where nothing leaves the WAL but by retention, its size is the topics'; then there is no bound.
 """

@@ -1,4 +1,4 @@
-"""What brokers need of the coordinators of diskless topics (KIP-1163's pluggable batch coordinator)."""
+"""The protocol of diskless coordinators for brokers (KIP-1163's pluggable batch coordinator)."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ class BatchCoordinator(Protocol):
 
 
 BatchCoordinatorMaker: TypeAlias = Callable[[Mapping[str, str], Machine], BatchCoordinator]
-"""What ``diskless.batch.coordinator.class.name`` names: called with the node's properties."""
+"""Function named by ``diskless.batch.coordinator.class.name``: called with the node's properties."""
 
 
 def load_batch_coordinator(

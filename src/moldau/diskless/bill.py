@@ -1,4 +1,4 @@
-"""What the object store's requests come to for each GiB: what a provider bills, beside what was moved."""
+"""Requests to the object store for each GiB produced or consumed, as a provider bills them."""
 
 from collections.abc import Callable, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""What clients of a partition are told when its coordinator cannot answer: they know no coordinator of it."""
+"""Errors for clients of a partition whose coordinator cannot answer."""
 
 from typing import Final
 

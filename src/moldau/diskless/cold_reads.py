@@ -55,7 +55,7 @@ class ColdOutcome:
     """The offset has left the WAL: a failure here, and to be read from remote storage."""
 
     def before(self, offset: int) -> "ColdOutcome":
-        """The same without batches from ``offset`` on."""
+        """A copy without the batches from ``offset`` on."""
         return replace(self, batches=[each for each in self.batches if each[0].base_offset < offset])
 
     def finished(self) -> memoryview:

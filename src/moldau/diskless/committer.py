@@ -149,7 +149,7 @@ class FileCommitQueue:
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
-    """What producers hear. librdkafka takes KAFKA_STORAGE_ERROR for "not persisted", so it must be sure."""
+    """Error code for producers. librdkafka takes KAFKA_STORAGE_ERROR for "not persisted" as certain."""
     if refusal.code is ErrorCode.invalid_request:
         return ErrorCode.unknown_server_error
     return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error

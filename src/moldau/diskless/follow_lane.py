@@ -44,7 +44,7 @@ class BatchFinder(Protocol):
 
 
 class Follower(Protocol):
-    """Whoever the lane works for: decides what an answer means and takes the batches."""
+    """The owner of a lane: interprets the answers and takes the batches."""
 
     async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
         """Take note of an answer; false when its batches are not to be read (look again)."""
@@ -72,7 +72,7 @@ class LaneSettings:
     partition_max_bytes: int
     """Of one partition in a round, so that a large one leaves room for the others."""
     first_max_bytes: int
-    """What a partition may be behind when it begins: more is not read but skipped."""
+    """Bytes that a new member may lag behind; a larger lag is skipped, not read."""
     max_wait_ms: int
     slow_round_ms: int = 200
     """After this, the lane goes on without the partitions that still wait for their bytes."""
@@ -210,7 +210,7 @@ class FollowLane:
             await asyncio.gather(*slow, return_exceptions=True)
 
     def _ready(self) -> list[Member]:
-        """Who is to be asked for now, another one first each time."""
+        """Members to ask for now, starting with another one each time."""
         ready = [member for member in self._members.values() if member.may_be_asked_for]
         self._turn += 1
         start = self._turn % len(ready) if ready else 0

@@ -19,7 +19,7 @@ _SHARDS = "0123456789abcdef"
 
 
 class WalKey(NamedTuple):
-    """What a key tells."""
+    """The parts of a WAL object's key."""
 
     created_ms: int
     broker_id: int

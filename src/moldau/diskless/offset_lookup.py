@@ -104,7 +104,7 @@ class OffsetLookup:
     async def _in_wal(
         self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """What the coordinator's answer stands for."""
+        """Resolve the coordinator's answer to an offset."""
         if listed.batch is None:
             # A special offset, or a batch whose records all have its append time, or nothing.
             epoch = LEADER_EPOCH if listed.offset >= 0 else -1
@@ -139,7 +139,7 @@ class OffsetLookup:
     async def _behind(
         self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
     ) -> FoundOffset:
-        """What the batch promised lies below the log start inside it: go on behind it."""
+        """The record lies below the log start inside its batch: search from ``offset`` on."""
         while timestamp_ms >= 0:
             found = await self._batches(cache, offset)
             for coordinate in found.batches:
@@ -201,7 +201,7 @@ class OffsetLookup:
 
 
 def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
-    """What a reader of committed records is told."""
+    """Bound a found offset by the last stable offset."""
     if found.offset < last_stable_offset or last_stable_offset < 0:
         return found
     if timestamp_ms == LATEST_TIMESTAMP:

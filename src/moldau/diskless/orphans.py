@@ -56,7 +56,7 @@ class OrphanSettings:
 
 @dataclass(slots=True)
 class OrphanReport:
-    """What a scan found."""
+    """The findings of a scan."""
 
     listed: int = 0
     """Objects looked at."""
@@ -122,7 +122,7 @@ class OrphanScan:
         return report
 
     async def run_folder(self, folder: str, *, dry_run: bool) -> OrphanReport:
-        """The same for one of :func:`wal_folders`; several may be scanned at once."""
+        """Scan one of :func:`wal_folders`; several may be scanned at once."""
         report = OrphanReport()
         coordinator_ids = list(self._coordinator_ids())
         if coordinator_ids:

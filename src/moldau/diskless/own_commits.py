@@ -1,4 +1,4 @@
-"""What this broker has committed goes from its memory into its own cache, without asking or reading anybody.
+"""This broker's own commits go from its memory into its cache, without a request.
 
 The driver's contract. When a file's batches have their offsets, and before anybody else can act on it, each
 cache is asked whether it will take its run: it does when it follows the tail, reads nothing just now, and

@@ -43,7 +43,7 @@ from moldau.storage.log_config import LogConfig
 logger = logging.getLogger(__name__)
 
 _UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""What may wait for a new partition to be known at its coordinator."""
+"""Bytes that may wait until the coordinator knows a new partition."""
 
 _KNOWN_TIMEOUT_S: Final = 5.0
 
@@ -83,7 +83,7 @@ class DisklessPartition:
         self.leader_epoch_in_metadata = 0
         self.is_leader_in_metadata = False
         self.remote: RemotePart | None = None
-        """What has left the WAL; None on a broker without remote storage."""
+        """The part that has left the WAL; None on a broker without remote storage."""
         self._key = cache.key
         self._writer = services.writer
         self._deleter = services.deleter

@@ -1,4 +1,4 @@
-"""What this broker has of a diskless partition: local segments as a cache, and the offsets it was told.
+"""The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
 
 The coordinator owns log start, WAL start and high watermark; here they are copies that are true up to
 the last answer and only move up. The local log holds a dense run of offsets ``[local start, local end)``
@@ -187,7 +187,7 @@ class PartitionCache:
         return self.local_end_offset > offset
 
     def note_kept(self) -> None:
-        """What was promised has come, or will not come this way."""
+        """End a promise: the batches are in the cache, or will not come this way."""
         waiting, self._on_kept = self._on_kept, []
         for kept in waiting:
             if not kept.done():

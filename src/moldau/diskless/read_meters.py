@@ -1,4 +1,4 @@
-"""What an operator sees of reading diskless topics (KIP-1163, Monitoring): rates, sizes, GETs per fetch."""
+"""Meters of reads of diskless topics (KIP-1163, Monitoring): rates, sizes, GETs per fetch."""
 
 from moldau.metrics import BYTES_BOUNDS, Meters
 
@@ -41,7 +41,7 @@ class ReadMeters:
 
 
 class ColdReadMeters(ReadMeters):
-    """Those of cold reads, and what the KIP asks for: GET requests per Fetch request."""
+    """Meters of cold reads, with the KIP's GET requests per Fetch request."""
 
     def __init__(self, meters: Meters) -> None:
         super().__init__(meters, "cold")

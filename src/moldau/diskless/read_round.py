@@ -104,7 +104,7 @@ class ReadRound:
             self._let_go(touched)
 
     def _let_go(self, numbers: dict[int, None]) -> None:
-        """What has to wait must not hold the many bytes around it in memory."""
+        """Copy the batches that wait, so that they do not keep larger buffers in memory."""
         for number in numbers:
             arrived = self._lots[number].arrived
             for position, view in arrived.items():

@@ -47,7 +47,7 @@ class FileTaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What a pass did."""
+    """The result of a pass."""
 
     deleted: int = 0
     deleted_bytes: int = 0
@@ -146,7 +146,7 @@ class FileReclaimer:
         self._released.setdefault(coordinator_id, set()).update(keys)
 
     def _not_released(self, coordinator_id: int, listed: list[str]) -> list[str]:
-        """What is listed goes by the store, which learns of a release a moment later than its log."""
+        """Leave out released files. The list is from the store, which is a moment behind the log."""
         released = self._released.get(coordinator_id)
         if not released:
             return listed

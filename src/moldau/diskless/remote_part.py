@@ -1,4 +1,4 @@
-"""What a diskless partition needs of remote storage: the records below its WAL."""
+"""Remote storage as a diskless partition uses it: the records below its WAL."""
 
 from collections.abc import Awaitable
 from typing import Protocol

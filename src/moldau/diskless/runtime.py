@@ -259,13 +259,13 @@ class DisklessRuntime:
         self._syncing.nudge()
 
     def in_hand(self) -> Mapping[str, int]:
-        """What was taken from producers and consumers and is not given back; all zero when it is quiet."""
+        """Resources held for producers and consumers; all zero when the runtime is quiet."""
         return {**self.writer.in_hand(), **self.cacher.in_hand(), **self.cold_reads.in_hand()}
 
     # -- health -------------------------------------------------------------------------------
 
     def problem(self) -> str | None:
-        """What is wrong, in one sentence, for the health page; ``None`` when all is well."""
+        """The problem for the health page, in one sentence; ``None`` without a problem."""
         report = self.health.report
         if report.state is HealthState.WORKING:
             return None

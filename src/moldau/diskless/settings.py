@@ -1,4 +1,4 @@
-"""What the diskless half of a broker is told, gathered from its configuration."""
+"""Settings of the diskless part of a broker, from its configuration."""
 
 from dataclasses import dataclass, field
 

@@ -15,7 +15,7 @@ TIMED_OUT = AppendOutcome(
 
 
 class Waiter:
-    """Who waits for one batch; ``deadline`` is a time of the event loop, in seconds."""
+    """A producer request that waits for one batch; ``deadline`` is in seconds of the event loop."""
 
     __slots__ = ("answer", "deadline", "is_expired", "request_id")
 

@@ -100,7 +100,7 @@ class WalRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WalObject:
-    """What the tail of an object says."""
+    """The content of an object's footer."""
 
     created_ms: int
     broker_id: int
@@ -191,7 +191,7 @@ def tail_size_bytes(tail: Buffer, object_size_bytes: int) -> int:
 
 
 def parse_object(tail: Buffer, object_size_bytes: int) -> WalObject:
-    """What an object says of itself, from its last bytes (at least :func:`tail_size_bytes`; all is fine).
+    """Parse an object's footer from its last bytes (at least :func:`tail_size_bytes`).
 
     Raises :class:`CorruptWalObjectError`.
     """

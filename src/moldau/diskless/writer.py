@@ -95,7 +95,7 @@ class DisklessWriter:
         self._under_way = 0
         """Batches in files that are not answered."""
         self._most_under_way = 0.0
-        """The same at its highest, of late."""
+        """Recent maximum of the batches under way."""
         self.configure(settings or WriterSettings())
         self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
         """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
@@ -104,7 +104,7 @@ class DisklessWriter:
         self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
 
     def in_hand(self) -> Mapping[str, int]:
-        """What was taken and is not given back; all zero when nothing is under way."""
+        """Resources held for producers; all zero when nothing is under way."""
         queues = self._queues.values()
         return {
             "buffered bytes": self._buffered_bytes,

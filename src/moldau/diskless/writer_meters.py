@@ -1,4 +1,4 @@
-"""What KIP-1163 asks to be measured of uploads and commits."""
+"""Meters of uploads and commits (KIP-1163)."""
 
 from collections.abc import Callable
 

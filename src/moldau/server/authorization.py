@@ -11,7 +11,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class Operation(enum.Enum):
-    """What a principal may be allowed to do (Kafka's ACL operations)."""
+    """Operations of access control (Kafka's ACL operations)."""
 
     READ = "read"
     WRITE = "write"
@@ -26,7 +26,7 @@ class Operation(enum.Enum):
 
 
 class ResourceType(enum.Enum):
-    """What the operation is done to."""
+    """Types of resources of access control."""
 
     CLUSTER = "cluster"
     TOPIC = "topic"
@@ -72,7 +72,7 @@ _POSSIBLE: Final[Mapping[ResourceType, frozenset[Operation]]] = {
 def authorized_operations(
     authorizer: Authorizer, context: RequestContext, resource: ResourceType, name: str
 ) -> int:
-    """What a principal may do to a topic or the cluster, as the bit field of responses (KIP-430)."""
+    """Authorized operations on a topic or the cluster, as the bit field of responses (KIP-430)."""
     return sum(
         1 << _BITS[operation]
         for operation in _POSSIBLE[resource]

@@ -1,4 +1,4 @@
-"""What this broker knows of the cluster: the current image, who it is, where others are."""
+"""The cluster as this broker sees it: the current image, its own identity, addresses of others."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

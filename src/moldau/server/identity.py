@@ -1,4 +1,4 @@
-"""Who this node is, as its formatted folders say."""
+"""The identity of this node, from its formatted folders."""
 
 import uuid
 from dataclasses import dataclass, replace

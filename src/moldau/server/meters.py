@@ -1,4 +1,4 @@
-"""What a node measures, under the names that Kafka's dashboards know."""
+"""Meters of a node, under the names of Kafka's dashboards."""
 
 from collections.abc import Callable, Iterable
 

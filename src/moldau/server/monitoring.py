@@ -106,6 +106,6 @@ def health_checks(metadata: MetadataNode, logs: LogManager) -> dict[str, HealthC
 
 
 def quorum_notice(metadata: MetadataNode) -> str | None:
-    """What is wrong with other nodes of the quorum, or with their settings."""
+    """Problems of other nodes of the quorum, or of their settings."""
     driver = metadata.driver
     return "; ".join(driver.voice.problems(driver.now_ms)) or None

@@ -77,7 +77,7 @@ class Node:
         return None
 
     def get(self, kind: type[S]) -> S:
-        """The same of a class that this node has for certain."""
+        """The subsystem of class ``kind``, which this node must have."""
         found = self.find(kind)
         assert found is not None, f"the node has no {kind.__name__}"
         return found

@@ -167,7 +167,7 @@ def _without_effect_on_listeners(config: BrokerConfig) -> dict[str, str]:
 
 
 def log_config(topic: TopicConfig) -> LogConfig:
-    """What a partition's log is told of its topic's configuration."""
+    """The configuration of a partition's log, from its topic's configuration."""
     return LogConfig(
         segment_bytes=topic.integer("segment.bytes"),
         segment_ms=topic.integer("segment.ms"),
@@ -246,7 +246,7 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    """What compaction obeys, as far as it is not the topic's to say."""
+    """Settings of compaction that are not the topic's."""
     return CleanerSettings(
         enable=config.flag("log.cleaner.enable"),
         backoff_ms=config.integer("log.cleaner.backoff.ms"),
@@ -287,7 +287,7 @@ def broker_listeners(config: BrokerConfig) -> list[Listener]:
 
 
 def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSettings:
-    """What the controller's decisions depend on."""
+    """Settings of the controller's decisions."""
     return ControllerSettings(
         cluster_id=cluster_id,
         supported_features=tuple(
@@ -343,7 +343,7 @@ def metadata_log_config(config: BrokerConfig) -> LogConfig:
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
-    """What consumer groups obey."""
+    """Settings of consumer groups."""
     return GroupSettings(
         min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),

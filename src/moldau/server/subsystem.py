@@ -49,7 +49,7 @@ from moldau.server.topic_creation import InternalTopic
 logger = logging.getLogger(__name__)
 
 HealthCheck = Callable[[], str | None]
-"""What is wrong with one part of the node, in one sentence; None when it is well."""
+"""A check of one part of the node: the problem in one sentence, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Contribution:
     direct: DirectHandlers | None = None
     """Direct handlers of its APIs, and the work that they share in a turn of a connection."""
     throttles: Mapping[int, Throttle] = field(default_factory=dict)
-    """What slows down the senders of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
+    """Throttles of requests, by API key; see :mod:`moldau.server.requests.throttles`."""
     kinds: Sequence[KindClaim] = ()
     """Kinds of partitions with the topics that they are for."""
     coordinators: Sequence[CoordinatorEntry] = ()

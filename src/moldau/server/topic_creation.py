@@ -76,7 +76,7 @@ class TopicCreator:
         """Internal topics that could not be created at the last attempt, with the reason."""
 
     def name_error(self, name: str) -> ErrorCode | None:
-        """What is wrong with a topic's name, if anything."""
+        """The error of an invalid topic name; None for a valid one."""
         return self._name_error(name)
 
     async def create_automatically(self, names: list[str]) -> dict[str, ErrorCode]:

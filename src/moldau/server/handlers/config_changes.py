@@ -104,7 +104,7 @@ class ConfigChangeHandlers:
         ]
 
     def _check(self, resource: Resource, nulls: Sequence[str]) -> None:
-        """What no state of the cluster could make right. Raises ``KafkaError(invalid_request)``."""
+        """Check a request without regard to the cluster's state. Raises ``KafkaError(invalid_request)``."""
         names = [row.name for row in resource.configs]
         if len(set(names)) != len(names):
             raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")

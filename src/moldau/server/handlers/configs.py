@@ -34,7 +34,7 @@ from moldau.server.requests.dispatch import Handler
 
 
 class ConfigHandlers:
-    """What clients may read of configurations."""
+    """Handlers of requests that read configurations."""
 
     def __init__(self, view: ClusterView, configs: EffectiveConfigs) -> None:
         self._view = view
@@ -151,7 +151,7 @@ class ConfigHandlers:
         return self._configs.broker.describe()
 
     def _broker_defaults(self) -> Iterable[ConfigEntry]:
-        """What is set for all brokers, whatever this one makes of it."""
+        """Configs set for all brokers, also those that this broker cannot use."""
         defaults = self._view.image.config(ResourceType.BROKER, "")
         config = BrokerConfig({}, {key: defaults[key] for key in sorted(defaults) if key in BROKER})
         for key in config.cluster_defaults:

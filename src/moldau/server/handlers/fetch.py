@@ -60,7 +60,7 @@ def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
 
 @dataclass(slots=True)
 class Gathering:
-    """What one pass over the partitions of a request found."""
+    """The result of one pass over the partitions of a request."""
 
     outcomes: list[FetchedPosition] = field(default_factory=list)
     size_bytes: int = 0
@@ -239,7 +239,7 @@ class FetchHandlers:
     def _forbidden(
         self, context: RequestContext, scope: FetchScope, fetcher: Fetcher
     ) -> frozenset[FetchTarget]:
-        """What the principal may not read: of a consumer by topic, of a follower all or nothing."""
+        """Targets that the principal may not read: by topic for a consumer, all or none for a follower."""
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
             may_follow = allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -16,7 +16,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class LogDirHandlers:
-    """What operators ask of a broker's disks."""
+    """Handlers of requests about a broker's log directories."""
 
     def __init__(self, logs: LogManager, authorizer: Authorizer) -> None:
         self._logs = logs

@@ -13,7 +13,7 @@ from moldau.server.requests.dispatch import Handler
 
 
 class ProducerHandlers:
-    """What a broker does for producers apart from taking their records."""
+    """Handlers of producers' requests other than Produce."""
 
     def __init__(self, producer_ids: ProducerIds, partitions: PartitionRegistry) -> None:
         self._producer_ids = producer_ids

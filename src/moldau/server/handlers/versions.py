@@ -17,7 +17,7 @@ from moldau.server.handlers.own_calls import OwnApiHandlers
 from moldau.server.requests.dispatch import Handler
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-"""What KIP-511 allows in a client's software name and version."""
+"""Characters of a client's software name and version (KIP-511)."""
 
 
 class VersionHandlers:

@@ -65,7 +65,7 @@ class Turn(Protocol):
 
 
 class _Tally:
-    """What was answered directly in this turn, to be counted at its end."""
+    """Requests answered directly in this turn, to be counted at its end."""
 
     __slots__ = ("count", "received_at", "size_bytes")
 

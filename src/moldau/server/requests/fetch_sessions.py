@@ -74,7 +74,7 @@ class FetchSession:
 
 @dataclass(slots=True)
 class FetchScope:
-    """What one Fetch request is about."""
+    """The scope of one Fetch request."""
 
     session: FetchSession | None
     """None: the request stands alone and the response names no session."""

@@ -21,7 +21,7 @@ from moldau.runtime.workers import Workers
 from moldau.server.requests.slices import CUTS, Cut, cut_of, joined, slices
 
 INLINE_PARSED_BYTES: Final = 192 * 1024
-"""What a request may cost when it is handled at once: some 500 to 2,000 rows."""
+"""Parsed bytes of a request that is handled on the event loop: some 500 to 2,000 rows."""
 
 WHOLE_PARSED_BYTES: Final = 4 * 1024 * 1024
 """The bound for clients' requests that are not cut into slices: some 15,000 rows."""

@@ -37,7 +37,7 @@ class Throttles:
             self._throttles.setdefault(api_key, []).append(throttle)
 
     def of(self, api_key: int) -> Hold | None:
-        """What holds the senders of an API's requests; None where nobody does."""
+        """The combined hold for an API's requests; None without a throttle."""
         throttles = tuple(self._throttles.get(api_key, ()))
         if not throttles:
             return None
@@ -56,7 +56,7 @@ class Throttles:
 
 
 def rest_ms(until_s: float, now_s: float) -> int:
-    """What an answer says as ``throttle_time_ms``; both in the loop's seconds, ``until_s`` 0 for none."""
+    """The ``throttle_time_ms`` of an answer; arguments in the loop's seconds, ``until_s`` 0 for none."""
     return max(0, round((until_s - now_s) * 1000)) if until_s else 0
 
 

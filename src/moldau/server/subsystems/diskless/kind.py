@@ -17,7 +17,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class RemoteHooks(Protocol):
-    """What is told of the diskless partitions of a broker with remote storage."""
+    """Callbacks for diskless partitions of a broker with remote storage."""
 
     def opened(self, partition: DisklessPartition) -> None: ...
 

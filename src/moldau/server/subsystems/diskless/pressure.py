@@ -5,9 +5,9 @@ from typing import Final
 CONGESTED_PAUSE_S: Final = 0.05
 """How long a producer is not read when a little too much of what was read waits; then one request goes."""
 CONGESTED_PAUSE_MAX_S: Final = 4.0
-"""The same when it is far too much: five requests in flight are still answered within 30 s."""
+"""Longest pause, far beyond the bound: five requests in flight are still answered within 30 s."""
 PAUSED_BYTES: Final = 1024 * 1024
-"""What a request has for which these pauses are meant; others pause for as long as their size says."""
+"""Request size for these pauses; other requests pause in proportion to their size."""
 
 
 def pause_of(congestion: float, size_bytes: int) -> float:

@@ -60,7 +60,7 @@ def consolidation_rules(config: BrokerConfig, topic: LogConfig) -> SegmentRules:
 
 
 def writer_settings(config: BrokerConfig) -> WriterSettings:
-    """What may change while the node runs."""
+    """Settings of the writer that may change while the node runs."""
     settings = WriterSettings(
         commit_interval_ms=config.integer("diskless.append.commit.interval.ms"),
         buffer_max_bytes=config.integer("diskless.append.buffer.max.bytes"),

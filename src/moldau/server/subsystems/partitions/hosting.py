@@ -82,9 +82,9 @@ class PartitionHosting:
         self._unopened: dict[PartitionKey, Topic] = {}
         """Partitions whose logs are to be made, with their topics as they are now."""
         self._opening: dict[PartitionKey, Topic] = {}
-        """Those whose logs are being made."""
+        """Partitions whose logs are being made."""
         self._left: set[PartitionKey] = set()
-        """Those of them that have left this broker meanwhile."""
+        """Partitions that left this broker while their logs were being made."""
         self._opener: asyncio.Task[None] | None = None
         self._on_settled: list[asyncio.Future[None]] = []
         self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")

@@ -29,7 +29,7 @@ class DeletedTopics:
         self._missing_since_s: dict[UUID, float] = {}
 
     async def among(self, topic_ids: Collection[UUID]) -> set[UUID]:
-        """Those of some topics that were deleted; the caller knows that all of them were once created.
+        """Of ``topic_ids``, those of deleted topics; the caller knows that all of them were once created.
 
         Raises ``KafkaError`` or ``TimeoutError`` while it cannot be known.
         """

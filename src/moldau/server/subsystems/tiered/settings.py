@@ -59,7 +59,7 @@ def is_enabled(config: BrokerConfig) -> bool:
 
 
 def index_cache_bytes(config: BrokerConfig) -> int:
-    """What indexes of remote segments may take of the disk."""
+    """Disk bytes for indexes of remote segments."""
     return config.integer("remote.log.index.file.cache.total.size.bytes")
 
 
@@ -249,7 +249,7 @@ def _made(
     meters: Meters,
     methods: Iterable[str],
 ) -> object:
-    """What somebody else's maker makes, if it has these methods; else ``ConfigError`` naming the key."""
+    """Call a plug-in's maker and check its result for these methods; ``ConfigError`` names the key."""
     try:
         made = make(configs, machine, meters)
     except (RemoteStorageError, TypeError, ValueError) as error:

@@ -117,7 +117,7 @@ class TieredSubsystem(Subsystem):
         )
 
     def _problem(self) -> str | None:
-        """What is wrong, in one sentence; managers of another maker say nothing."""
+        """The problem in one sentence; plug-in managers report none."""
         if isinstance(self.storage, ObjectStorageManager) and self.storage.problem is not None:
             return self.storage.problem
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager):
@@ -127,7 +127,7 @@ class TieredSubsystem(Subsystem):
         return None
 
     def _notice(self) -> str | None:
-        """What was skipped of the metadata."""
+        """Notice of skipped metadata records."""
         if isinstance(self.metadata, TopicBasedRemoteLogMetadataManager) and self.metadata.skipped:
             return f"{self.metadata.skipped} broken records of {REMOTE_LOG_METADATA_TOPIC} were skipped"
         return None

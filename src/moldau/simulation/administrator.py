@@ -1,4 +1,4 @@
-"""What an administrator does in more than one story, by the chance of the client that does it."""
+"""Operations of an administrator in several stories, drawn from the client's randomness."""
 
 from collections.abc import Mapping
 

@@ -24,11 +24,11 @@ _TAKEN_BY: Final = {
     "read bytes of catching up": ("partitions being read",),
     "cold read bytes": ("cold reads",),
 }
-"""What counts only while one of these does."""
+"""Amounts that may be positive only while one of these is."""
 
 
 def out_of_balance(in_hand: Mapping[str, int]) -> Iterator[str]:
-    """What is below zero, or counts without the work that took it."""
+    """Amounts below zero, or positive without the work that holds them."""
     for name, value in in_hand.items():
         takers = _TAKEN_BY.get(name, ())
         if value < 0 or (value and takers and not any(in_hand.get(taker, 0) for taker in takers)):
@@ -90,7 +90,7 @@ async def judge_budgets(host: Host, history: History) -> None:
 
 
 def judge_defects(host: Host, history: History) -> None:
-    """What the node reported as unexpected is what the story made it meet."""
+    """Check that the node reported the planted defects as unexpected errors, and no others."""
     reported = sum(errors.count for errors in host.unexpected)
     met = sum(host.defects.met.values())
     if met and not reported:

@@ -82,7 +82,7 @@ class Bootstrap:
 
 
 class Client:
-    """What producers and consumers share: finding the leader, and patience."""
+    """Common base of producers and consumers: leader lookup and retries."""
 
     others: Sequence[Bootstrap] = ()
     """Further brokers to begin at: one of all is chosen each time."""

@@ -12,7 +12,7 @@ from moldau.runtime import Entropy
 T = TypeVar("T")
 
 _KEY_RANGE = 1 << 20
-"""What the name of a WAL object draws from."""
+"""Range of the random number in the name of a WAL object."""
 
 
 class Defect(Exception):
@@ -32,7 +32,7 @@ class Place(Enum):
 
 
 class Defects:
-    """Those of one host; there are none until a story gives them a chance."""
+    """The defects of one host; none until a story gives them a chance."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance

@@ -12,7 +12,7 @@ from moldau.simulation.process import Process
 from moldau.simulation.volume import FileNode, FolderNode, Node, Volume
 
 UNLIMITED_BYTES = 1 << 40
-"""What a disk without a limit says that it has."""
+"""Reported size of a disk without a limit."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What an operator may lose of a node's disk while it is down, for it can be had again."""
+"""Files that an operator may lose while the node is down, because the node rebuilds them."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What clients did and saw, in the order of virtual time: the evidence that the checker judges."""
+"""The history: operations of clients and their results, in the order of virtual time."""
 
 import hashlib
 from collections.abc import Callable
@@ -15,7 +15,7 @@ class Partition(NamedTuple):
 
 
 class Outcome(Enum):
-    """What a producer knows of a batch that it sent."""
+    """Outcome of a batch, as its producer knows it."""
 
     OK = "ok"
     FAILED = "failed"

@@ -32,7 +32,7 @@ class Host:
         self.process: Process | None = None
         self.defects = Defects(stream(world.seed, "defects", name))
         self.unexpected: list[UnexpectedErrors] = []
-        """What each life has reported."""
+        """Unexpected errors of each life."""
         self.clock = SimulatedClock(world.loop)
         self.disk_delay_s = stream(world.seed, "disk delay", name).choice((0.000_3, 0.001, 0.005, 0.03))
         self.disk = SimulatedDisk(stream(world.seed, "disk", name), self.clock.now_ms, trace=world.loop.trace)

@@ -1,4 +1,4 @@
-"""What befalls a world: kills, loss of power, pauses, cut links, failing disks, all as the seed says."""
+"""Faults of a world: kills, loss of power, pauses, cut links, failing disks, drawn from the seed."""
 
 import asyncio
 import errno
@@ -53,7 +53,7 @@ class Weather:
     clock_skew_ms: int = 0
     """With it, clocks jump to so far ahead, so far behind, and to the right time."""
     cached_topics: tuple[str, ...] = ()
-    """Whose folders hold nothing that cannot be had again."""
+    """Topics whose local folders are only a cache."""
     reboot_after_disk_error: bool = True
     """Without it, a restarted program reads from the page cache what a failed sync never brought to the
     disk, and a later loss of power takes it away: bytes that were read back are no proof of durability."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "", None})
 EPHEMERAL_PORT_FIRST = 32_768
 CONNECT_TIMEOUT_S = 127.0
-"""What Linux allows a SYN by default (six retries)."""
+"""Linux' default time-out of a SYN (six retries)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Network:
         return host
 
     def addresses(self, name: Any, port: Any) -> list[Any]:
-        """What ``getaddrinfo`` answers."""
+        """Answer as ``getaddrinfo`` does."""
         host = self.resolve(name.decode() if isinstance(name, bytes) else name)
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host.ip, int(port or 0)))]
 
@@ -336,7 +336,7 @@ class Network:
             end._closing = True
 
     def _cut_short(self, end: SimulatedTransport) -> None:
-        """What a killed process had written arrives up to a random segment, then a reset."""
+        """Deliver a killed process's bytes up to a random segment, then a reset."""
         kept = self._random.randint(0, len(end.outgoing))
         segments = list(end.outgoing)[:kept]
         self.drop_outgoing(end)

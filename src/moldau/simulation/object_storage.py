@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 def open_simulated(url: str, options: Mapping[str, str], machine: Machine) -> ObjectStorage:
-    """What ``diskless.storage.class.name`` names; there is one store in a world, whatever the URL."""
+    """Function for ``diskless.storage.class.name``; a world has one store for all URLs."""
     assert isinstance(machine.disk, MountedDisk)
     process = machine.disk.process
     return SimulatedObjectStorage(process.host.world.object_store, process, process.host.world.loop)
 
 
 def open_simulated_tier(configs: Mapping[str, str], machine: Machine, meters: Meters) -> RemoteStorageManager:
-    """What ``remote.log.storage.manager.class.name`` names: the built-in manager, on that store."""
+    """Function for ``remote.log.storage.manager.class.name``: the built-in manager, on that store."""
     store = open_simulated("", configs, machine)
     reads = RetryingStorage(store, machine.entropy, name="simulated")
     copies = RetryingStorage(store, machine.entropy, policy=COPY_POLICY, name="simulated")

@@ -41,7 +41,7 @@ class Process:
         self.name = name
         self.host = host
         self.exhibit: Any = None
-        """What the program shows to the judges of the world."""
+        """The program's object for the judges of the world."""
         self.alive = True
         self.main: asyncio.Task[Any] | None = None
         self.paused = False

@@ -27,7 +27,7 @@ Prepare = Callable[[Client], Awaitable[None]]
 
 
 class Afterlife(Protocol):
-    """What a scenario looks at when all is over."""
+    """Checks of a scenario at its end."""
 
     async def quiet(self, world: World, node: Host, history: History) -> None:
         """Called when no client works any more; returns when the node has tidied up."""
@@ -58,7 +58,7 @@ async def _no_program(machine: Machine) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is run, and how much of it. ``program`` is the node under test, one life of it."""
+    """The options of a run. ``program`` is the node under test, one life of it."""
 
     program: Program = _no_program
     partitions: tuple[Partition, ...] = ()

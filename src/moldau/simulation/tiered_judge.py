@@ -13,7 +13,7 @@ from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_layout import parse_segment_key
 
 QUIET_S = 400.0
-"""What failed copies have left is old enough, is found and deleted, too."""
+"""Time after which the leftovers of failed copies are old enough, found and deleted."""
 SETTLE_LIMIT_S = 120.0
 
 

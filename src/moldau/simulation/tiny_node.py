@@ -38,7 +38,7 @@ _PRODUCER_IDS = "/data/producer-ids"
 
 
 class Flaw(Enum):
-    """What can be planted."""
+    """Flaws that can be planted."""
 
     NONE = "none"
     ANSWERS_BEFORE_SYNC = "answers before sync"

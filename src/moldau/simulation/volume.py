@@ -1,4 +1,4 @@
-"""What lies on a simulated disk: twice, once as programs see it and once as it survives a loss of power.
+"""Content of a simulated disk: as programs see it, and as it survives a loss of power.
 
 Files are torn in sectors of 512 bytes. A crash keeps of the unsynced writes nothing, everything, a prefix
 or a random subset of sectors; of unsynced changes to folders likewise. After a failed sync the pages
@@ -178,7 +178,7 @@ T = TypeVar("T")
 
 
 def chosen(items: Sequence[T], chance: random.Random) -> list[T]:
-    """What of some unsynced items survives: nothing, all, a prefix or a subset."""
+    """The unsynced items that survive: none, all, a prefix or a subset."""
     match chance.randrange(4):
         case 0:
             return []

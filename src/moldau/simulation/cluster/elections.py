@@ -40,7 +40,7 @@ class Voters(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a storm needs of the story it strikes."""
+    """The parts of a story that a storm uses."""
 
     world: World
     history: History

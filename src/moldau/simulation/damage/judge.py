@@ -15,7 +15,7 @@ from moldau.simulation.history import Partition
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What clients see of a node, and what lies in the object store for it."""
+    """Contents of a node as clients see them, and its objects in the store."""
 
     topics: Mapping[str, int]
     """Partitions by topic, without internal topics."""
@@ -28,7 +28,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What the node said since its start."""
+    """Log lines and health of the node since its start."""
 
     log_lines: Sequence[str]
     health: str

@@ -1,4 +1,4 @@
-"""What a client sees of a node: topics, records with their checksums, the health page."""
+"""Reading of a node's contents as a client: topics, records with checksums, the health page."""
 
 import asyncio
 from typing import Final

@@ -46,13 +46,14 @@ $(OLDEST_SPARK)/.installed: requirements/spark-oldest.lock $(STAMP)
 test-oldest-spark: $(OLDEST_SPARK)/.installed ## Run the tests marked every_spark on the oldest supported Spark
 	$(OLDEST_SPARK)/bin/python -m pytest -m every_spark tests/pipeline $(ARGS)
 
-check: $(STAMP) ## Format, lint, types, floors and sizes
+check: $(STAMP) ## Format, lint, types, floors, sizes; warnings about words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_imports.py
 	$(BIN)/python tools/check_size.py
+	$(BIN)/python tools/check_voice.py
 
 format: $(STAMP) ## Rewrite the sources in the project's format
 	$(BIN)/ruff check --fix --exit-zero .

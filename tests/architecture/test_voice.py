@@ -1,0 +1,48 @@
+"""``tools/check_voice.py`` finds riddles, words to avoid, and names with two meanings; it only warns."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location("check_voice", ROOT / "tools/check_voice.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+check_voice = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(check_voice)
+
+SOURCE = '''"""What this is."""
+
+LIMIT = 1
+"""Those that wait."""
+
+
+class Whole:
+    """Whole batches; the largest of late."""
+
+    def size(self):
+        """The size in bytes."""
+        return "What a string is"
+'''
+
+
+def test_a_riddle_and_a_word_are_named_with_their_line() -> None:
+    assert list(check_voice.riddles("one.py", SOURCE)) == [
+        "one.py:1: begins with a riddle: What this is.",
+        "one.py:4: begins with a riddle: Those that wait.",
+        "one.py:8: 'of late': write recently, over the last minute",
+    ]
+
+
+def test_classes_of_a_module_are_named_with_their_line() -> None:
+    assert list(check_voice.class_names("one.py", SOURCE)) == [("Whole", "one.py:7")]
+
+
+def test_warnings_do_not_fail_the_check() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/check_voice.py"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "warnings about names, words and folders" in done.stdout.splitlines()[-1]
+    assert "begins with a riddle" not in done.stdout

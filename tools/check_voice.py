@@ -1,0 +1,95 @@
+"""List what the glossary (docs/glossary.md) advises against, as warnings: to be read, not to be gamed.
+
+Docstrings that begin with a riddle, words with a plainer term, class names with two meanings, and folders
+with more files than a reader takes in. The exit code is always 0.
+"""
+
+import ast
+import collections
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SOURCES = ("src/moldau", "src/pyspark_moldau")
+GENERATED = "src/moldau/protocol/messages/"
+"""Kafka's own names: nested types of several messages share them."""
+FOLDER_FILES = 15
+
+RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those)\b")
+WORDS = {
+    "for to ": "to",
+    "of late": "recently, over the last minute",
+    "at hand": "in memory, available",
+    "by and by": "later",
+    "somebody else's": "a plug-in's",
+    "nobody is at": "with no … in progress",
+    "is put in order": "is reconciled",
+    "in the night before": "a date",
+}
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of each docstring, those of variables included."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        before: ast.stmt | None = None
+        for statement in node.body:
+            match statement:
+                case ast.Expr(ast.Constant(str() as text)) if before is None or isinstance(
+                    before, ast.Assign | ast.AnnAssign
+                ):
+                    yield statement.lineno, text.strip()
+            before = statement
+
+
+def riddles(name: str, source: str) -> Iterator[str]:
+    """Docstrings of a module that hide their subject, or use a word that has a plainer one."""
+    for line, text in docstrings(ast.parse(source)):
+        if RIDDLE.match(text):
+            yield f"{name}:{line}: begins with a riddle: {text.splitlines()[0]}"
+        for word, better in WORDS.items():
+            if word in f"{text} ":
+                yield f"{name}:{line}: {word.strip()!r}: write {better}"
+
+
+def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:
+    """Public classes of a module, with their place."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name, f"{name}:{node.lineno}"
+
+
+def warnings() -> Iterator[str]:
+    """All warnings, those about docstrings first."""
+    places: dict[str, list[str]] = collections.defaultdict(list)
+    files: collections.Counter[str] = collections.Counter()
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name, source = str(path.relative_to(ROOT)), path.read_text()
+            if name.startswith(GENERATED):
+                continue
+            files[str(path.parent.relative_to(ROOT))] += path.name != "__init__.py"
+            yield from riddles(name, source)
+            for one, place in class_names(name, source):
+                places[one].append(place)
+    for one, found in sorted(places.items()):
+        if len(found) > 1:
+            yield f"class {one} has {len(found)} meanings: {', '.join(found)}"
+    for folder, count in sorted(files.items()):
+        if count > FOLDER_FILES:
+            yield f"{folder} has {count} files: are there sub-rooms in it?"
+
+
+def main() -> int:
+    found = list(warnings())
+    for each in found:
+        print(f"warning: {each}")
+    print(f"{len(found)} warnings about names, words and folders (docs/glossary.md)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,10 +6,12 @@ from reading_fakes import ReadingBroker, consume, key, read, values_of
 from test_diskless_reading import run
 
 from moldau.diskless.cacher import CacherSettings
-from moldau.records import Record, build_batch
-from moldau.replication.partition import (
+from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     MAX_TIMESTAMP,
+)
+from moldau.records import Record, build_batch
+from moldau.replication.partition import (
     FoundOffset,
     ReadOutcome,
     ReadRequest,

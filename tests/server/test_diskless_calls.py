@@ -26,6 +26,7 @@ from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.own import diskless_find_batches as find_wire
 from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest
 from moldau.protocol.own.rights import Right
+from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
 from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
@@ -147,7 +148,7 @@ def test_results_come_in_the_order_of_the_questions(play: Callable[[Story], None
         await coordinators.create_partitions(0, topics)
         await coordinators.commit_file(0, file("f1", batch(0, 2), batch(0, 5, topic=OTHER)))
         asked = [(TOPIC, 0), (OTHER, 0), (TOPIC, 1), (TOPIC, 0)]
-        latest = [calls.TimestampToList(*one, calls.LATEST_TIMESTAMP) for one in asked]
+        latest = [calls.TimestampToList(*one, LATEST_TIMESTAMP) for one in asked]
         listed = await coordinators.list_offsets(0, latest)
         assert [(one.topic_id, one.partition_index, one.offset) for one in listed] == [
             (TOPIC, 0, 2),
@@ -297,7 +298,7 @@ def test_a_reader_finds_batches_of_the_topics_that_it_may_read(tmp_path: Path) -
 
         (found,) = await find(TOPIC)
         assert found.batches[0].object_key == "f1"
-        latest = calls.TimestampToList(TOPIC, 0, calls.LATEST_TIMESTAMP)
+        latest = calls.TimestampToList(TOPIC, 0, LATEST_TIMESTAMP)
         assert (await coordinators.list_offsets(0, [latest]))[0].offset == 2
         assert await code_of(find(TOPIC, OTHER)) is ErrorCode.topic_authorization_failed
         assert await code_of(find(UUID(int=99))) is ErrorCode.unknown_topic_id

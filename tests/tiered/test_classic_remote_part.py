@@ -11,9 +11,11 @@ from remote_house import PARTITION, House
 
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.protocol.special_timestamps import (
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+)
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import (
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     AbortedTransaction,
     FoundOffset,
     PartitionKey,

@@ -20,13 +20,14 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
-LATEST: Final = -1
-EARLIEST: Final = -2
+LATEST: Final = LATEST_TIMESTAMP
+EARLIEST: Final = EARLIEST_TIMESTAMP
 RETRY_BACKOFF_S: Final = 0.1
 CREATION_ATTEMPTS_MAX: Final = 20
 """A topic that is being made is unknown for a moment; one that nodes will not make stays so."""

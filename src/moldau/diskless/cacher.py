@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from moldau.coordinators.diskless.calls import (
-    LATEST_TIMESTAMP,
     LOG_APPEND_TIME,
     BatchCoordinate,
     FindBatchesCall,
@@ -32,6 +31,9 @@ from moldau.diskless.read_meters import ReadMeters
 from moldau.diskless.read_round import Batches
 from moldau.metrics import Meters
 from moldau.objects.storage import ObjectStorage
+from moldau.protocol.special_timestamps import (
+    LATEST_TIMESTAMP,
+)
 from moldau.records.errors import CorruptRecordError
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom

@@ -19,14 +19,16 @@ from moldau.diskless.object_reads import ObjectReads, plan_reads
 from moldau.diskless.partition_cache import PartitionCache
 from moldau.diskless.remote_part import RemotePart
 from moldau.objects.storage import ObjectNotFoundError, StorageError
-from moldau.records.errors import CorruptRecordError
-from moldau.replication.partition import (
+from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+)
+from moldau.records.errors import CorruptRecordError
+from moldau.replication.partition import (
     FoundOffset,
 )
 from moldau.replication.record_lookup import RecordLookup

@@ -105,7 +105,7 @@ class ObjectStorage(Protocol):
 
 @runtime_checkable
 class FetchesOnce(Protocol):
-    """A store that would keep what it reads at hand, and need not."""
+    """A store with a read cache that can be bypassed."""
 
     async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
         """``fetch`` of bytes that are not read again soon. Whoever holds the view holds much memory."""

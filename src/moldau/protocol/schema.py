@@ -153,7 +153,7 @@ def _first_constructor(message: Message, **values: Any) -> None:
 
 
 def _compiled_constructor(made: type[Message]) -> Callable[..., None]:
-    """What ``dataclass`` would have made of the fields, all of them by keyword."""
+    """Compile a constructor as ``dataclass`` does, with keyword arguments only."""
     fields = dataclasses.fields(made)
     defaults: dict[str, Any] = {f"_{field.name}": field.default for field in fields}
     arguments = "".join(

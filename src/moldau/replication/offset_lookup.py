@@ -1,12 +1,14 @@
 """Offsets of a classic partition by timestamp (ListOffsets): special ones, and searches over both tiers."""
 
-from moldau.replication.partition import (
+from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
+)
+from moldau.replication.partition import (
     FoundOffset,
 )
 from moldau.replication.record_lookup import RecordLookup

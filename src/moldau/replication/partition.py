@@ -15,14 +15,6 @@ from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode
 from moldau.runtime.fair_lane import Client
 
-LATEST_TIMESTAMP = -1
-EARLIEST_TIMESTAMP = -2
-MAX_TIMESTAMP = -3
-EARLIEST_LOCAL_TIMESTAMP = -4
-LATEST_TIERED_TIMESTAMP = -5
-EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
-"""ListOffsets' special timestamps, as Apache Kafka released them."""
-
 CONSUMER_REPLICA_ID = -1
 
 

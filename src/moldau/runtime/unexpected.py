@@ -76,7 +76,7 @@ class UnexpectedErrors:
         task.add_done_callback(look)
 
     def problem(self) -> str | None:
-        """The last one, in a sentence for the health page; ``None`` when there was none of late."""
+        """The last one, in a sentence for the health page; ``None`` without a recent one."""
         if not self.count or asyncio.get_running_loop().time() - self._last_s > SHOWN_S:
             return None
         return f"{self.count} unexpected errors, the last while {self._last}; the log has their stacks"

@@ -3,8 +3,6 @@
 from enum import Enum
 from typing import NamedTuple
 
-NO_TIMESTAMP = -1
-
 
 class AppendOrigin(Enum):
     """The origin of an append, which decides which checks apply."""

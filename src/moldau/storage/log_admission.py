@@ -9,6 +9,7 @@ broker finds faults: records that do not parse, timestamps, keys, and the size o
 from typing import NamedTuple
 
 from moldau.records.batch import (
+    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Buffer,
@@ -23,7 +24,6 @@ from moldau.records.record import QUICK_BYTES, QUICK_RECORDS, open_batch
 from moldau.records.walk import RecordWalk, TimestampBounds
 from moldau.runtime import ErrorCode
 from moldau.runtime.fair_lane import Steps, Turn, exhaust
-from moldau.storage.append_info import NO_TIMESTAMP
 from moldau.storage.log_config import LogConfig
 
 

@@ -5,6 +5,7 @@ from struct import Struct
 
 from moldau.records.batch import (
     CONTROL_BIT,
+    NO_TIMESTAMP,
     BatchHeader,
     Buffer,
     check_batch,
@@ -12,7 +13,7 @@ from moldau.records.batch import (
 )
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.append_info import NO_TIMESTAMP, AppendInfo, AppendOrigin
+from moldau.storage.append_info import AppendInfo, AppendOrigin
 from moldau.storage.log_admission import Admitted, admit, takes_long
 from moldau.storage.log_state import LogState
 from moldau.storage.producer_state import BatchMetadata

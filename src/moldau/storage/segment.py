@@ -4,9 +4,8 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final
 
-from moldau.records.batch import HEADER_SIZE_BYTES
+from moldau.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP
 from moldau.runtime.disk import Buffer, Disk, File
-from moldau.storage.append_info import NO_TIMESTAMP
 from moldau.storage.batch_scan import Sketch, find_fitting_end, find_position, scan, sketch_at
 from moldau.storage.file_names import (
     DELETED_SUFFIX,

@@ -3,8 +3,8 @@
 from struct import Struct
 from typing import NamedTuple
 
+from moldau.records.batch import NO_TIMESTAMP
 from moldau.runtime.disk import Disk
-from moldau.storage.append_info import NO_TIMESTAMP
 from moldau.storage.sparse_index import SparseIndex
 
 

@@ -7,7 +7,7 @@ log may change between two steps.
 
 from typing import Final, NamedTuple
 
-from moldau.storage.append_info import NO_TIMESTAMP
+from moldau.records.batch import NO_TIMESTAMP
 from moldau.storage.batch_scan import Sketch, scan
 from moldau.storage.segment import Segment
 from moldau.storage.segmented_log import SegmentedLog

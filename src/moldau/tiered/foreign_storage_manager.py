@@ -1,4 +1,4 @@
-"""A storage manager of somebody else's, held to what its protocol promises.
+"""A storage manager from a plug-in, checked against its protocol.
 
 Whatever it raises becomes a :class:`RemoteStorageError`: it is counted, waited for and tried again as
 failures of a store are, and one segment that it cannot take does not stop the others.

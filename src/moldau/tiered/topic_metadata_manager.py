@@ -1,7 +1,7 @@
 """The metadata manager on ``__remote_log_metadata`` (Kafka's ``TopicBasedRemoteLogMetadataManager``).
 
 A write appends its event, which is durable and committed when that returns, and then waits until the follower
-of that metadata partition has applied it: so a writer reads what it wrote, and learns when somebody else's
+of that metadata partition has applied it: so a writer reads what it wrote, and learns when another writer's
 event came first and its own was dropped. The topic is made when the first partition needs it.
 """
 

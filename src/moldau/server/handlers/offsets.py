@@ -12,7 +12,7 @@ from moldau.protocol.messages import delete_records as deletion
 from moldau.protocol.messages import list_offsets as listing
 from moldau.protocol.messages import offset_for_leader_epoch as epochs
 from moldau.protocol.schema import ZERO_UUID
-from moldau.replication.partition import (
+from moldau.protocol.special_timestamps import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,

@@ -7,7 +7,13 @@ from moldau.protocol.own.tiered_describe_topics import (
     TieredDescribedTopic,
 )
 from moldau.protocol.own.tiered_list_segments import TieredSegment, TieredSegmentEpoch
-from moldau.replication.partition import EARLIEST_LOCAL_TIMESTAMP, LATEST_TIERED_TIMESTAMP, Partition
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+)
+from moldau.replication.partition import (
+    Partition,
+)
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own_calls import BrokerCallHandlers

@@ -20,12 +20,6 @@ CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 """Values of ``timestamp_type``, as in a record batch's attributes."""
 
-EARLIEST_TIMESTAMP: Final = -2
-LATEST_TIMESTAMP: Final = -1
-MAX_TIMESTAMP: Final = -3
-LATEST_TIERED_TIMESTAMP: Final = -5
-"""Special timestamps of ListOffsets, as Kafka 4.x has them (earliest local, -4, is each replica's own)."""
-
 OBJECT_FORMAT_WAL: Final = 1
 """KIP-1164's WRITE_AHEAD_MULTI_SEGMENT."""
 

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 
 from moldau.coordinators.diskless.calls import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    LATEST_TIMESTAMP,
     LOG_APPEND_TIME,
-    MAX_TIMESTAMP,
     BatchCoordinate,
     ListedOffset,
     TimestampToList,
 )
 from moldau.coordinators.diskless.reads.reading import StoreReader
+from moldau.protocol.special_timestamps import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from moldau.runtime import ErrorCode
 
 

@@ -23,7 +23,7 @@ class PartitionTransactions:
         """In the order of their markers."""
 
     def copy(self) -> "PartitionTransactions":
-        """The same transactions; changes of either do not reach the other."""
+        """A copy that shares no changes with this one."""
         return PartitionTransactions(self.open_from, self.aborted)
 
     def last_stable(self, end_offset: int) -> int:

@@ -19,7 +19,7 @@ FOLDER_FILES = 15
 
 RIDDLE = re.compile(r"(What|Whatever|Who|Whoever|Whom|Whose|The same|Those)\b")
 WORDS = {
-    "for to ": "to",
+    "for to": "to",
     "of late": "recently, over the last minute",
     "at hand": "in memory, available",
     "by and by": "later",
@@ -51,8 +51,8 @@ def riddles(name: str, source: str) -> Iterator[str]:
         if RIDDLE.match(text):
             yield f"{name}:{line}: begins with a riddle: {text.splitlines()[0]}"
         for word, better in WORDS.items():
-            if word in f"{text} ":
-                yield f"{name}:{line}: {word.strip()!r}: write {better}"
+            if re.search(rf"\b{word}\b", text):
+                yield f"{name}:{line}: {word!r}: write {better}"
 
 
 def class_names(name: str, source: str) -> Iterator[tuple[str, str]]:

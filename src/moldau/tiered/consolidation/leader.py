@@ -216,7 +216,7 @@ class ConsolidationLeader:
     async def plan(
         self, engine: str, *, max_bytes: int, lease_ms: int, topics: Collection[str] | None = None
     ) -> Plan:
-        """The next segments of partitions without a plan in progress, about ``max_bytes`` of them; maybe none.
+        """The next segments of partitions without a plan in progress, about ``max_bytes``; maybe none.
 
         They are recorded as COPY_SEGMENT_STARTED. What an engine does not tell of within ``lease_ms``, or
         renew, is planned anew. ``topics``: only these. Partitions whose coordinator or metadata do not

@@ -102,9 +102,9 @@ class ClassicPartition:
         self.following = Following(
             f"{topic}-{key.partition}", log, self._replica, self._commit, self._watermark_moved
         )
-        """What a fetcher calls while this replica follows."""
+        """The interface of a fetcher while this replica follows."""
         self.leading = Leading(self._replica, listener, self._monotonic_ms, self._watermark_moved)
-        """What changes the in-sync set while this replica leads."""
+        """Changes of the in-sync set while this replica leads."""
         self.read = self._reader.read
         self.find_offset = self._lookup.find
         self._opening: OpeningQueue | None = None

@@ -26,7 +26,7 @@ INITIAL_EPOCH: Final = 0
 EPOCH_MAX: Final = 2**31 - 1
 
 PositionOf = Callable[[PartitionKey], FetchPosition | None]
-"""What to ask for next; None when nothing is to be asked now."""
+"""The next request of the session; None when there is nothing to request now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class FollowerSession:
         self._sent: dict[PartitionKey, FetchPosition] = {}
         """The partitions that the leader knows, with the positions it was told last."""
         self._changed: dict[PartitionKey, None] = {}
-        """Those whose position may be another than the leader knows."""
+        """Partitions whose position may differ from the position that the leader knows."""
 
     def __len__(self) -> int:
         return len(self._followed)

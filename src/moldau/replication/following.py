@@ -38,7 +38,7 @@ class Following:
         self._next_move: Callable[[], None] | None = None
 
     def position(self) -> FetchPosition:
-        """What to ask the leader for next. Raises ``KafkaError`` where this replica does not follow."""
+        """The position of the next fetch. Raises ``KafkaError`` where this replica does not follow."""
         log = self._log
         found = self._follower().position(log.leader_epochs, log.log_end_offset)
         return found._replace(log_start_offset=log.log_start_offset)

@@ -21,9 +21,15 @@ from moldau.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from moldau.protocol.special_timestamps import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.fetch_session import FetchLimits, FollowerSession
-from moldau.replication.partition import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, PartitionKey
+from moldau.replication.partition import (
+    PartitionKey,
+)
 from moldau.replication.replica import UNDEFINED, FetchPosition, IllegalMoveError
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError

@@ -42,7 +42,7 @@ _EXPECTED: Final = RETRIABLE | {
 
 
 class GroupJudge:
-    """What the members of one group were told."""
+    """Answers that the members of one group received."""
 
     def __init__(self, group_id: str, history: History) -> None:
         self.group_id = group_id

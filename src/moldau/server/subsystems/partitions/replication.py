@@ -84,7 +84,7 @@ class Replication:
 
 
 def fetcher_settings(config: BrokerConfig) -> FetcherSettings:
-    """What followers obey."""
+    """Settings of followers."""
     return FetcherSettings(
         limits=FetchLimits(
             max_bytes=config.integer("replica.fetch.max.bytes"),

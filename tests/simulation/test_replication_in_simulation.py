@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.replication import reads
 from moldau.replication.leader import Leader
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
@@ -38,6 +39,11 @@ def watermark_one_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leader, "follower_fetched", generous)
 
 
+def truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A leader does not compare a follower's log with its own."""
+    patch.setattr(reads, "diverging_epoch", lambda *_: None)
+
+
 def acknowledged_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
     """The watermark follows the leader's own log."""
     patch.setattr(Leader, "_bounds_changed", _alone)
@@ -47,7 +53,7 @@ def _alone(leader: Leader) -> None:
     leader._bounding, leader.alone = (), True
 
 
-FLAWS = [watermark_one_too_far, acknowledged_by_the_leader_alone]
+FLAWS = [watermark_one_too_far, truncation_forgotten, acknowledged_by_the_leader_alone]
 
 
 @pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.__name__)

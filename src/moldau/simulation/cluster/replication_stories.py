@@ -6,6 +6,7 @@ a partition are equal byte for byte up to the watermark.
 """
 
 import asyncio
+import random
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
@@ -78,7 +79,7 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
         producer_count=2,
         plain_producer_count=1,
         consumer_count=2,
-        records_per_producer=300,
+        records_per_producer=400,
     )
 
 
@@ -106,14 +107,14 @@ class ReplicationStory:
         await self._on("admin", self._create_topic(self._begin_at_any(Client, "admin")))
         # A producer whose first batch is refused and the second taken could never send the first again.
         await self._converge()
-        storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
+        storm = asyncio.create_task(self._storm(nemesis))
         readers = [
             self._on(f"consumer-{number}", self._consumer(f"consumer-{number}", number).run())
             for number in range(scenario.consumer_count)
         ]
         producers = [self._producer(number) for number in range(len(PARTITIONS))]
         writing = [
-            self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.5)) for each in producers
+            self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.4)) for each in producers
         ]
         await asyncio.gather(*writing)
         await storm
@@ -130,6 +131,37 @@ class ReplicationStory:
             self.history.violate(violation)
         supervisor.cancel()
         return check(self.history, final)
+
+    async def _storm(self, nemesis: Nemesis) -> None:
+        """Faults of the weather, and leaders that go on alone."""
+        chance = stream(self._world.seed, "leaders")
+        for _ in range(self._scenario.fault_count):
+            if chance.random() < 0.6:
+                await nemesis.storm(1)
+            else:
+                await asyncio.sleep(chance.uniform(0.1, 2.0))
+                await self._isolate_leader(chance)
+
+    async def _isolate_leader(self, chance: random.Random) -> None:
+        """Cut a leader off the other nodes: clients go on to write to it what nobody will ever acknowledge.
+
+        Until it is fenced, and then the others have a leader of their own.
+        """
+        partition = chance.choice(PARTITIONS)
+        leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)
+        if leader_id is None:
+            return
+        seconds = chance.uniform(1.0, 6.0)
+        is_mute = chance.random() < 0.3
+        self.history.note(f"node-{leader_id} is {'mute' if is_mute else 'isolated'} for {seconds:.3f} s")
+        links = [(f"node-{leader_id}", f"node-{other}") for other in NODE_IDS if other != leader_id]
+        if not is_mute:
+            links += [(there, here) for here, there in links]
+        for link in links:
+            self._world.network.cut(*link)
+        await asyncio.sleep(seconds)
+        for link in links:
+            self._world.network.heal(*link)
 
     # Clients
 
@@ -231,13 +263,14 @@ class ReplicationStory:
         return None
 
     def _replicas(self, wanted: Partition) -> list[ClassicPartition]:
-        found = []
-        for node in self.nodes.values():
+        return [replica for _, replica in self._replicas_by_node(wanted)]
+
+    def _replicas_by_node(self, wanted: Partition) -> Iterator[tuple[int, ClassicPartition]]:
+        for node_id, node in self.nodes.items():
             hosted = node.find(PartitionsSubsystem)
             replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
             if isinstance(replica, ClassicPartition):
-                found.append(replica)
-        return found
+                yield node_id, replica
 
     def _differences(self) -> Iterator[str]:
         for each in PARTITIONS:

@@ -22,7 +22,11 @@ from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.protocol import metadata_records as r
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
-from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from moldau.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.runtime import ErrorCode, SeededEntropy
 from moldau.simulation.world import World
@@ -33,7 +37,9 @@ CLUSTER_ID = "MoldauServiceClusterId"
 class Node:
     """One controller node on a log of its own."""
 
-    def __init__(self, *, auto: bool = True, session_timeout_ms: int = 9_000) -> None:
+    def __init__(
+        self, *, auto: bool = True, session_timeout_ms: int = 9_000, balance_interval_ms: int = 0
+    ) -> None:
         self.log = MemoryMetadataLog(auto=auto)
         self.faults: list[MetadataError] = []
         self.publisher = MetadataPublisher(self.faults.append)
@@ -41,6 +47,7 @@ class Node:
             cluster_id=CLUSTER_ID,
             supported_features=SUPPORTED_FEATURES,
             session_timeout_ms=session_timeout_ms,
+            leader_balance_interval_ms=balance_interval_ms,
         )
         controller = Controller(settings, SmallConfigPolicy(), SeededEntropy(1))
         self.service = ControllerService(1, controller, self.log, self.publisher)
@@ -53,21 +60,21 @@ class Node:
         self.log.commit()
         await asyncio.sleep(0)
 
-    async def add_broker(self) -> int:
+    async def add_broker(self, broker_id: int = 1) -> int:
         response = await self.channel.send(
             BrokerRegistrationRequest(
-                broker_id=1,
+                broker_id=broker_id,
                 cluster_id=CLUSTER_ID,
-                incarnation_id=uuid.UUID(int=1),
+                incarnation_id=uuid.UUID(int=broker_id),
                 features=[
                     Feature(name="metadata.version", min_supported_version=7, max_supported_version=29)
                 ],
-                log_dirs=[uuid.UUID(int=1000)],
+                log_dirs=[uuid.UUID(int=999 + broker_id)],
             )
         )
         epoch: int = response.broker_epoch
         await self.channel.send(
-            BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=epoch)
+            BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=epoch)
         )
         return epoch
 
@@ -185,6 +192,37 @@ def test_a_silent_broker_is_fenced_when_its_session_ends(caplog: pytest.LogCaptu
 
     run(test())
     assert "controller 1: broker 1 is fenced, its heartbeats have stopped" in caplog.messages
+
+
+@pytest.mark.parametrize(("interval_ms", "leader"), [(700, 1), (0, 2)])
+def test_a_leadership_goes_back_to_the_preferred_replica_once_it_is_in_sync(
+    interval_ms: int, leader: int
+) -> None:
+    async def test() -> None:
+        node = Node(session_timeout_ms=600_000, balance_interval_ms=interval_ms)
+        await node.lead()
+        await node.add_broker(1)
+        await node.add_broker(2)
+        assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
+        topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+        await node.channel.send(CreateTopicsRequest(topics=[topic]))
+        created = node.publisher.image.topics.get("t")
+        assert created is not None
+        moved = r.PartitionChangeRecord(partition_id=0, topic_id=created.topic_id, leader=2)
+        node.service._append([moved])
+        await asyncio.sleep(0.5)
+        assert _leader(node) == 2
+        await asyncio.sleep(0.5)
+        assert _leader(node) == leader
+        node.service.close()
+
+    run(test())
+
+
+def _leader(node: Node) -> int:
+    topic = node.publisher.image.topics.get("t")
+    assert topic is not None
+    return topic.partitions[0].leader
 
 
 class Follower:

@@ -54,6 +54,9 @@ from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
+LEADERS_BALANCED_MAX: Final = 1_000
+"""Leaderships that are moved in one batch of records."""
+
 Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
 
 
@@ -138,6 +141,15 @@ class Controller:
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
         """Records that fence one broker whose session is over; call again until there are none."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
+
+    @property
+    def leader_balance_interval_ms(self) -> int:
+        """How often :meth:`balance_leaders` is due; 0: never."""
+        return self._settings.leader_balance_interval_ms
+
+    def balance_leaders(self) -> Sequence[Message]:
+        """Records that give leaderships back to preferred replicas, a bounded number at once."""
+        return elections.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When :meth:`expire_sessions` may have something to do."""

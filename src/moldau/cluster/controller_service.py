@@ -44,6 +44,7 @@ class ControllerService:
         self._deciding = asyncio.Lock()
         self._last_append: asyncio.Future[int] | None = None
         self._expiry: asyncio.TimerHandle | None = None
+        self._balance: asyncio.TimerHandle | None = None
 
     @property
     def is_active(self) -> bool:
@@ -151,10 +152,14 @@ class ControllerService:
         if first_records:
             self._append(first_records)
         self._watch_sessions()
+        self._plan_balance()
 
     def _deactivate(self) -> None:
         self._epoch = -1
         self._last_append = None
+        if self._balance is not None:
+            self._balance.cancel()
+            self._balance = None
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -214,6 +219,21 @@ class ControllerService:
                     )
             self._append(records)
         self._watch_sessions()
+
+    def _plan_balance(self) -> None:
+        interval_ms = self._controller.leader_balance_interval_ms
+        if interval_ms and self.is_active:
+            self._balance = asyncio.get_running_loop().call_later(interval_ms / 1000, self._balance_leaders)
+
+    def _balance_leaders(self) -> None:
+        # While a request is being decided, the next round is soon enough.
+        records = () if self._deciding.locked() else self._controller.balance_leaders()
+        if records:
+            logger.info(
+                "controller %d: %d leaderships go back to preferred replicas", self._node_id, len(records)
+            )
+            self._append(records)
+        self._plan_balance()
 
     @staticmethod
     def _now_ms() -> int:

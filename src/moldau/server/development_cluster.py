@@ -83,9 +83,11 @@ def properties_of(
 ) -> dict[str, str]:
     """The configuration of one of ``nodes``; ``properties`` come on top.
 
-    Internal topics have one replica, topics are classic, and consumer groups form almost at once.
+    ``__consumer_offsets`` has three replicas where there are three brokers, topics are classic, and consumer
+    groups form almost at once.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
+    broker_count = len(nodes) - len(controllers)
     listener = _CLIENTS if node.role == BROKER else "CONTROLLER"
     base = {
         "process.roles": node.role,
@@ -96,7 +98,7 @@ def properties_of(
         "controller.listener.names": "CONTROLLER",
         "listeners": f"{listener}://{node.host}:{node.port}",
         "log.dirs": node.data,
-        "offsets.topic.replication.factor": "1",
+        "offsets.topic.replication.factor": str(min(3, broker_count)),
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",

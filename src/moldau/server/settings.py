@@ -298,9 +298,16 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         partitions_per_broker_max=config.integer("max.broker.partitions"),
         only_broker_id=config.node_id if is_whole_cluster(config) and _of_one_broker(config) else None,
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
+        leader_balance_interval_ms=_leader_balance_interval_ms(config),
         delete_topic_enable=config.flag("delete.topic.enable"),
         diskless_enabled=config.flag("diskless.system.enable"),
     )
+
+
+def _leader_balance_interval_ms(config: BrokerConfig) -> int:
+    if not config.flag("auto.leader.rebalance.enable"):
+        return 0
+    return 1000 * config.integer("leader.imbalance.check.interval.seconds")
 
 
 def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:

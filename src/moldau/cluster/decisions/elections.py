@@ -149,6 +149,24 @@ def recovery_election(view: View, topic: Topic) -> Election:
     return Election.UNCLEAN if (allowed or "").lower() == "true" else Election.ONLINE
 
 
+def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
+    """Give leaderships back to preferred replicas that are in sync and active, at most so many."""
+    records: list[PartitionChangeRecord] = []
+    for topic in view.image.topics:
+        for index, partition in enumerate(topic.partitions):
+            preferred = partition.preferred_leader
+            if partition.leader == preferred or preferred not in partition.isr:
+                continue
+            if len(records) == count_max:
+                return records
+            record = change_partition(
+                topic.topic_id, index, partition, can_lead=view.is_active, election=Election.PREFERRED
+            )
+            if record is not None:
+                records.append(record)
+    return records
+
+
 def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
     """Whether a broker still leads something."""
     return any(partition.leader == broker_id for topic in image.topics for partition in topic.partitions)

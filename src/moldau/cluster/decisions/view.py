@@ -64,6 +64,8 @@ class ControllerSettings:
     only_broker_id: int | None = None
     """The one broker that may register, where the node's settings allow no other."""
     session_timeout_ms: int = 9_000
+    leader_balance_interval_ms: int = 0
+    """How often leaderships go back to preferred replicas; 0: never."""
     delete_topic_enable: bool = True
     diskless_enabled: bool = False
     """``diskless.system.enable``"""

@@ -7,13 +7,11 @@ from moldau.config.keys import security, share
 
 _WAITING: Mapping[str, tuple[str, ...]] = {
     "clusters of several nodes": (
-        "auto.leader.rebalance.enable",
         "controlled.shutdown.enable",
         "controller.quorum.auto.join.enable",
         "controller.quorum.retry.backoff.max.ms",
         "controller.socket.timeout.ms",
         "follower.fetch.last.tiered.offset.enable",
-        "leader.imbalance.check.interval.seconds",
         "log.dir.failure.timeout.ms",
         "metadata.max.idle.interval.ms",
         "replica.selector.class",

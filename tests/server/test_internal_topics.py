@@ -26,7 +26,7 @@ from moldau.replication.policy import SNAPSHOTTED
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
 from moldau.runtime import KafkaError as MoldauError
-from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_folders import NewLog
 from moldau.storage.log_manager import LogManager
@@ -161,13 +161,15 @@ def test_a_log_with_snapshots_is_opened_by_a_kind_that_has_them(tmp_path: Path, 
         machine = Machine.real()
         logs = LogManager(machine, [str(tmp_path)])
         kind = ClassicKind(
-            machine,
-            logs,
-            1,
-            WaitingRoom(),
+            ReplicaHost(
+                machine=machine,
+                logs=logs,
+                local_id=1,
+                arrivals=WaitingRoom(),
+                meters=BrokerTopicMeters(Meters()),
+            ),
             lambda _: LogConfig(),
             lambda _: 1,
-            BrokerTopicMeters(Meters()),
             has_snapshots=has_snapshots,
         )
         if has_snapshots:

@@ -134,7 +134,6 @@ def test_clients_write_and_read_over_two_brokers_while_the_controller_moves(role
                     history,
                     stream(world.seed, "producer", number),
                     partition,
-                    idempotent=True,
                 )
                 for number, partition in enumerate(PARTITIONS)
             ]

@@ -17,7 +17,7 @@ from moldau.replication.partition import StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.registry import PartitionRegistry
-from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.storage.log_manager import LogManager
@@ -45,13 +45,15 @@ class TieredBroker:
         tiering = Tiering(self.registry, self.manager, house.reader)
         self.remover = RemotePartitionRemover(self.manager, none_of, tiering)
         classic = ClassicKind(
-            house.machine,
-            self.logs,
-            LOCAL,
-            WaitingRoom(),
+            ReplicaHost(
+                machine=house.machine,
+                logs=self.logs,
+                local_id=LOCAL,
+                arrivals=WaitingRoom(),
+                meters=BrokerTopicMeters(Meters()),
+            ),
             lambda _: CONFIG,
             lambda _: 1,
-            BrokerTopicMeters(Meters()),
         )
         self.kind = TieredKind(classic, self.manager, self.remover, tiering)
         self.hosting = PartitionHosting(

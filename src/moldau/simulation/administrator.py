@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from moldau.simulation.client import Client, Producer, RetryError
+from moldau.simulation.client import Client, Producer, RetryError, Sending
 from moldau.simulation.history import Partition
 from moldau.simulation.seeds import stream
 
@@ -27,7 +27,7 @@ async def open_passing_topic(
         client.history,
         stream(chance.getrandbits(32)),
         partition,
-        idempotent=chance.random() < 0.5,
+        Sending(idempotent=chance.random() < 0.5),
     )
     await producer.run(records, pause_s=pause_s)
     producer.disconnect()

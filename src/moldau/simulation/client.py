@@ -237,6 +237,18 @@ class Client:
             connection.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How a producer sends its records."""
+
+    idempotent: bool = True
+    """With sequence numbers, and until they are acknowledged."""
+    keyed: bool = False
+    """Each record has a key of its own."""
+    stamped: bool = False
+    """Records have their client's time."""
+
+
 class Producer(Client):
     """Sends numbered records to one partition, several batches in flight.
 
@@ -253,19 +265,14 @@ class Producer(Client):
         history: History,
         chance: random.Random,
         partition: Partition,
-        *,
-        idempotent: bool = True,
-        acks: int = -1,
-        keyed: bool = False,
-        stamped: bool = False,
+        sending: Sending | None = None,
     ) -> None:
-        """``keyed``: each record has a key of its own. ``stamped``: records have their client's time."""
         super().__init__(name, bootstrap, history, chance)
         self.partition = partition
-        self._keyed = keyed
-        self._stamped = stamped
-        self.idempotent = idempotent
-        self._acks = acks
+        sending = sending or Sending()
+        self._keyed = sending.keyed
+        self._stamped = sending.stamped
+        self.idempotent = sending.idempotent
         self._identity: tuple[int, int] | None = None
         self._unacknowledged: deque[Production] = deque()
         self._next_number = 0
@@ -343,7 +350,7 @@ class Producer(Client):
         )
         data = PartitionProduceData(index=self.partition.index, records=memoryview(batch))
         topic = TopicProduceData(name=self.partition.topic, partition_data=[data])
-        request = ProduceRequest(acks=self._acks, timeout_ms=5_000, topic_data=[topic])
+        request = ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
         response = await connection.request(ApiKey.PRODUCE, PRODUCE_VERSION, request)
         answer = response.responses[0].partition_responses[0]
         code = answer.error_code

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from moldau.runtime import Machine
 from moldau.simulation.answers_judge import watch_budgets
 from moldau.simulation.checker import check
-from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
+from moldau.simulation.client import Bootstrap, Client, Consumer, Producer, Sending
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
 from moldau.simulation.history import History, Partition
 from moldau.simulation.host import Host, Program
@@ -227,8 +227,7 @@ class _Story:
                 self.history,
                 chance,
                 scenario.partitions[number % len(scenario.partitions)],
-                idempotent=number < scenario.producer_count,
-                stamped=scenario.stamped,
+                Sending(idempotent=number < scenario.producer_count, stamped=scenario.stamped),
             )
             pause_s = chance.choice((0.01, 0.1, 0.3))
             run = producer.run(scenario.records_per_producer, pause_s=pause_s)

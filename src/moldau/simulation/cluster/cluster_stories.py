@@ -16,7 +16,7 @@ from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.checker import check
-from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
+from moldau.simulation.client import Bootstrap, Client, Consumer, Producer, Sending
 from moldau.simulation.cluster.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
 from moldau.simulation.disk import MountedDisk
@@ -156,7 +156,7 @@ class ClusterStory:
                 self.history,
                 stream(seed, name),
                 PARTITIONS[number % len(PARTITIONS)],
-                idempotent=number < scenario.producer_count,
+                Sending(idempotent=number < scenario.producer_count),
             )
             tasks.append(self._on(name, producer.run(scenario.records_per_producer, pause_s=0.3)))
         for number, name in self._names("member"):

@@ -20,7 +20,7 @@ from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.checker import check
-from moldau.simulation.client import CREATE_TOPICS_VERSION, Bootstrap, Client, Consumer, Producer
+from moldau.simulation.client import CREATE_TOPICS_VERSION, Bootstrap, Client, Consumer, Producer, Sending
 from moldau.simulation.disk import MountedDisk
 from moldau.simulation.history import History, Partition
 from moldau.simulation.host import Host, Program
@@ -174,7 +174,7 @@ class ReplicationStory:
     def _producer(self, number: int) -> Producer:
         is_idempotent = number < self._scenario.producer_count
         producer: Producer = self._begin_at_any(
-            Producer, f"producer-{number}", PARTITIONS[number], idempotent=is_idempotent
+            Producer, f"producer-{number}", PARTITIONS[number], Sending(idempotent=is_idempotent)
         )
         return producer
 

@@ -12,7 +12,7 @@ from moldau.server.node import Node
 from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.client import Bootstrap, Client, Producer
+from moldau.simulation.client import Bootstrap, Client, Producer, Sending
 from moldau.simulation.damage.files import Copy, Damage, copy_of, damage, restore
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.objects import live_objects
@@ -191,7 +191,7 @@ class DamageStory:
             name = f"producer-{self._round}-{partition.topic}-{partition.index}"
             chance = stream(self._world.seed, name)
             keyed = partition.topic == COMPACTED
-            producer = Producer(name, self._bootstrap, self.history, chance, partition, keyed=keyed)
+            producer = Producer(name, self._bootstrap, self.history, chance, partition, Sending(keyed=keyed))
             producers.append(self._on(name, producer.run(chance.randint(5, 60), pause_s=0.2)))
         groups = [
             self._on(f"{each.name} {self._round}", each.run(8, pause_s=0.4)) for each in self._committers
@@ -213,7 +213,12 @@ class DamageStory:
         kind = self._chance.choice(sorted(_TOPICS))
         await client.create_topic(topic, 1, dict(_TOPICS[kind]))
         producer = Producer(
-            topic, self._bootstrap, self.history, client.chance, Partition(topic, 0), keyed=kind == COMPACTED
+            topic,
+            self._bootstrap,
+            self.history,
+            client.chance,
+            Partition(topic, 0),
+            Sending(keyed=kind == COMPACTED),
         )
         await producer.run(10, pause_s=0.1)
         await client.delete_topic(topic)

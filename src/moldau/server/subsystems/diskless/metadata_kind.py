@@ -3,13 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
-from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.replication.partition import PartitionKey
-from moldau.replication.waiters import WaitingRoom
-from moldau.runtime.machine import Machine
-from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.storage.log_config import LogConfig
-from moldau.storage.log_manager import LogManager
 
 METADATA_LOG_CONFIG: Final = LogConfig(
     segment_bytes=64 * 1024**2,
@@ -21,25 +16,14 @@ METADATA_LOG_CONFIG: Final = LogConfig(
 """Its start is moved by snapshots alone."""
 
 
-def diskless_metadata_kind(
-    machine: Machine,
-    logs: LogManager,
-    local_id: int,
-    arrivals: WaitingRoom[PartitionKey],
-    meters: BrokerTopicMeters,
-    min_in_sync: Callable[[], int],
-) -> ClassicKind:
+def diskless_metadata_kind(host: ReplicaHost, min_in_sync: Callable[[], int]) -> ClassicKind:
     """Classic partitions whose records count once they are synced, and whose start is moved by snapshots.
 
     ``min_in_sync``: the topic's ``min.insync.replicas``.
     """
     return ClassicKind(
-        machine,
-        logs,
-        local_id,
-        arrivals,
+        host,
         lambda _: METADATA_LOG_CONFIG,
         lambda _: min_in_sync(),
-        meters,
         has_snapshots=True,
     )

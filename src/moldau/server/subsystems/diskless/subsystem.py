@@ -32,6 +32,7 @@ from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.subsystems.diskless.pressure import pause_of
+from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topic_creation import InternalTopic
 
@@ -95,12 +96,7 @@ class DisklessSubsystem(Subsystem):
             lambda topic: log_config(self._configs.topic(topic)),
         )
         self.metadata_kind = diskless_metadata_kind(
-            machine,
-            context.logs,
-            context.identity.node_id,
-            context.arrivals,
-            meters.topics,
-            lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas,
+            ReplicaHost.of(context), lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas
         )
 
     def _new_batch_coordinator(self, machine: Machine) -> BatchCoordinator:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.cluster.topics_image import Topic
@@ -13,6 +14,7 @@ from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
+from moldau.server.context import BrokerContext
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.snapshot_log import SnapshotLog
@@ -23,34 +25,53 @@ def _monotonic_ms() -> int:
     return int(asyncio.get_running_loop().time() * 1000)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaHost:
+    """The parts of a broker that its replicas stand on."""
+
+    machine: Machine
+    logs: LogManager
+    local_id: int
+    arrivals: WaitingRoom[PartitionKey]
+    """Wakes requests that wait for a partition."""
+    meters: BrokerTopicMeters
+
+    @classmethod
+    def of(cls, context: BrokerContext) -> "ReplicaHost":
+        """Of the broker itself."""
+        return cls(
+            machine=context.machine,
+            logs=context.logs,
+            local_id=context.identity.node_id,
+            arrivals=context.arrivals,
+            meters=context.meters.topics,
+        )
+
+
 class ClassicKind:
     """Opens logs through the log manager and gives each partition its role."""
 
     def __init__(
         self,
-        machine: Machine,
-        logs: LogManager,
-        local_id: int,
-        arrivals: WaitingRoom[PartitionKey],
+        host: ReplicaHost,
         log_config: Callable[[str], LogConfig],
         min_in_sync: Callable[[str], int],
-        meters: BrokerTopicMeters,
         *,
         has_snapshots: bool = False,
         listener: ReplicaListener[ClassicPartition] | None = None,
     ) -> None:
-        """``listener`` is told of each replica's roles.
+        """``log_config`` and ``min_in_sync`` are of a topic. ``listener`` is told of each replica's roles.
 
         ``has_snapshots``: logs are shortened by snapshots that lie beside them, and begin at one.
         """
         self._has_snapshots = has_snapshots
-        self._machine = machine
-        self._logs = logs
-        self._local_id = local_id
-        self._arrivals = arrivals
+        self._machine = host.machine
+        self._logs = host.logs
+        self._local_id = host.local_id
+        self._arrivals = host.arrivals
         self._log_config = log_config
         self._min_in_sync = min_in_sync
-        self._meters = meters
+        self._meters = host.meters
         self._listener = listener
 
     def log_config(self, topic: Topic) -> LogConfig | None:

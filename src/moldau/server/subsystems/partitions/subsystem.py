@@ -11,7 +11,7 @@ from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
 from moldau.server.partition_kinds import KindClaim
 from moldau.server.subsystem import Contribution, Subsystem
-from moldau.server.subsystems.partitions.classic_kind import ClassicKind
+from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.partitions.replication import Replication
 from moldau.storage.recovery_report import RepairKind
@@ -27,13 +27,9 @@ class PartitionsSubsystem(Subsystem):
         configs = context.metadata.configs
         self._replication = Replication(context)
         self.classic = ClassicKind(
-            context.machine,
-            context.logs,
-            context.identity.node_id,
-            context.arrivals,
+            ReplicaHost.of(context),
             lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
             lambda topic: configs.topic(topic).min_insync_replicas,
-            context.meters.topics,
             listener=self._replication,
         )
         self._hosting = PartitionHosting(

@@ -267,7 +267,7 @@ class ClusterStory:
         return None if unfenced == set(BROKERS) else f"brokers {unfenced}"
 
     def _problem(self) -> str | None:
-        """The same, and why not every broker leads its partitions."""
+        """The brokers' problem, or a reason why a broker does not lead its partitions."""
         problem = self._brokers_problem()
         if problem is not None:
             return problem

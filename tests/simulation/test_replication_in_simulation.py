@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.decisions import partitions
 from moldau.replication import reads
 from moldau.replication.leader import Leader
 from moldau.simulation.nodes import SCENARIOS
@@ -14,10 +15,10 @@ from moldau.simulation.scenario import run_seed
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
 SEEDS = 2
-FLAW_SEEDS = range(3, 40)
+FLAW_SEEDS = range(1, 40)
 
 
-@pytest.mark.parametrize("name", ["replication", "replication-power"])
+@pytest.mark.parametrize("name", ["replication", "replication-power", "replication-lag"])
 def test_what_is_acknowledged_survives(name: str) -> None:
     scenario = SCENARIOS[name]()
     failed = {seed: found for seed in range(SEEDS) if (found := run_seed(scenario, seed).violations)}
@@ -44,22 +45,29 @@ def truncation_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reads, "diverging_epoch", lambda *_: None)
 
 
-def acknowledged_by_the_leader_alone(patch: pytest.MonkeyPatch) -> None:
-    """The watermark follows the leader's own log."""
-    patch.setattr(Leader, "_bounds_changed", _alone)
+def epoch_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    """The controller takes the in-sync set of a leader whose term is over."""
+    patch.setattr(partitions, "_check_proposal", lambda *_: None)
 
 
-def _alone(leader: Leader) -> None:
-    leader._bounding, leader.alone = (), True
+def joined_before_caught_up(patch: pytest.MonkeyPatch) -> None:
+    """A follower is in sync as soon as its broker is active."""
+    patch.setattr(Leader, "_is_long_enough", lambda self, progress: True)
+    patch.setattr(partitions, "_is_eligible", lambda *_: True)
 
 
-FLAWS = [watermark_one_too_far, truncation_forgotten, acknowledged_by_the_leader_alone]
+FLAWS = [
+    (watermark_one_too_far, "replication"),
+    (truncation_forgotten, "replication"),
+    (epoch_not_fenced, "replication"),
+    (joined_before_caught_up, "replication-lag"),
+]
 
 
-@pytest.mark.parametrize("flaw", FLAWS, ids=lambda flaw: flaw.__name__)
+@pytest.mark.parametrize(("flaw", "story"), FLAWS, ids=[flaw.__name__ for flaw, _ in FLAWS])
 def test_a_flaw_is_caught(
-    flaw: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    flaw: Callable[[pytest.MonkeyPatch], None], story: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flaw(monkeypatch)
-    scenario = SCENARIOS["replication"]()
+    scenario = SCENARIOS[story]()
     assert any(run_seed(scenario, seed).violations for seed in FLAW_SEEDS)

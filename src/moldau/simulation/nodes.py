@@ -206,6 +206,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "cluster-combined": _of_cluster("cluster_stories", "cluster_combined"),
     "replication": _of_cluster("replication_stories", "replication"),
     "replication-power": _of_cluster("replication_stories", "replication_power"),
+    "replication-lag": _of_cluster("replication_stories", "replication_lag"),
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,

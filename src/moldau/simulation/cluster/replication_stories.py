@@ -8,6 +8,7 @@ a partition are equal byte for byte up to the watermark.
 import asyncio
 import random
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -70,6 +71,12 @@ def replication_power() -> Scenario:
     return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
+def replication_lag() -> Scenario:
+    """Followers that are parted from their leader, which is killed while they lag."""
+    scenario = _scenario({}, (Fault.KILL,))
+    return replace(scenario, story=partial(ReplicationStory, properties={}, starves=True), fault_count=4)
+
+
 def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
     return Scenario(
         partitions=PARTITIONS,
@@ -86,10 +93,13 @@ def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario
 class ReplicationStory:
     """One seeded story of replicated partitions."""
 
-    def __init__(self, world: World, scenario: Scenario, *, properties: dict[str, str]) -> None:
+    def __init__(
+        self, world: World, scenario: Scenario, *, properties: dict[str, str], starves: bool = False
+    ) -> None:
         self._world = world
         self._scenario = scenario
         self._properties = properties
+        self._starves = starves
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, Node] = {}
         """The newest life of each node that has started."""
@@ -136,7 +146,10 @@ class ReplicationStory:
         """Faults of the weather, and leaders that go on alone."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
-            if chance.random() < 0.6:
+            if self._starves:
+                await asyncio.sleep(chance.uniform(0.1, 2.0))
+                await self._starve_follower(nemesis, chance)
+            elif chance.random() < 0.6:
                 await nemesis.storm(1)
             else:
                 await asyncio.sleep(chance.uniform(0.1, 2.0))
@@ -160,6 +173,27 @@ class ReplicationStory:
         for link in links:
             self._world.network.cut(*link)
         await asyncio.sleep(seconds)
+        for link in links:
+            self._world.network.heal(*link)
+
+    async def _starve_follower(self, nemesis: Nemesis, chance: random.Random) -> None:
+        """Part a follower from a leader that others still follow, and kill the leader a while after that.
+
+        Both have the controller: a follower that is in sync then, and is not, may be elected.
+        """
+        partition = chance.choice(PARTITIONS)
+        leader_id = next((id for id, each in self._replicas_by_node(partition) if each.is_leader), None)
+        if leader_id is None:
+            return
+        follower_id = chance.choice([node_id for node_id in NODE_IDS if node_id != leader_id])
+        leader, follower = f"node-{leader_id}", f"node-{follower_id}"
+        seconds = chance.uniform(0.5, 5.0)
+        self.history.note(f"{follower} is parted from {leader}, which is killed {seconds:.3f} s later")
+        links = ((leader, follower), (follower, leader))
+        for link in links:
+            self._world.network.cut(*link)
+        await asyncio.sleep(seconds)
+        await nemesis.restart(self._world.host(leader), chance.uniform(2.0, 4.0))
         for link in links:
             self._world.network.heal(*link)
 

@@ -1,15 +1,19 @@
 """The channel to an active controller in another process."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 from moldau.network.client import RpcClient
 from moldau.protocol.schema import Message
-from moldau.quorum.voters import VoterSet
+from moldau.quorum.voters import Voter, VoterSet
 from moldau.runtime import ErrorCode, KafkaError
 
+T = TypeVar("T")
+
 RETRY_S: Final = 0.05
+LAST_WORD_S: Final = 1.0
+"""For the answer of a controller that another one has replaced: it may be on its way."""
 
 
 class RemoteControllerChannel:
@@ -42,23 +46,49 @@ class RemoteControllerChannel:
             leader_id = self._leader_id()
             leader = None if leader_id is None else self._voters.get(leader_id)
             if leader is not None:
-                left_ms = max(1, int((deadline - loop.time()) * 1000))
                 try:
                     # Connects first: a request that was not sent was not carried out.
-                    async with asyncio.timeout(left_ms / 1000):
-                        await self._client.version_of(leader.host, leader.port, request.API_KEY)
+                    await self._while_leading(
+                        leader.key.id,
+                        self._client.version_of(leader.host, leader.port, request.API_KEY),
+                        deadline,
+                    )
                 except (KafkaError, TimeoutError) as error:
                     reason = f"controller {leader_id} cannot be reached: {error}"
                 else:
-                    return await self._ask(leader.host, leader.port, request, left_ms)
+                    return await self._ask(leader, request, deadline)
             if loop.time() + RETRY_S >= deadline:
                 raise KafkaError(ErrorCode.not_controller, reason)
             await asyncio.sleep(RETRY_S)
 
-    async def _ask(self, host: str, port: int, request: Message, timeout_ms: int) -> Any:
+    async def _ask(self, leader: Voter, request: Message, deadline: float) -> Any:
+        left_ms = max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
+        asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
         try:
-            return await self._client.request(host, port, request.API_KEY, None, request, timeout_ms)
-        except KafkaError as error:
-            raise KafkaError(
-                ErrorCode.not_controller, f"the controller's answer is lost: {error.message}"
-            ) from error
+            return await self._while_leading(leader.key.id, asking, deadline, LAST_WORD_S)
+        except (KafkaError, TimeoutError) as error:
+            raise KafkaError(ErrorCode.not_controller, f"the controller's answer is lost: {error}") from error
+
+    async def _while_leading(
+        self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0
+    ) -> T:
+        """The result of ``work``, which is given up ``grace_s`` after another node is known to lead.
+
+        A node that is cut off neither answers nor refuses: without this, requests would wait for it until
+        their deadline while its successor leads. Raises ``TimeoutError``.
+        """
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+        try:
+            while True:
+                await asyncio.wait((task,), timeout=min(RETRY_S, max(0.0, deadline - loop.time())))
+                if task.done():
+                    return task.result()
+                if loop.time() >= deadline:
+                    raise TimeoutError("no answer within the time-out")
+                if self._leader_id() not in (None, leader_id):
+                    deadline = min(deadline, loop.time() + grace_s)
+                    if not grace_s:
+                        raise TimeoutError(f"controller {leader_id} leads no more")
+        finally:
+            task.cancel()

@@ -160,6 +160,7 @@ class RaftCore:
                 pending = self.peers.answered(correlation_id)
                 if pending is not None:
                     self.peers.back_off(pending.node_id, self.now_ms)
+                    self.role.on_request_failed(pending.node_id)
             case AppendRequested(append_id, epoch):
                 self._on_append_requested(append_id, epoch)
             case LogAppended():

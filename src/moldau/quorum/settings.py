@@ -8,11 +8,12 @@ class RaftSettings:
     """Time-outs in milliseconds and sizes in bytes."""
 
     election_timeout_ms: int = 1000
-    """``controller.quorum.votes.timeout.ms``: an election waits between one and two of these."""
+    """``controller.quorum.election.timeout.ms``: an election waits between one and two of these."""
     fetch_timeout_ms: int = 2000
     """``controller.quorum.fetch.timeout.ms``: how long a follower trusts a silent leader."""
     election_backoff_max_ms: int = 1000
-    """``controller.quorum.votes.backoff.max.ms``: bounds the wait of a non-preferred successor."""
+    """``controller.quorum.election.backoff.max.ms``: bounds the wait of a non-preferred successor
+    and of a candidate that has lost."""
     request_timeout_ms: int = 2000
     """``controller.quorum.request.timeout.ms``"""
     retry_backoff_ms: int = 20

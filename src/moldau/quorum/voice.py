@@ -168,9 +168,8 @@ class QuorumVoice:
             ):
                 return
             case _:
-                if peer.state is PeerState.UNREACHABLE:
-                    logger.warning("%s is reachable again", self._name(node_id))
-                elif peer.state in (PeerState.FOREIGN, PeerState.DISAGREES):
+                self._reached(node_id)
+                if peer.state in (PeerState.FOREIGN, PeerState.DISAGREES):
                     logger.warning("%s accepts the requests of this node again", self._name(node_id))
                 peer.state, peer.problem = PeerState.REACHED, ""
 
@@ -198,6 +197,15 @@ class QuorumVoice:
             self._heard_directory(request.candidate, now_ms)
         elif isinstance(request, FETCHES):
             self._heard_directory(request.replica, now_ms)
+            # A leader sends nothing to a voter that fetches, so no answer of it would end this.
+            self._reached(request.replica.id)
+
+    def _reached(self, node_id: int) -> None:
+        """End the state of a node that was unreachable."""
+        peer = self._peers.get(node_id)
+        if peer is not None and peer.state is PeerState.UNREACHABLE:
+            logger.warning("%s is reachable again", self._name(node_id))
+            peer.state, peer.problem, peer.failing_since_ms = PeerState.REACHED, "", None
 
     def refused(self, node_id: int, error: ErrorCode, now_ms: int, *, cluster_id: str | None = None) -> None:
         """A request of a node was refused."""

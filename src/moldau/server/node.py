@@ -27,6 +27,7 @@ from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address, identify
 from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
 from moldau.server.meters import NodeMeters
 from moldau.server.subsystem import Subsystem, SubsystemList
 from moldau.storage.log_directory import LogDirectoryError
@@ -162,7 +163,9 @@ class Node:
         if local is not None and settings.is_whole_cluster(self._config):
             return local
         # Not the quorum's client: a fetch that waits at the leader would hold up heartbeats.
-        client = RpcClient(self._machine.entropy, client_id=f"broker-{self._config.node_id}")
+        client = RpcClient(
+            self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
+        )
         self._closing.push_async_callback(client.close)
         return RemoteControllerChannel(client, metadata.voter_set, lambda: metadata.driver.leader_id)
 

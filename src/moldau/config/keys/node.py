@@ -246,7 +246,7 @@ QUORUM = (
     int32(
         "controller.quorum.votes.backoff.max.ms",
         1000,
-        "The longest wait between elections that nobody won.",
+        "The longest wait between elections that nobody won; it is a random part of this.",
         HIGH,
         check=at_least(0),
     ),

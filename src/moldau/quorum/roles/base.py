@@ -57,6 +57,9 @@ class Role:
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
         """An answer of this epoch to a request that this role sent; failures were filtered out."""
 
+    def on_request_failed(self, node_id: int) -> None:
+        """A request that this role sent has no answer: the peer is down, unreachable or too slow."""
+
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
         """A fetch with the right epoch. Only a leader has something to say."""
         core = self.core

@@ -101,6 +101,10 @@ class Candidate(Electing):
     name = RoleName.CANDIDATE
     is_pre_vote = False
 
+    def __init__(self, core: "RaftCore", election_deadline_ms: int) -> None:
+        super().__init__(core, election_deadline_ms)
+        self._is_lost = False
+
     def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
         return pre_vote and up_to_date
 
@@ -108,7 +112,13 @@ class Candidate(Electing):
         self.core.become_leader(tuple(sorted(self.tally.granted)))
 
     def on_lost(self) -> None:
-        """Wait for the rest of the time-out: it is random, and so breaks a split vote."""
+        """Wait for a random part of the back-off, which breaks a split vote, and stand again."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        core = self.core
+        backoff_ms = 1 + core.entropy.randrange(max(1, core.settings.election_backoff_max_ms))
+        self.election_deadline_ms = min(self.election_deadline_ms, core.now_ms + backoff_ms)
 
     def on_timed_out(self) -> None:
         self.core.become_prospective()

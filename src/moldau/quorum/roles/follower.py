@@ -83,6 +83,12 @@ class Follower(Role):
         elif isinstance(response, FetchSnapshotResponse):
             self._on_snapshot_fetched(response)
 
+    def on_request_failed(self, node_id: int) -> None:
+        # A leader whose process has ended refuses connections at once: an observer, which may not stand
+        # itself, need not wait for the fetch time-out to ask who leads by now.
+        if not self.core.is_voter and node_id == self._asked and self.download is None:
+            self._ask_another_voter()
+
     def on_leader_heard(self) -> None:
         """The leader itself said that it leads this epoch."""
         self._heard_leader()
@@ -126,8 +132,14 @@ class Follower(Role):
         core = self.core
         if self.download is not None:
             self._abandon(self.download)
-        self._asked = core.voters.ids[core.entropy.randrange(len(core.voters))]
+        self._ask_another_voter()
         self.fetch_deadline_ms = core.now_ms + core.settings.fetch_timeout_ms
+
+    def _ask_another_voter(self) -> None:
+        core = self.core
+        others = core.voters.others(self._asked)
+        if others:
+            self._asked = others[core.entropy.randrange(len(others))]
 
     def _heard_leader(self) -> None:
         self._asked = self.leader_id

@@ -26,7 +26,7 @@ from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
-from moldau.server.metadata.quorum_peers import QuorumPeers
+from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 from moldau.server.metadata.witnesses import check_partitions_are_known
 from moldau.storage.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
@@ -69,7 +69,9 @@ class MetadataNode:
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
         )
         directory_ids = dict(zip(config.log_dirs, identity.directory_ids, strict=True))
-        self._client = RpcClient(machine.entropy, client_id=f"quorum-{identity.node_id}")
+        self._client = RpcClient(
+            machine.entropy, client_id=f"quorum-{identity.node_id}", limits=RECONNECT_LIMITS
+        )
         self._peers = QuorumPeers(voters, self._client)
         self.driver = QuorumDriver(
             machine,

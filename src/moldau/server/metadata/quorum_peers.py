@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from moldau.network.client import RpcClient
+from moldau.network.client import ClientLimits, RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from moldau.protocol.messages.describe_quorum import (
@@ -26,6 +26,10 @@ _API_KEYS: Final[dict[type, ApiKey]] = {
     FetchRequest: ApiKey.FETCH,
     FetchSnapshotRequest: ApiKey.FETCH_SNAPSHOT,
 }
+
+
+RECONNECT_LIMITS: Final = ClientLimits(reconnect_backoff_ms=20, reconnect_backoff_max_ms=100)
+"""For connections to controllers: a wait of a second before the next try would lengthen elections by it."""
 
 
 class QuorumPeers:

@@ -316,9 +316,9 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
     return DriverConfig(
         wire=Wire(cluster_id=cluster_id),
         raft=RaftSettings(
-            election_timeout_ms=config.integer("controller.quorum.votes.timeout.ms"),
+            election_timeout_ms=config.integer("controller.quorum.election.timeout.ms"),
             fetch_timeout_ms=config.integer("controller.quorum.fetch.timeout.ms"),
-            election_backoff_max_ms=config.integer("controller.quorum.votes.backoff.max.ms"),
+            election_backoff_max_ms=config.integer("controller.quorum.election.backoff.max.ms"),
             request_timeout_ms=config.integer("controller.quorum.request.timeout.ms"),
             retry_backoff_ms=config.integer("controller.quorum.retry.backoff.ms"),
         ),

@@ -28,9 +28,9 @@ STOP_TIMEOUT_S: Final = 60.0
 IMPATIENT: Final = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
-    "controller.quorum.votes.timeout.ms": "300",
+    "controller.quorum.election.timeout.ms": "300",
     "controller.quorum.fetch.timeout.ms": "1000",
-    "controller.quorum.votes.backoff.max.ms": "200",
+    "controller.quorum.election.backoff.max.ms": "200",
 }
 """A test does not wait nine seconds until a killed broker is fenced."""
 

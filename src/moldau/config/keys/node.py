@@ -230,7 +230,7 @@ QUORUM = (
     ),
     boolean("controller.quorum.auto.join.enable", False, "A new controller adds itself to the voters.", LOW),
     int32(
-        "controller.quorum.votes.timeout.ms",
+        "controller.quorum.election.timeout.ms",
         1000,
         "How long to wait for votes before a new election.",
         HIGH,
@@ -244,7 +244,7 @@ QUORUM = (
         check=at_least(0),
     ),
     int32(
-        "controller.quorum.votes.backoff.max.ms",
+        "controller.quorum.election.backoff.max.ms",
         1000,
         "The longest wait between elections that nobody won; it is a random part of this.",
         HIGH,

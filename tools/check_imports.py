@@ -15,14 +15,14 @@ CIRCLES_OF_TYPES: Final = (
     ("moldau.quorum.raft", "moldau.quorum.requests", "moldau.quorum.roles"),
     ("moldau.quorum.driver", "moldau.quorum.effect_runner"),
     (
-        "moldau.simulation.clock",
-        "moldau.simulation.host",
-        "moldau.simulation.listening",
-        "moldau.simulation.loop",
-        "moldau.simulation.network",
-        "moldau.simulation.transport",
-        "moldau.simulation.workers",
-        "moldau.simulation.world",
+        "moldau.simulation.world.clock",
+        "moldau.simulation.world.host",
+        "moldau.simulation.world.listening",
+        "moldau.simulation.world.loop",
+        "moldau.simulation.world.network",
+        "moldau.simulation.world.transport",
+        "moldau.simulation.world.workers",
+        "moldau.simulation.world.world",
     ),
 )
 """Modules, with what is below them, that may name each other's types."""

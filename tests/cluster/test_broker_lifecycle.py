@@ -42,7 +42,7 @@ from moldau.runtime import (
     SeededEntropy,
     SystemClock,
 )
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 

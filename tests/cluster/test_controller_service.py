@@ -29,7 +29,7 @@ from moldau.protocol.messages.create_topics import (
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from moldau.runtime import ErrorCode, SeededEntropy
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 CLUSTER_ID = "MoldauServiceClusterId"
 

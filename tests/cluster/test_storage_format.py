@@ -12,8 +12,8 @@ from moldau.protocol.metadata_records import RECORDS, FeatureLevelRecord
 from moldau.records.batch import check_batch, iter_headers
 from moldau.records.record import iter_records
 from moldau.runtime import LocalDisk, SeededEntropy
-from moldau.simulation.disk import SimulatedDisk
-from moldau.simulation.process import Process
+from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.process import Process
 
 ENTROPY = SeededEntropy(3)
 CLUSTER_ID = new_cluster_id(ENTROPY)

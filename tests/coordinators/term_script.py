@@ -21,7 +21,7 @@ from moldau.runtime import KafkaError
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.topic_creation import InternalTopic
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 TOPIC = "__sums"
 

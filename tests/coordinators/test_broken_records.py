@@ -27,7 +27,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.records import Record, build_batch
 from moldau.records.batch import parse_header
 from moldau.records.control import LeaderChange, build_control_batch, build_end_transaction_marker
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 Pair = tuple[bytes | None, bytes | None]
 OFFSETS, DISKLESS = ConsumerOffsetsCodec(), DisklessCodec()

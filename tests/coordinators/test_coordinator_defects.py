@@ -12,7 +12,7 @@ from moldau.coordinators.log import MemoryLog
 from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.coordinators.shard import CommittedRecord
 from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 
 class Defect(Exception):

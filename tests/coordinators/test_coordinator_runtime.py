@@ -24,7 +24,7 @@ from moldau.coordinators.shard import CommittedRecord
 from moldau.records.batch import parse_header
 from moldau.records.control import build_end_transaction_marker
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 
 class CounterShard:

@@ -35,7 +35,7 @@ from moldau.protocol.messages.offset_fetch import (
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 ORDERS, GONE = UUID(int=1), UUID(int=99)
 SETTINGS = GroupSettings(

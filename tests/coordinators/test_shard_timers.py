@@ -6,7 +6,7 @@ import pytest
 
 from moldau.coordinators.effects import CancelTimer, SetTimer, TimerKey
 from moldau.coordinators.timers import ShardTimers
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 
 def test_timers_fire_at_the_last_time_they_were_given() -> None:

@@ -29,7 +29,7 @@ from moldau.diskless.strays import StrayScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 from moldau.storage.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log

@@ -22,7 +22,7 @@ from moldau.diskless.writer import DisklessWriter
 from moldau.records import BatchHeader, Record, build_batch, parse_header
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import Entropy, ErrorCode, KafkaError, Machine
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from moldau.protocol.codec import decode_request, encode_response
 from moldau.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from moldau.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from moldau.runtime import KafkaError
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 
 def answer(context, body):

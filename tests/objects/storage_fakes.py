@@ -8,7 +8,7 @@ from typing import TypeVar
 from moldau.objects import ObjectInfo, ObjectNotFoundError, ObjectStorage, StorageError
 from moldau.objects.storage import Buffer, check_folder, check_key, check_length
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
-from moldau.simulation import object_store as simulated
+from moldau.simulation.world import object_store as simulated
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from moldau.objects import FileStorage, StorageError
 from moldau.objects.file_storage import LEFTOVER_AGE_MS
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy, SystemClock
 from moldau.runtime.local_disk import LocalFile
-from moldau.simulation.disk import DiskFault, SimulatedDisk
-from moldau.simulation.process import Process
+from moldau.simulation.world.disk import DiskFault, SimulatedDisk
+from moldau.simulation.world.process import Process
 
 ROOT = "/data/objects"
 

@@ -30,7 +30,7 @@ from moldau.objects import (
 )
 from moldau.objects.health import HealthState as States
 from moldau.runtime import SeededEntropy, SystemClock
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 QUICK = RetryPolicy(first_backoff_ms=0.1, max_backoff_ms=1, attempt_timeout_ms=1_000, deadline_ms=60_000)
 

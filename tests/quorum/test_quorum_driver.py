@@ -27,7 +27,7 @@ from moldau.runtime import (
     SeededEntropy,
     SystemClock,
 )
-from moldau.simulation.loop import SimulatedLoop
+from moldau.simulation.world.loop import SimulatedLoop
 from moldau.storage.replicated_log import SnapshotReader
 
 QUICK = RaftSettings(

@@ -15,9 +15,9 @@ from moldau.replication.partition import AppendAnswer, PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode
-from moldau.simulation.disk import DiskFault, MountedDisk
-from moldau.simulation.process import serving
-from moldau.simulation.world import World
+from moldau.simulation.world.disk import DiskFault, MountedDisk
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig
 from moldau.storage.topic_partition import TopicPartition

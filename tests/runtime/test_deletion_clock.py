@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from moldau.runtime import DeletionClock
-from moldau.simulation.clock import SimulatedClock
-from moldau.simulation.world import World
+from moldau.simulation.world.clock import SimulatedClock
+from moldau.simulation.world.world import World
 
 HOUR_MS = 3_600_000
 Story = Callable[[SimulatedClock, DeletionClock], Awaitable[None]]

@@ -15,8 +15,8 @@ import pytest
 from moldau.runtime import Disk, DiskError, LocalDisk
 from moldau.runtime import local_disk as disk_module
 from moldau.runtime.disk import Buffer
-from moldau.simulation.disk import SimulatedDisk
-from moldau.simulation.process import Process
+from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.process import Process
 
 
 @pytest.fixture(params=["local", "simulated"])

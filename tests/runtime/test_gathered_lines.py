@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 logger = logging.getLogger("test.gathered")
 

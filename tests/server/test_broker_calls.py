@@ -30,7 +30,7 @@ from moldau.server.handlers.tiered import tiered_handlers
 from moldau.server.handlers.versions import VersionHandlers
 from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import Dispatcher, Handler
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 from moldau.tiered import calls as tiered
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier
 from moldau.tiered.consolidation import calls as consolidation

@@ -10,7 +10,7 @@ from moldau.cluster.image import MetadataImage
 from moldau.cluster.topics_image import Topic, TopicsImage
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 OLD, NEW = UUID(int=1), UUID(int=2)
 GRACE_S = 4.0

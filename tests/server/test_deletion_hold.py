@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from moldau.server.deletion_hold import DeletionHold
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 from moldau.storage.recovery_report import RecoveryReport, Repair, RepairKind
 
 

@@ -33,7 +33,7 @@ from moldau.server.authorization import AllowEveryone, Authorizer, Operation, Re
 from moldau.server.handlers.diskless import DisklessHandlers
 from moldau.server.handlers.versions import VersionHandlers
 from moldau.server.requests.dispatch import Dispatcher, Handler
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 NAMES = {TOPIC: "t", OTHER: "secret"}
 TIMEOUT_MS = 60_000

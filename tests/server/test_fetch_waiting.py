@@ -16,7 +16,7 @@ from moldau.server.authorization import AllowEveryone
 from moldau.server.handlers.fetch import FetchHandlers
 from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.fetch_sessions import FetchSessions
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 
 class Growing:

@@ -24,7 +24,7 @@ from moldau.server.handlers.produce import ADMIN_CLIENT_ID, ProduceHandlers
 from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandlers, Dispatcher
 from moldau.server.requests.throttles import Throttles
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {ORDERS: "orders", OFFSETS: "__consumer_offsets", ELSEWHERE: "elsewhere"}

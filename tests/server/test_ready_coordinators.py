@@ -9,7 +9,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.topic_creation import InternalTopic
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 
 class _Nobody:

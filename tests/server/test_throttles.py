@@ -16,7 +16,7 @@ from moldau.runtime.errors import ErrorCode
 from moldau.server.extensions import Extensions
 from moldau.server.requests.dispatch import DirectHandlers, Dispatcher
 from moldau.server.subsystem import Contribution
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 FIND = ApiKey.FIND_COORDINATOR
 VERSION = 3

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from moldau.runtime import Machine
-from moldau.simulation.checker import check
 from moldau.simulation.history import History, Observation, Outcome, Partition, Production
+from moldau.simulation.judges.checker import check
 from moldau.simulation.nodes import tiny
 from moldau.simulation.scenario import run_seed
-from moldau.simulation.tiny_node import Flaw
+from moldau.simulation.stories.tiny_node import Flaw
 
 pytestmark = pytest.mark.usefixtures("quiet_nodes")
 

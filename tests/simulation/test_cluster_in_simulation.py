@@ -10,11 +10,11 @@ from moldau.cluster.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import KafkaError, Machine
 from moldau.server.node import Node
-from moldau.simulation.checker import check
-from moldau.simulation.client import Bootstrap, Client, Consumer, Producer
+from moldau.simulation.clients.client import Bootstrap, Client, Consumer, Producer
 from moldau.simulation.history import History, Partition
+from moldau.simulation.judges.checker import check
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -13,9 +13,9 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
-from moldau.simulation.process import serving
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
 from moldau.storage.cleaner import CleanerSettings
 from moldau.storage.log_config import LogConfig
 from moldau.storage.log_manager import LogManager

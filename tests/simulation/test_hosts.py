@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from moldau.runtime import Machine
-from moldau.simulation.host import Host
-from moldau.simulation.loop import DeadlockError, LimitError, SimulationError
-from moldau.simulation.world import World
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.loop import DeadlockError, LimitError, SimulationError
+from moldau.simulation.world.world import World
 
 
 class Echo(asyncio.Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 Story = Callable[[], Coroutine[Any, Any, Any]]
 

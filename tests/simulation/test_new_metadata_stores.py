@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from moldau.runtime import Machine
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 from moldau.tiered.metadata_store import MetadataStore
 
 pytestmark = pytest.mark.simulation

@@ -14,13 +14,13 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import Compression, Record, build_batch
 from moldau.runtime import ErrorCode
-from moldau.simulation.answers_judge import judge_budgets, judge_defects
-from moldau.simulation.client import Bootstrap, Client
-from moldau.simulation.diskless_stories import story
+from moldau.simulation.clients.client import Bootstrap, Client
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History, Partition
-from moldau.simulation.rpc import RpcConnection
-from moldau.simulation.tiny_node import PORT
-from moldau.simulation.world import World
+from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
+from moldau.simulation.stories.diskless_stories import story
+from moldau.simulation.stories.tiny_node import PORT
+from moldau.simulation.world.world import World
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 

@@ -13,8 +13,8 @@ from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.monitoring import quorum_notice
 from moldau.server.node import Node
-from moldau.simulation.process import PROCESS
-from moldau.simulation.world import World
+from moldau.simulation.world.process import PROCESS
+from moldau.simulation.world.world import World
 
 pytestmark = pytest.mark.simulation
 

@@ -9,10 +9,10 @@ import pytest
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.runtime import ErrorCode
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.nodes import SCENARIOS
-from moldau.simulation.rpc import RpcConnection
-from moldau.simulation.tiny_node import PORT
-from moldau.simulation.world import World
+from moldau.simulation.stories.tiny_node import PORT
+from moldau.simulation.world.world import World
 
 pytestmark = pytest.mark.simulation
 

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from moldau.simulation.disk import SimulatedDisk
-from moldau.simulation.object_store import ObjectNotFoundError, ObjectStoreError, SimulatedObjectStore
-from moldau.simulation.process import Process
-from moldau.simulation.sqlite import open_sqlite
-from moldau.simulation.world import World
+from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.object_store import ObjectNotFoundError, ObjectStoreError, SimulatedObjectStore
+from moldau.simulation.world.process import Process
+from moldau.simulation.world.sqlite import open_sqlite
+from moldau.simulation.world.world import World
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])

@@ -12,9 +12,9 @@ from moldau.records.batch import iter_headers, validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import Machine
-from moldau.simulation.process import serving
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
 from moldau.storage.cleaner import CleanerSettings, LogCleaner
 from moldau.storage.log import PartitionLog
 from moldau.storage.log_config import LogConfig

@@ -17,7 +17,7 @@ from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 from moldau.storage.cleaner import CleanerSettings, LogCleaner
 from moldau.storage.cleaner_candidates import find_candidate
 from moldau.storage.cleaner_offset_map import OffsetMap

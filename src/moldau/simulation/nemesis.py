@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from moldau.simulation.answers_judge import stop_and_judge
-from moldau.simulation.defects import Place
-from moldau.simulation.disk import DiskFault
-from moldau.simulation.disk_losses import lose_databases, lose_folders
 from moldau.simulation.history import History
-from moldau.simulation.host import Host, Program
-from moldau.simulation.object_store import StoreWeather
-from moldau.simulation.world import World
+from moldau.simulation.judges.answers_judge import stop_and_judge
+from moldau.simulation.world.defects import Place
+from moldau.simulation.world.disk import DiskFault
+from moldau.simulation.world.disk_losses import lose_databases, lose_folders
+from moldau.simulation.world.host import Host, Program
+from moldau.simulation.world.object_store import StoreWeather
+from moldau.simulation.world.world import World
 
 RESTART_AFTER_EXIT_S = 0.5
 

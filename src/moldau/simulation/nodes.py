@@ -6,10 +6,12 @@ from importlib import import_module
 from types import MappingProxyType
 
 from moldau.runtime import Machine
-from moldau.simulation.client import Client
-from moldau.simulation.consolidation_stories import consolidation, consolidation_power
-from moldau.simulation.disk import MountedDisk
-from moldau.simulation.diskless_stories import (
+from moldau.simulation.clients.client import Client
+from moldau.simulation.history import Partition
+from moldau.simulation.nemesis import Fault, Weather
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.stories.consolidation_stories import consolidation, consolidation_power
+from moldau.simulation.stories.diskless_stories import (
     diskless,
     diskless_clock,
     diskless_defects,
@@ -19,14 +21,12 @@ from moldau.simulation.diskless_stories import (
     diskless_stop,
     diskless_store,
 )
-from moldau.simulation.history import Partition
-from moldau.simulation.nemesis import Fault, Weather
-from moldau.simulation.process import serving
-from moldau.simulation.scenario import Scenario
-from moldau.simulation.tiered_stories import tiered, tiered_clock, tiered_disk, tiered_power
-from moldau.simulation.tiny_node import PARTITION as TINY_PARTITION
-from moldau.simulation.tiny_node import PORT as NODE_PORT
-from moldau.simulation.tiny_node import Flaw, TinyNode
+from moldau.simulation.stories.tiered_stories import tiered, tiered_clock, tiered_disk, tiered_power
+from moldau.simulation.stories.tiny_node import PARTITION as TINY_PARTITION
+from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
+from moldau.simulation.stories.tiny_node import Flaw, TinyNode
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)
 _ALL_FAULTS = tuple(fault for fault in Fault if fault not in _SPECIAL)

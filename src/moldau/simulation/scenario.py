@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from moldau.runtime import Machine
-from moldau.simulation.answers_judge import watch_budgets
-from moldau.simulation.checker import check
-from moldau.simulation.client import Bootstrap, Client, Consumer, Producer, Sending
+from moldau.simulation.clients.client import Bootstrap, Client, Consumer, Producer, Sending
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
 from moldau.simulation.history import History, Partition
-from moldau.simulation.host import Host, Program
-from moldau.simulation.loop import SimulationError
+from moldau.simulation.judges.answers_judge import watch_budgets
+from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Nemesis, Weather
-from moldau.simulation.network import NetworkOptions
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import GroupJudge, GroupMember
 from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.host import Host, Program
+from moldau.simulation.world.loop import SimulationError
+from moldau.simulation.world.network import NetworkOptions
+from moldau.simulation.world.world import World
 
 Prepare = Callable[[Client], Awaitable[None]]
 

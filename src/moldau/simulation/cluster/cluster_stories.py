@@ -15,20 +15,20 @@ from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
-from moldau.simulation.checker import check
-from moldau.simulation.client import Bootstrap, Client, Consumer, Producer, Sending
+from moldau.simulation.clients.client import Bootstrap, Client, Consumer, Producer, Sending
 from moldau.simulation.cluster.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
-from moldau.simulation.disk import MountedDisk
 from moldau.simulation.history import History, Partition
-from moldau.simulation.host import Host, Program
+from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import GroupJudge, GroupMember
-from moldau.simulation.process import serving
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.host import Host, Program
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
 
 CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
 CONTROLLER_PORT: Final = 9093

@@ -9,9 +9,9 @@ from typing import Final, Protocol
 
 from moldau.quorum.votes import ElectionState
 from moldau.simulation.history import History
-from moldau.simulation.host import Host
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
-from moldau.simulation.world import World
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.world import World
 
 ELECTIONS: Final = 3
 """Disturbed in each story of whole nodes."""

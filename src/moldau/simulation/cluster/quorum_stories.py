@@ -39,12 +39,12 @@ from moldau.simulation.cluster.checkers import (
 from moldau.simulation.cluster.elections import Scene, disturb_elections, stop_after_votes, strike
 from moldau.simulation.cluster.topic_client import TopicClient
 from moldau.simulation.history import History
-from moldau.simulation.host import Host, Program
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
-from moldau.simulation.process import serving
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.host import Host, Program
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
 from moldau.storage.log_manager import LogManager
 from moldau.storage.replicated_log import SnapshotReader
 

@@ -20,16 +20,23 @@ from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.simulation.checker import check
-from moldau.simulation.client import CREATE_TOPICS_VERSION, Bootstrap, Client, Consumer, Producer, Sending
-from moldau.simulation.disk import MountedDisk
+from moldau.simulation.clients.client import (
+    CREATE_TOPICS_VERSION,
+    Bootstrap,
+    Client,
+    Consumer,
+    Producer,
+    Sending,
+)
 from moldau.simulation.history import History, Partition
-from moldau.simulation.host import Host, Program
+from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
-from moldau.simulation.process import serving
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.host import Host, Program
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
 
 CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
 NODE_IDS: Final = (1, 2, 3)

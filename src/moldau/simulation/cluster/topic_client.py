@@ -12,7 +12,7 @@ from moldau.quorum.voters import VoterSet
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.simulation.history import History
 from moldau.simulation.seeds import stream
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 CHANGES_PER_CLIENT: Final = 25
 ATTEMPT_TIMEOUT_MS: Final = 3_000

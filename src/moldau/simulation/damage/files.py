@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from moldau.simulation.disk import MountedDisk
-from moldau.simulation.disk_losses import DATA
-from moldau.simulation.host import Host
-from moldau.simulation.process import Process
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disk_losses import DATA
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.process import Process
 
 FLIPPED_BYTES_MAX: Final = 8
 GARBAGE_BYTES_MAX: Final = 200

@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moldau.simulation.damage.files import Damage
-from moldau.simulation.disk_losses import DATA
 from moldau.simulation.history import Partition
+from moldau.simulation.world.disk_losses import DATA
 
 
 @dataclass(frozen=True, slots=True)

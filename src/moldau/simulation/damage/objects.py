@@ -6,7 +6,7 @@ from moldau.coordinators.diskless.calls import FindBatchesCall, PartitionToFind
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.object_store import SimulatedObjectStore
+from moldau.simulation.world.object_store import SimulatedObjectStore
 from moldau.tiered.object_layout import parse_segment_key
 
 

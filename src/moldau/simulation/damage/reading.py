@@ -10,9 +10,9 @@ from moldau.records.batch import check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import read_records
 from moldau.runtime import ErrorCode
-from moldau.simulation.client import FETCH_VERSION, METADATA_VERSION, Client, RetryError, joined
+from moldau.simulation.clients.client import FETCH_VERSION, METADATA_VERSION, Client, RetryError, joined
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import Partition
-from moldau.simulation.rpc import RpcConnection
 
 PATIENCE_S: Final = 60.0
 """After so long with the same error, a record counts as unreadable."""

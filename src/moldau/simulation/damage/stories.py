@@ -4,7 +4,7 @@ from typing import Final
 
 from moldau.simulation.damage.story import DamageStory, End
 from moldau.simulation.scenario import Scenario
-from moldau.simulation.world import World
+from moldau.simulation.world.world import World
 
 _SYNCED: Final = {"log.flush.interval.messages": "1"}
 

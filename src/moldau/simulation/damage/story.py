@@ -12,19 +12,19 @@ from moldau.server.node import Node
 from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.client import Bootstrap, Client, Producer, Sending
+from moldau.simulation.clients.client import Bootstrap, Client, Producer, Sending
 from moldau.simulation.damage.files import Copy, Damage, copy_of, damage, restore
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.objects import live_objects
 from moldau.simulation.damage.reading import PATIENCE_S, Reader, health
-from moldau.simulation.disk import MountedDisk
-from moldau.simulation.disk_losses import DATA
 from moldau.simulation.history import History, Outcome, Partition
-from moldau.simulation.object_storage import CLASS_NAME, TIER_CLASS_NAME
 from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.seeds import stream
-from moldau.simulation.tiny_node import PORT
-from moldau.simulation.world import World
+from moldau.simulation.stories.tiny_node import PORT
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disk_losses import DATA
+from moldau.simulation.world.object_storage import CLASS_NAME, TIER_CLASS_NAME
+from moldau.simulation.world.world import World
 
 CLASSIC, COMPACTED, DISKLESS, TIERED, PASSING = "classic", "compacted", "diskless", "tiered", "passing"
 PARTITION_COUNT: Final = 2

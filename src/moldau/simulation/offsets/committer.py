@@ -17,10 +17,10 @@ from moldau.protocol.messages.offset_commit import (
 )
 from moldau.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from moldau.runtime import ErrorCode
-from moldau.simulation.client import RETRIABLE, Bootstrap, RetryError
+from moldau.simulation.clients.client import RETRIABLE, Bootstrap, RetryError
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History
 from moldau.simulation.offsets.group_client import GroupClient
-from moldau.simulation.rpc import RpcConnection
 
 OFFSET_COMMIT_VERSION: Final = 8
 OFFSET_FETCH_VERSION: Final = 7

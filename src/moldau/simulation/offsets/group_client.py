@@ -6,9 +6,9 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.runtime import ErrorCode
-from moldau.simulation.client import Bootstrap, Client, RetryError
+from moldau.simulation.clients.client import Bootstrap, Client, RetryError
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History
-from moldau.simulation.rpc import RpcConnection
 
 FIND_COORDINATOR_VERSION: Final = 4
 

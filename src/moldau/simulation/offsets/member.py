@@ -20,10 +20,10 @@ from moldau.protocol.messages.join_group import (
 from moldau.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from moldau.runtime import ErrorCode
-from moldau.simulation.client import RETRIABLE, Bootstrap, RetryError
+from moldau.simulation.clients.client import RETRIABLE, Bootstrap, RetryError
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History
 from moldau.simulation.offsets.group_client import GroupClient
-from moldau.simulation.rpc import RpcConnection
 
 JOIN_GROUP_VERSION: Final = 7
 SYNC_GROUP_VERSION: Final = 5

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from moldau.simulation.defects import Defects, Place
-from moldau.simulation.loop import SimulatedLoop, current_process
+from moldau.simulation.world.defects import Defects, Place
+from moldau.simulation.world.loop import SimulatedLoop, current_process
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,12 +10,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from moldau.simulation.process import PROCESS, Process
+from moldau.simulation.world.process import PROCESS, Process
 
 if TYPE_CHECKING:
-    from moldau.simulation.host import Host
-    from moldau.simulation.loop import SimulatedLoop
-    from moldau.simulation.network import Network
+    from moldau.simulation.world.host import Host
+    from moldau.simulation.world.loop import SimulatedLoop
+    from moldau.simulation.world.network import Network
 
 Address = tuple[str, int]
 

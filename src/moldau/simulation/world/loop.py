@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from moldau.simulation.process import PROCESS, Process
 from moldau.simulation.seeds import stream
+from moldau.simulation.world.process import PROCESS, Process
 
 if TYPE_CHECKING:
-    from moldau.simulation.network import Network
+    from moldau.simulation.world.network import Network
 
 T = TypeVar("T")
 

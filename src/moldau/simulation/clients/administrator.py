@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from moldau.simulation.client import Client, Producer, RetryError, Sending
+from moldau.simulation.clients.client import Client, Producer, RetryError, Sending
 from moldau.simulation.history import Partition
 from moldau.simulation.seeds import stream
 

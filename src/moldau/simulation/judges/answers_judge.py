@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from moldau.simulation.history import History
-from moldau.simulation.host import Host
+from moldau.simulation.world.host import Host
 
 SETTLE_S = 60
 """In which what is under way in a quiet node ends."""

@@ -7,10 +7,10 @@ from moldau.coordinators.diskless.calls import DescribedPartition
 from moldau.server.node import Node
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.diskless_judge import SETTLE_LIMIT_S, DisklessAfterlife
 from moldau.simulation.history import History
-from moldau.simulation.host import Host
-from moldau.simulation.world import World
+from moldau.simulation.judges.diskless_judge import SETTLE_LIMIT_S, DisklessAfterlife
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.world import World
 from moldau.tiered.consolidation.retention import readable_chain
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_layout import parse_segment_key

@@ -1,10 +1,10 @@
 """Stories of diskless topics that leave the WAL within seconds, whatever happens to node and store."""
 
-from moldau.simulation.consolidation_judge import ConsolidationAfterlife
-from moldau.simulation.diskless_stories import ALWAYS, story
+from moldau.simulation.judges.consolidation_judge import ConsolidationAfterlife
 from moldau.simulation.nemesis import Fault
-from moldau.simulation.object_storage import TIER_CLASS_NAME
 from moldau.simulation.scenario import Scenario
+from moldau.simulation.stories.diskless_stories import ALWAYS, story
+from moldau.simulation.world.object_storage import TIER_CLASS_NAME
 
 _PROPERTIES = {
     "remote.log.storage.manager.class.name": TIER_CLASS_NAME,

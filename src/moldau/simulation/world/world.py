@@ -4,12 +4,12 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
-from moldau.simulation.clock import EPOCH_MS
-from moldau.simulation.host import Host
-from moldau.simulation.loop import SimulatedLoop
-from moldau.simulation.network import Network, NetworkOptions
-from moldau.simulation.object_store import SimulatedObjectStore
 from moldau.simulation.seeds import stream
+from moldau.simulation.world.clock import EPOCH_MS
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.loop import SimulatedLoop
+from moldau.simulation.world.network import Network, NetworkOptions
+from moldau.simulation.world.object_store import SimulatedObjectStore
 
 T = TypeVar("T")
 

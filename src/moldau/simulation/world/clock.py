@@ -1,6 +1,6 @@
 """The wall clock of a simulated host: the loop's time from a fixed date on, with a skew that may jump."""
 
-from moldau.simulation.loop import SimulatedLoop
+from moldau.simulation.world.loop import SimulatedLoop
 
 EPOCH_MS = 1_700_000_000_000
 

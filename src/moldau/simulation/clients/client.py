@@ -34,9 +34,9 @@ from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, read_records
 from moldau.runtime import ErrorCode
+from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History, Observation, Outcome, Partition, Production
-from moldau.simulation.process import PROCESS
-from moldau.simulation.rpc import RpcConnection
+from moldau.simulation.world.process import PROCESS
 
 PRODUCE_VERSION = 11
 FETCH_VERSION = 12

@@ -5,17 +5,17 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from moldau.runtime import Machine
-from moldau.simulation.administrator import delete_some_records, open_passing_topic
-from moldau.simulation.client import Client
-from moldau.simulation.disk import MountedDisk
-from moldau.simulation.disk_losses import DATA
+from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
+from moldau.simulation.clients.client import Client
 from moldau.simulation.history import Partition
+from moldau.simulation.judges.tiered_judge import TieredAfterlife
 from moldau.simulation.nemesis import Fault, Weather
-from moldau.simulation.object_storage import TIER_CLASS_NAME
-from moldau.simulation.process import serving
 from moldau.simulation.scenario import Scenario
-from moldau.simulation.tiered_judge import TieredAfterlife
-from moldau.simulation.tiny_node import PORT as NODE_PORT
+from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disk_losses import DATA
+from moldau.simulation.world.object_storage import TIER_CLASS_NAME
+from moldau.simulation.world.process import serving
 
 KEPT = "events"
 SHORTENED = "shrinking"

@@ -5,10 +5,10 @@ from typing import cast
 
 from moldau.server.node import Node
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.disk_losses import lose_databases
 from moldau.simulation.history import History
-from moldau.simulation.host import Host
-from moldau.simulation.world import World
+from moldau.simulation.world.disk_losses import lose_databases
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.world import World
 from moldau.tiered.lifecycle import RemoteLogSegmentState
 from moldau.tiered.object_layout import parse_segment_key
 

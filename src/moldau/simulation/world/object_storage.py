@@ -14,22 +14,22 @@ from moldau.objects import ObjectInfo, ObjectStorage, RetryingStorage, StorageEr
 from moldau.objects import ObjectNotFoundError as NotFoundError
 from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
-from moldau.simulation.defects import Place
-from moldau.simulation.disk import MountedDisk
-from moldau.simulation.loop import SimulatedLoop
-from moldau.simulation.object_store import (
+from moldau.simulation.world.defects import Place
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.loop import SimulatedLoop
+from moldau.simulation.world.object_store import (
     NoAnswerError,
     ObjectNotFoundError,
     ObjectStoreError,
     SimulatedObjectStore,
     SlowDownError,
 )
-from moldau.simulation.process import Process
+from moldau.simulation.world.process import Process
 from moldau.tiered.object_storage_manager import COPY_POLICY, ObjectStorageManager
 from moldau.tiered.storage_manager import RemoteStorageManager
 
-CLASS_NAME = "moldau.simulation.object_storage.open_simulated"
-TIER_CLASS_NAME = "moldau.simulation.object_storage.open_simulated_tier"
+CLASS_NAME = "moldau.simulation.world.object_storage.open_simulated"
+TIER_CLASS_NAME = "moldau.simulation.world.object_storage.open_simulated_tier"
 PAGE_SIZE = 10
 
 T = TypeVar("T")

@@ -5,16 +5,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from moldau.runtime import Machine, SeededEntropy, UnexpectedErrors
-from moldau.simulation.clock import SimulatedClock
-from moldau.simulation.defects import DefectiveEntropy, Defects
-from moldau.simulation.disk import SimulatedDisk
-from moldau.simulation.process import Process
 from moldau.simulation.seeds import stream
-from moldau.simulation.sqlite import open_sqlite
-from moldau.simulation.workers import SimulatedWorkers
+from moldau.simulation.world.clock import SimulatedClock
+from moldau.simulation.world.defects import DefectiveEntropy, Defects
+from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.process import Process
+from moldau.simulation.world.sqlite import open_sqlite
+from moldau.simulation.world.workers import SimulatedWorkers
 
 if TYPE_CHECKING:
-    from moldau.simulation.world import World
+    from moldau.simulation.world.world import World
 
 Program = Callable[[Machine], Coroutine[Any, Any, Any]]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from moldau.simulation.disk import MountedDisk
-from moldau.simulation.host import Host
-from moldau.simulation.process import Process
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.process import Process
 
 DATA = "/data"
 METADATA_TOPIC = "__diskless_metadata"

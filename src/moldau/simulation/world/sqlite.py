@@ -13,8 +13,8 @@ from typing import Any
 import apsw
 
 from moldau.runtime.disk import File
-from moldau.simulation.defects import Place
-from moldau.simulation.disk import MountedDisk
+from moldau.simulation.world.defects import Place
+from moldau.simulation.world.disk import MountedDisk
 
 
 class _SimulatedVfsFile:

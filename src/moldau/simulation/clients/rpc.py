@@ -7,7 +7,7 @@ from typing import Any
 from moldau.protocol.codec import decode_response, encode_request
 from moldau.protocol.framing import RequestHeader, parse_response_header, request_frame
 from moldau.protocol.schema import Message
-from moldau.simulation.process import PROCESS
+from moldau.simulation.world.process import PROCESS
 
 
 class RpcConnection(asyncio.Protocol):

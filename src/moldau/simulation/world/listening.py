@@ -6,11 +6,11 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from moldau.simulation.process import Process
-from moldau.simulation.transport import Address, SimulatedTransport
+from moldau.simulation.world.process import Process
+from moldau.simulation.world.transport import Address, SimulatedTransport
 
 if TYPE_CHECKING:
-    from moldau.simulation.network import Network
+    from moldau.simulation.world.network import Network
 
 
 class ListeningSocket:

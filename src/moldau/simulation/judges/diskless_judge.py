@@ -16,11 +16,11 @@ from moldau.records.batch import parse_header
 from moldau.runtime import ErrorCode
 from moldau.server.node import Node
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
-from moldau.simulation.answers_judge import judge_budgets, judge_defects
-from moldau.simulation.disk_losses import lose_databases, lose_folders
 from moldau.simulation.history import History
-from moldau.simulation.host import Host
-from moldau.simulation.world import World
+from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
+from moldau.simulation.world.disk_losses import lose_databases, lose_folders
+from moldau.simulation.world.host import Host
+from moldau.simulation.world.world import World
 
 QUIET_S = 300.0
 """An orphan is old enough, is found, and what was handed over is deleted, too."""

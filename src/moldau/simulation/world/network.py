@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from moldau.simulation.listening import SimulatedServer
-from moldau.simulation.loop import SimulatedLoop, SimulationError, current_process
-from moldau.simulation.process import Process
 from moldau.simulation.seeds import stream
-from moldau.simulation.transport import (
+from moldau.simulation.world.listening import SimulatedServer
+from moldau.simulation.world.loop import SimulatedLoop, SimulationError, current_process
+from moldau.simulation.world.process import Process
+from moldau.simulation.world.transport import (
     FIN,
     RECEIVE_WINDOW_BYTES,
     RST,
@@ -20,7 +20,7 @@ from moldau.simulation.transport import (
 )
 
 if TYPE_CHECKING:
-    from moldau.simulation.host import Host
+    from moldau.simulation.world.host import Host
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::", "", None})
 EPHEMERAL_PORT_FIRST = 32_768

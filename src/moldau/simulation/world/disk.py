@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.runtime.disk import Buffer, DiskError, DiskSpace, File, Lock
-from moldau.simulation.process import Process
-from moldau.simulation.volume import FileNode, FolderNode, Node, Volume
+from moldau.simulation.world.process import Process
+from moldau.simulation.world.volume import FileNode, FolderNode, Node, Volume
 
 UNLIMITED_BYTES = 1 << 40
 """Reported size of a disk without a limit."""

@@ -1,0 +1,1 @@
+"""Judges of histories and of what a node leaves behind."""

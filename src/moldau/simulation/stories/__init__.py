@@ -1,0 +1,1 @@
+"""Stories of one node, by subject."""

@@ -228,7 +228,7 @@ def test_where_a_coordinator_is_is_not_told_to_everybody():
         check=partial(check_cluster_action, NodesOnly()),
     )
     topic = InternalTopic("t", 1, 1, "")
-    handlers = CoordinatorHandlers(None, None, {DISKLESS_COORDINATOR_KEY_TYPE: (topic, lookup)})
+    handlers = CoordinatorHandlers(None, None, lambda: {DISKLESS_COORDINATOR_KEY_TYPE: (topic, lookup)})
     context = context_of(FIND_COORDINATOR[0], "somebody", FIND_COORDINATOR[1])
     request = FindCoordinatorRequest(key_type=DISKLESS_COORDINATOR_KEY_TYPE, coordinator_keys=["0"])
     (row,) = asyncio.run(handlers.find_coordinator(context, request)).coordinators

@@ -1,6 +1,6 @@
 """FindCoordinator: which broker leads the partition that a key belongs to."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from moldau.network.context import RequestContext
@@ -31,9 +31,9 @@ class CoordinatorHandlers:
         self,
         view: ClusterView,
         creator: TopicCreator,
-        lookups: Mapping[int, tuple[InternalTopic, KeyLookup]],
+        lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups``: by key type, the coordinators' topic and how a key is looked up."""
+        """``lookups`` are read for each key: by key type, the coordinators' topic and how a key is looked up."""
         self._view = view
         self._creator = creator
         self._lookups = lookups
@@ -65,7 +65,7 @@ class CoordinatorHandlers:
             )
 
     async def _locate(self, context: RequestContext, key_type: int, key: str) -> Coordinator:
-        found = self._lookups.get(key_type)
+        found = self._lookups().get(key_type)
         if found is None:
             if key_type == TRANSACTION:
                 return self._without_transactions(context, key)

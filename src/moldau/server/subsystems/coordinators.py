@@ -16,11 +16,11 @@ LOAD_WAIT_S: Final = 5.0
 
 
 class CoordinatorsSubsystem(Subsystem):
-    """Finds coordinators of the kinds that the subsystems before it contribute."""
+    """Finds coordinators of the kinds that subsystems contribute, before it and after it."""
 
     def __init__(self, context: BrokerContext, extensions: Extensions, topics: TopicsSubsystem) -> None:
         self._registry = extensions.coordinators
-        self._handlers = CoordinatorHandlers(context.view, topics.creator, extensions.coordinators.lookups())
+        self._handlers = CoordinatorHandlers(context.view, topics.creator, extensions.coordinators.lookups)
 
     def contribution(self) -> Contribution:
         return Contribution(handlers=self._handlers.table())

@@ -1,0 +1,41 @@
+"""FindCoordinator knows the kinds of coordinators of all subsystems, wherever they are in the list."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from moldau.network.context import ConnectionContext, RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup, Leaders
+from moldau.server.extensions import Extensions
+from moldau.server.subsystem import Contribution
+from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
+from moldau.server.topic_creation import InternalTopic
+
+KEY_TYPE = 42
+
+
+def refuse(context: RequestContext) -> None:
+    raise KafkaError(ErrorCode.group_authorization_failed)
+
+
+def test_a_kind_that_a_later_subsystem_contributes_is_found() -> None:
+    extensions = Extensions()
+    subsystem = CoordinatorsSubsystem(
+        cast(Any, SimpleNamespace(view=None)), extensions, cast(Any, SimpleNamespace(creator=None))
+    )
+    lookup = KeyLookup(key_type=KEY_TYPE, partition_of=lambda key, count: 0, check=refuse)
+    topic = InternalTopic("t", 1, 1, "")
+    entry = CoordinatorEntry(topic=topic, leaders=cast(Leaders, None), lookup=lookup)
+    extensions.add(Contribution(coordinators=[entry]))
+
+    async def find() -> FindCoordinatorResponse:
+        handler = subsystem.contribution().handlers[ApiKey.FIND_COORDINATOR]
+        context = RequestContext(ApiKey.FIND_COORDINATOR, 4, 1, "test", ConnectionContext("1", "EXTERNAL"))
+        request = FindCoordinatorRequest(key_type=KEY_TYPE, coordinator_keys=["a"])
+        return cast(FindCoordinatorResponse, await cast(Any, handler(context, request)))
+
+    (row,) = asyncio.run(find()).coordinators
+    assert row.error_code is ErrorCode.group_authorization_failed  # of the kind's own check

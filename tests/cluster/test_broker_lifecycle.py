@@ -262,7 +262,7 @@ class ScriptedController:
     def __init__(self) -> None:
         self.fences = False
 
-    async def send(self, request: Message) -> Any:
+    async def send(self, request: Message, caller: Any = None, deadline: float | None = None) -> Any:
         if isinstance(request, BrokerRegistrationRequest):
             return BrokerRegistrationResponse(broker_epoch=5)
         return BrokerHeartbeatResponse(is_caught_up=True, is_fenced=self.fences)

@@ -10,6 +10,7 @@ from cluster_fakes import SmallConfigPolicy
 from metadata_log_model import MemoryMetadataLog
 
 from moldau.cluster.controller import Controller
+from moldau.cluster.controller_channel import Caller
 from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.view import ControllerSettings
@@ -19,6 +20,7 @@ from moldau.cluster.image import MetadataImage
 from moldau.cluster.metadata_log import MetadataBatch
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.snapshots import SnapshotGenerator
+from moldau.network.context import Principal
 from moldau.protocol import metadata_records as r
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
@@ -320,6 +322,45 @@ def test_the_loop_turns_while_a_large_request_is_decided_and_what_follows_stands
         created = node.publisher.image.topics.get("many")
         assert created is not None
         assert len(created.partitions) == 10_000
+
+    run(test())
+
+
+ALICE = Caller(Principal("User", "alice"), "admin-1", "10.0.0.7")
+
+
+def test_what_a_client_changes_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "moldau.cluster.controller_service")
+
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        topic = DeleteTopicState(name="unknown")
+        await node.channel.send(DeleteTopicsRequest(topics=[topic]), ALICE)
+        await node.channel.send(_many(count=1), ALICE)
+        await node.channel.send(_many("internal", 1))
+
+    run(test())
+    lines = [line for line in caplog.messages if "Request" in line]
+    assert lines == ["controller 1: CreateTopicsRequest of User:alice (client 'admin-1' at 10.0.0.7)"]
+
+
+@pytest.mark.parametrize(("waits_s", "outcome"), [(0.5, ErrorCode.none), (1.0, ErrorCode.request_timed_out)])
+def test_a_request_whose_turn_comes_after_its_deadline_changes_nothing(
+    waits_s: float, outcome: ErrorCode
+) -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        await node.add_broker()
+        before = len(node.log.committed)
+        async with node.service._deciding:
+            deadline = asyncio.get_running_loop().time() + 1
+            asked = asyncio.ensure_future(node.channel.send(_many(count=1), ALICE, deadline))
+            await asyncio.sleep(waits_s)
+        assert (await asked).topics[0].error_code is outcome
+        assert (len(node.log.committed) > before) == (outcome is ErrorCode.none)
 
     run(test())
 

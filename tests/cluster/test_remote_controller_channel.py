@@ -1,16 +1,21 @@
 """The way to an active controller in another process, while leaders come and go: in virtual time."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from moldau.cluster.controller_channel import DEADLINE_MAX_S, Caller, deadline_of
 from moldau.cluster.remote_controller_channel import RemoteControllerChannel
+from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.simulation.world import World
+from moldau.server.requests.forwarding import forward
+from moldau.simulation.world.world import World
 
+ALICE = Caller(Principal("User", "alice"), "admin-1", "10.0.0.7")
 VOTERS = VoterSet(Voter(ReplicaKey(node_id), f"c{node_id}", 9093) for node_id in (1, 2))
 
 
@@ -63,3 +68,65 @@ def test_a_silent_leader_is_left_for_its_successor(
         answer, took_s = world.run(send_over_a_move(Client(connects, answers)))
     assert answer == outcome
     assert took_s <= within_s
+
+
+async def send_until(client: Any, leader_id: int | None, wait_s: float | None) -> tuple[Any, float]:
+    """Send for a client that waits ``wait_s``. The error's code, and when."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    channel = RemoteControllerChannel(client, VOTERS, lambda: leader_id)
+    with pytest.raises(KafkaError) as raised:
+        await channel.send(CreateTopicsRequest(), ALICE, None if wait_s is None else began + wait_s)
+    return raised.value.code, round(loop.time() - began, 1)
+
+
+@pytest.mark.parametrize("leader_id", [1, None])
+@pytest.mark.parametrize("connects", [{"c1"}, set()])
+@pytest.mark.parametrize(
+    ("wait_s", "outcome"),
+    [
+        (0.7, (ErrorCode.request_timed_out, 0.7)),
+        (50.0, (ErrorCode.request_timed_out, 50.0)),
+        (None, (ErrorCode.not_controller, 30.0)),
+    ],
+)
+def test_a_caller_is_answered_by_its_deadline(
+    leader_id: int | None, connects: set[str], wait_s: float | None, outcome: Any
+) -> None:
+    with World(1) as world:
+        assert world.run(send_until(Client(connects, set()), leader_id, wait_s)) == outcome
+
+
+def test_a_lost_answer_is_logged_with_the_name_of_its_caller(caplog: pytest.LogCaptureFixture) -> None:
+    with World(1) as world:
+        world.run(send_until(Client({"c1"}, set()), 1, 0.7))
+    assert "CreateTopicsRequest of User:alice (client 'admin-1' at 10.0.0.7): " in caplog.text
+
+
+def context_with(received_at: float) -> RequestContext:
+    connection = ConnectionContext("1", "EXTERNAL", peer_host="10.0.0.7", principal=ALICE.principal)
+    return RequestContext(CreateTopicsRequest.API_KEY, 7, 1, "admin-1", connection, received_at)
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "deadline"), [(1_500, 11.5), (2**31 - 1, 10 + DEADLINE_MAX_S), (0, None), (-1, None)]
+)
+def test_the_deadline_of_a_request_counts_from_its_arrival(timeout_ms: int, deadline: float | None) -> None:
+    assert deadline_of(context_with(10.0), CreateTopicsRequest(timeout_ms=timeout_ms)) == deadline
+    assert deadline_of(context_with(10.0), BrokerHeartbeatRequest()) is None
+
+
+def test_a_client_is_told_by_its_deadline_in_each_row_that_there_is_no_controller() -> None:
+    async def ask() -> Any:
+        loop = asyncio.get_running_loop()
+        channel = RemoteControllerChannel(cast(Any, Client(set(), set())), VOTERS, lambda: None)
+        request = CreateTopicsRequest(topics=[CreatableTopic(name="t")], timeout_ms=700)
+        response = await forward(channel, context_with(loop.time()), request)
+        return response, loop.time()
+
+    with World(1) as world:
+        began = world.loop.time()
+        response, ended = world.run(ask())
+    assert [(row.name, row.error_code) for row in response.topics] == [("t", ErrorCode.request_timed_out)]
+    assert ended - began <= 0.7
+    assert "knows of no leader" in response.topics[0].error_message

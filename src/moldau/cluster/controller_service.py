@@ -8,11 +8,13 @@ from typing import Any, Final
 
 from moldau.cluster.controller import Controller
 from moldau.cluster.controller_answers import error_response
+from moldau.cluster.controller_channel import Caller
 from moldau.cluster.delta import FENCE
 from moldau.cluster.image import MetadataImage
 from moldau.cluster.image_records import encode_record
 from moldau.cluster.metadata_log import MetadataBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
+from moldau.protocol.api import Scope, scopes
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
@@ -56,9 +58,13 @@ class ControllerService:
         """The state that an active controller decides on: records that are not committed yet are in it."""
         return self._controller.image
 
-    async def handle(self, request: Message) -> Message:
+    async def handle(
+        self, request: Message, caller: Caller | None = None, deadline: float | None = None
+    ) -> Message:
         """Answer a request once everything that the answer rests on is committed.
 
+        Answers REQUEST_TIMED_OUT, and changes nothing, when its turn comes after ``deadline`` (the loop's
+        time, in seconds), as Kafka's controller does. What clients change is logged with their names.
         Answers NOT_CONTROLLER while this node is not active, and when it loses its place before the
         commit is known (the change may have been made all the same: callers ask again).
         """
@@ -67,7 +73,11 @@ class ControllerService:
                 request, ErrorCode.not_controller, "This node is not the active controller."
             )
         async with self._deciding:
-            response = await self._decide(request)
+            if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+                return error_response(
+                    request, ErrorCode.request_timed_out, "The request's time was over before its turn."
+                )
+            response = await self._decide(request, caller)
         self._watch_sessions()
         last_append = self._last_append
         if last_append is None:
@@ -83,7 +93,7 @@ class ControllerService:
             return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
         return response
 
-    async def _decide(self, request: Message) -> Message:
+    async def _decide(self, request: Message, caller: Caller | None) -> Message:
         epoch = self._epoch
         if epoch < 0:
             return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
@@ -94,6 +104,8 @@ class ControllerService:
                     self._append(result.records)
             elif not await self._append_in_turns(epoch, result.records):
                 return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+            if result.records and caller is not None and Scope.BROKER in scopes(request.API_KEY):
+                logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
             is_refusal = isinstance(request, BrokerRegistrationRequest)
             # The answer has no text. Brokers repeat this one until the session of a dead process ends.
@@ -247,6 +259,8 @@ class LocalControllerChannel:
     def __init__(self, service: ControllerService) -> None:
         self._service = service
 
-    async def send(self, request: Message) -> Any:
+    async def send(
+        self, request: Message, caller: Caller | None = None, deadline: float | None = None
+    ) -> Any:
         """See :class:`moldau.cluster.controller_channel.ControllerChannel`."""
-        return await self._service.handle(request)
+        return await self._service.handle(request, caller, deadline)

@@ -1,13 +1,18 @@
 """The channel to an active controller in another process."""
 
 import asyncio
+import logging
+import math
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
+from moldau.cluster.controller_channel import Caller
 from moldau.network.client import RpcClient
 from moldau.protocol.schema import Message
 from moldau.quorum.voters import Voter, VoterSet
 from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -31,16 +36,23 @@ class RemoteControllerChannel:
         *,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``timeout_ms`` bounds a request with all its attempts."""
+        """``timeout_ms`` bounds a request that has no deadline, with all its attempts."""
         self._client = client
         self._voters = voters
         self._leader_id = leader_id
         self._timeout_ms = timeout_ms
 
-    async def send(self, request: Message) -> Any:
-        """See :meth:`moldau.cluster.controller_channel.ControllerChannel.send`."""
+    async def send(
+        self, request: Message, caller: Caller | None = None, deadline: float | None = None
+    ) -> Any:
+        """See :meth:`moldau.cluster.controller_channel.ControllerChannel.send`.
+
+        The controller sees this node's own principal, not the caller's.
+        """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_ms / 1000
+        late = ErrorCode.request_timed_out
+        if deadline is None:
+            deadline, late = loop.time() + self._timeout_ms / 1000, ErrorCode.not_controller
         while True:
             reason = "this node knows of no leader of the metadata quorum"
             leader_id = self._leader_id()
@@ -56,18 +68,23 @@ class RemoteControllerChannel:
                 except (KafkaError, TimeoutError) as error:
                     reason = f"controller {leader_id} cannot be reached: {error}"
                 else:
-                    return await self._ask(leader, request, deadline)
+                    try:
+                        return await self._ask(leader, request, deadline)
+                    except (KafkaError, TimeoutError) as error:
+                        code = late if loop.time() >= deadline else ErrorCode.not_controller
+                        reason = f"the controller's answer is lost: {error}"
+                        if caller is not None:
+                            logger.warning("%s of %s: %s", type(request).__name__, caller, reason)
+                        raise KafkaError(code, reason) from error
             if loop.time() + RETRY_S >= deadline:
-                raise KafkaError(ErrorCode.not_controller, reason)
+                raise KafkaError(late, reason)
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, leader: Voter, request: Message, deadline: float) -> Any:
-        left_ms = max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
+        # Rounded up: the deadline here comes first.
+        left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
         asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
-        try:
-            return await self._while_leading(leader.key.id, asking, deadline, LAST_WORD_S)
-        except (KafkaError, TimeoutError) as error:
-            raise KafkaError(ErrorCode.not_controller, f"the controller's answer is lost: {error}") from error
+        return await self._while_leading(leader.key.id, asking, deadline, LAST_WORD_S)
 
     async def _while_leading(
         self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0

@@ -20,6 +20,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import authorization, loggers
 from moldau.server.authorization import CLUSTER_NAME, Authorizer
 from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.forwarding import forward
 
 _KEPT: Final = frozenset(
     {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}
@@ -54,7 +55,7 @@ class ConfigChangeHandlers:
             self._change_loggers(context, resource, request.validate_only)
             return True
 
-        rows = await self._answer(request, judge, incremental.AlterConfigsResourceResponse)
+        rows = await self._answer(context, request, judge, incremental.AlterConfigsResourceResponse)
         return incremental.IncrementalAlterConfigsResponse(responses=rows)
 
     async def alter(
@@ -66,11 +67,15 @@ class ConfigChangeHandlers:
                 raise _unknown(resource.resource_type)
             return False
 
-        rows = await self._answer(request, judge, legacy.AlterConfigsResourceResponse)
+        rows = await self._answer(context, request, judge, legacy.AlterConfigsResourceResponse)
         return legacy.AlterConfigsResponse(responses=rows)
 
     async def _answer(
-        self, request: Any, judge: Callable[[Any], bool], row: Callable[..., Any]
+        self,
+        context: RequestContext,
+        request: Any,
+        judge: Callable[[Any], bool],
+        row: Callable[..., Any],
     ) -> Sequence[Any]:
         """``judge`` refuses a resource, has done with it (true), or leaves it to the controller."""
         counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
@@ -88,7 +93,7 @@ class ConfigChangeHandlers:
             except KafkaError as error:
                 judged[key] = (error.code, error.message)
         if passed_on:
-            response = await self._controller.send(replace(request, resources=passed_on))
+            response = await forward(self._controller, context, replace(request, resources=passed_on))
             for decided in response.responses:
                 key = (decided.resource_type, decided.resource_name)
                 judged[key] = (decided.error_code, decided.error_message)

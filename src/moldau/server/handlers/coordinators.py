@@ -33,7 +33,7 @@ class CoordinatorHandlers:
         creator: TopicCreator,
         lookups: Callable[[], Mapping[int, tuple[InternalTopic, KeyLookup]]],
     ) -> None:
-        """``lookups`` are read for each key: by key type, the coordinators' topic and how a key is looked up."""
+        """``lookups`` (read for each key): by key type, the topic and how a key is looked up."""
         self._view = view
         self._creator = creator
         self._lookups = lookups

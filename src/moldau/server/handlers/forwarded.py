@@ -17,6 +17,7 @@ from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTo
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.forwarding import forward
 
 VISIBLE_TIMEOUT_S: Final = 5.0
 
@@ -51,25 +52,25 @@ class ForwardedHandlers:
         return table
 
     async def forward(self, context: RequestContext, request: Message) -> Message:
-        response: Message = await self._controller.send(request)
+        response: Message = await forward(self._controller, context, request)
         return response
 
     async def create_topics(self, context: RequestContext, request: CreateTopicsRequest) -> Message:
-        response: CreateTopicsResponse = await self._controller.send(request)
+        response: CreateTopicsResponse = await forward(self._controller, context, request)
         created = [topic.name for topic in response.topics if topic.error_code is ErrorCode.none]
         if created and not request.validate_only:
             await self._visible(request.timeout_ms, lambda: all(map(self._partition_count, created)))
         return response
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
-        response: DeleteTopicsResponse = await self._controller.send(request)
+        response: DeleteTopicsResponse = await forward(self._controller, context, request)
         gone = [row.name for row in response.responses if row.error_code is ErrorCode.none and row.name]
         if gone:
             await self._visible(request.timeout_ms, lambda: not any(map(self._partition_count, gone)))
         return response
 
     async def create_partitions(self, context: RequestContext, request: CreatePartitionsRequest) -> Message:
-        response: CreatePartitionsResponse = await self._controller.send(request)
+        response: CreatePartitionsResponse = await forward(self._controller, context, request)
         done = {row.name for row in response.results if row.error_code is ErrorCode.none}
         if done and not request.validate_only:
             grown = [(topic.name, topic.count) for topic in request.topics if topic.name in done]

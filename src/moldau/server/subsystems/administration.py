@@ -15,6 +15,7 @@ from moldau.server.handlers.metadata import MetadataHandlers
 from moldau.server.handlers.quorum import describe_quorum
 from moldau.server.handlers.topic_partitions import TopicPartitionHandlers
 from moldau.server.requests.dispatch import routes
+from moldau.server.requests.forwarding import forward
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
@@ -63,7 +64,7 @@ class AdministrationSubsystem(Subsystem):
         """Only the quorum's leader can answer, so all other brokers forward the request to it."""
         if self._context.metadata.driver.is_leader:
             return describe(context, request)
-        response: DescribeQuorumResponse = await self._context.channel.send(request)
+        response: DescribeQuorumResponse = await forward(self._context.channel, context, request)
         return response
 
     def _partition_count(self, topic: str) -> int:

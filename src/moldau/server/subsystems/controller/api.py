@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.controller import DECIDED_APIS
+from moldau.cluster.controller_channel import Caller, deadline_of
 from moldau.cluster.controller_service import ControllerService
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
@@ -71,7 +72,7 @@ class ControllerApi:
         return response
 
     async def _decide(self, context: RequestContext, request: Message) -> Message:
-        return await self._service.handle(request)
+        return await self._service.handle(request, Caller.of(context), deadline_of(context, request))
 
     def _describe_cluster(
         self, context: RequestContext, request: DescribeClusterRequest

@@ -1,0 +1,20 @@
+"""Asking the active controller in the name of a client."""
+
+from typing import Any
+
+from moldau.cluster.controller_answers import error_response
+from moldau.cluster.controller_channel import Caller, ControllerChannel, deadline_of
+from moldau.network.context import RequestContext
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import KafkaError
+
+
+async def forward(channel: ControllerChannel, context: RequestContext, request: Message) -> Any:
+    """The controller's response to a client's request, or one that says why there is none.
+
+    The client's principal and the deadline of its request go with it.
+    """
+    try:
+        return await channel.send(request, Caller.of(context), deadline_of(context, request))
+    except KafkaError as error:
+        return error_response(request, error.code, error.message)

@@ -17,15 +17,19 @@ from typing import Any
 from moldau.cli.docs import cli_page
 from moldau.cluster.broker_lifecycle import MOVES as BROKER_MOVES
 from moldau.config.docs import configuration_page
+from moldau.coordinators.diskless.calls.table import CALLS as DISKLESS_CALLS
 from moldau.coordinators.groups.classic.states import TRANSITIONS as GROUP_TRANSITIONS
 from moldau.network.client import RpcClient
 from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
+from moldau.protocol.own.rights import Right
 from moldau.quorum.transitions import mermaid as quorum_diagram
 from moldau.replication.role_names import mermaid as replica_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
+from moldau.tiered.calls import CALLS as TIERED_CALLS
+from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS
 from moldau.tiered.lifecycle import PARTITION_DELETE_TRANSITIONS, SEGMENT_TRANSITIONS
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
@@ -75,7 +79,7 @@ response has a field for it. Produce is advertised from version 0, because old c
 served from version 3.
 
 Internal calls of the cluster have numbers from {own} on, which no Kafka API uses; they are
-never advertised: API 11600 says which of them a listener serves. Calls of readers (11644, 11645, 11661) take
+never advertised: API 11600 says which of them a listener serves. Calls of readers ({readers}) take
 READ on the topics that they name, all others but 11600 take CLUSTER_ACTION. FindCoordinator finds diskless
 coordinators by key type {key_type} and a coordinator's number.
 
@@ -167,8 +171,10 @@ def protocol_page() -> str:
         host, _, port = node.bootstrap_servers.rpartition(":")
         rows = asyncio.run(_served(host, int(port)))
     lines = [f"| {key} | {name} | {versions} |" for key, name, versions in rows]
+    calls = {**DISKLESS_CALLS, **CONSOLIDATION_CALLS, **TIERED_CALLS}
     return _PROTOCOL.format(
         own=OWN_API_KEY_MIN,
+        readers=", ".join(str(key) for key, call in sorted(calls.items()) if call.right is Right.READ_TOPIC),
         key_type=DISKLESS_COORDINATOR_KEY_TYPE,
         rows="\n".join(lines),
         own_rows="\n".join(_own_rows()),

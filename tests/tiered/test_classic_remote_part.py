@@ -214,7 +214,8 @@ class Broker:
         self.remover = SimpleNamespace(is_at_work_on=lambda _: False)
         manager = SimpleNamespace(lead=lambda name, *_, **__: self.led.append(name))
         registry = SimpleNamespace(get_by_id=lambda *key: self.hosted.get(key))
-        self.tiering = Tiering(cast(Any, registry), cast(Any, manager), cast(Any, NotingReader()))
+        reader, until_current = cast(Any, NotingReader()), cast(Any, None)  # nothing is removed here
+        self.tiering = Tiering(cast(Any, registry), cast(Any, manager), reader, until_current)
         parts = (SimpleNamespace(reconfigure=lambda _: None), manager, self.remover, self.tiering)
         self.kind = TieredKind(*(cast(Any, part) for part in parts))
 

@@ -1,7 +1,7 @@
 """The leader's tasks: what is copied and when, what goes, and that a failure at any step does no harm."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +15,10 @@ from moldau.tiered.expiry import ExpiryPlan, is_of_lineage
 from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.lineage import FixedEpoch, LogLineage
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
-from moldau.tiered.remover import RemotePartitionRemover
+from moldau.tiered.remover import NoHostedPartitions, RemotePartitionRemover
 from moldau.tiered.retention import Retention
 from moldau.tiered.segment_cache import SegmentCache
-from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from moldau.tiered.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
@@ -215,7 +215,8 @@ def test_what_was_deleted_remotely_does_not_count_as_copied(play: Callable[[Stor
     async def story(house: House) -> None:
         house.fill(2)
         await house.copying.run()
-        remover = RemotePartitionRemover(RemoteLogManager(house.around, RemoteLogManagerSettings()), all_of)
+        manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
+        remover = RemotePartitionRemover(manager, all_of, NeverTiered())
         remover.empty_partition(PARTITION)
         await _idle(remover)
         assert not await house.storage.keys()
@@ -391,6 +392,13 @@ def test_a_duplicate_that_nobody_reads_is_removed(play: Callable[[Story], None])
         assert len(await house.storage.keys()) == 2
 
     play(story)
+
+
+class NeverTiered(NoHostedPartitions):
+    """Of a broker that leads all partitions, none of which is tiered now."""
+
+    def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
+        return partitions
 
 
 # -- removal ----------------------------------------------------------------------------------

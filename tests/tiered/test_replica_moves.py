@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -15,15 +16,22 @@ from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.partition import StopReason
 from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.registry import PartitionRegistry
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.storage.log_manager import LogManager
+from moldau.tiered.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
+from moldau.tiered.metadata_manager import MetadataPosition
 from moldau.tiered.remover import RemotePartitionRemover
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.segments import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
 
 LOCAL, OTHER = 1, 2
 
@@ -42,8 +50,12 @@ class TieredBroker:
         self.registry = PartitionRegistry(lambda: self.image)
         self.logs = LogManager(house.machine, [str(folder)])
         self.manager = RemoteLogManager(house.around, RemoteLogManagerSettings())
-        tiering = Tiering(self.registry, self.manager, house.reader)
-        self.remover = RemotePartitionRemover(self.manager, none_of, tiering)
+        self.config = CONFIG
+        self.committed: Callable[[], None] = lambda: None
+        """Shows what the quorum has committed beyond this broker's image; may raise."""
+        self.owned = True
+        tiering = Tiering(self.registry, self.manager, house.reader, self.until_current)
+        self.remover = RemotePartitionRemover(self.manager, none_of, tiering, lambda _: self.owned)
         classic = ClassicKind(
             ReplicaHost(
                 machine=house.machine,
@@ -52,7 +64,7 @@ class TieredBroker:
                 arrivals=WaitingRoom(),
                 meters=BrokerTopicMeters(Meters()),
             ),
-            lambda _: CONFIG,
+            lambda _: self.config,
             lambda _: 1,
         )
         self.kind = TieredKind(classic, self.manager, self.remover, tiering)
@@ -73,6 +85,16 @@ class TieredBroker:
         topic = Topic("t", PARTITION.topic_id, (partition,))
         self.image = MetadataImage(topics=TopicsImage().updated([topic], []))
         self.hosting.apply(self.image, ["t"], [])
+
+    def tier(self, *, enable: bool) -> None:
+        """The next image: the topic's remote.storage.enable is so."""
+        self.config = replace(CONFIG, remote_storage_enable=enable)
+        partition = self.registry.get("t", 0)
+        if partition is not None:
+            self.kind.reconfigure(partition)
+
+    async def until_current(self) -> None:
+        self.committed()
 
     def delete_topic(self) -> None:
         topic = self.image.topics.get("t")
@@ -140,5 +162,117 @@ def test_a_replica_that_is_stopped_and_kept_keeps_all_its_data(
         assert (tmp_path / "logs" / "t-0").exists()
         assert not partition.is_leader
         assert await broker.objects_at_the_end() == 12
+
+    play(story)
+
+
+def test_the_remote_part_stays_with_the_leader_of_a_topic_that_is_deleted_when_another_broker_owns_it(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    """The metadata topic takes the leader's events from its owner only, who finds what is left."""
+
+    async def story(broker: TieredBroker) -> None:
+        broker.owned = False
+        broker.delete_topic()
+        assert await broker.objects_at_the_end() == 12
+        assert not broker.house.metadata.deletions
+
+    play(story)
+
+
+def test_an_owner_that_is_replaced_while_it_removes_a_topic_ends_there(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        faults = broker.house.faults
+        faults.fail_at = faults.count + 2
+        broker.manager.settings = RemoteLogManagerSettings(retry_backoff_ms=1)
+        tell = broker.house.metadata.put_remote_partition_delete_metadata
+
+        async def tell_once(event: RemotePartitionDeleteMetadata) -> MetadataPosition:
+            position = await tell(event)
+            broker.owned = False
+            return position
+
+        broker.house.metadata.put_remote_partition_delete_metadata = tell_once  # type: ignore[method-assign]
+        broker.delete_topic()
+        assert await broker.objects_at_the_end() == 12
+        (deletion,) = broker.house.metadata.remote_partition_deletions()
+        assert deletion.state is RemotePartitionDeleteState.DELETE_PARTITION_MARKED
+
+    play(story)
+
+
+def test_the_remote_part_goes_when_the_topic_ceases_to_be_tiered(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        broker.tier(enable=False)
+        assert await broker.objects_at_the_end() == 0
+
+    play(story)
+
+
+def test_a_late_broker_removes_nothing_of_a_partition_that_is_led_and_tiered_elsewhere(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        broker.committed = lambda: broker.show(OTHER, epoch=1)
+        broker.tier(enable=False)
+        assert await broker.objects_at_the_end() == 12
+
+    play(story)
+
+
+def test_nothing_is_removed_of_a_topic_that_is_tiered_again(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        broker.committed = lambda: broker.tier(enable=True)
+        broker.tier(enable=False)
+        assert await broker.objects_at_the_end() == 12
+        assert broker.manager.partitions == [PARTITION]
+
+    play(story)
+
+
+def test_a_leader_that_learns_of_its_successor_removes_nothing_more(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        delete = broker.house.storage.delete_log_segment_data
+
+        async def delete_one(metadata: RemoteLogSegmentMetadata) -> None:
+            await delete(metadata)
+            broker.show(OTHER, epoch=1)
+
+        broker.house.storage.delete_log_segment_data = delete_one  # type: ignore[method-assign]
+        broker.tier(enable=False)
+        assert await broker.objects_at_the_end() == 10
+
+    play(story)
+
+
+@pytest.mark.parametrize("error", [KafkaError(ErrorCode.not_controller), TimeoutError()])
+def test_what_is_not_tiered_any_more_waits_for_the_quorum(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+    error: Exception,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        asked = asyncio.Event()
+
+        def unknown() -> None:
+            asked.set()
+            raise error
+
+        broker.manager.settings = RemoteLogManagerSettings(retry_backoff_ms=1)
+        broker.committed = unknown
+        broker.tier(enable=False)
+        await asked.wait()
+        assert len(await broker.house.storage.keys()) == 12
+        broker.committed = lambda: None
+        assert await broker.objects_at_the_end() == 0
+        assert not [record for record in caplog.records if record.exc_info]
 
     play(story)

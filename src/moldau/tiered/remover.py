@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from moldau.runtime import KafkaError
@@ -41,6 +42,13 @@ class HostedPartitions(Protocol):
         """Of ``partitions`` with remote data: those that this broker leads and that are not tiered now."""
         ...
 
+    async def until_current(self) -> None:
+        """Return when :meth:`untiered` answers by all metadata that were committed at the time of the call.
+
+        Raises ``KafkaError`` or ``TimeoutError`` while that cannot be known.
+        """
+        ...
+
     def emptied(self, partition: TopicIdPartition) -> None:
         """:meth:`RemotePartitionRemover.empty_partition` is done: the topic may be tiered again by then."""
         ...
@@ -51,6 +59,8 @@ class NoHostedPartitions:
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
         return ()
+
+    async def until_current(self) -> None: ...
 
     def emptied(self, partition: TopicIdPartition) -> None: ...
 
@@ -89,11 +99,17 @@ class RemotePartitionRemover:
     def delete_partition(
         self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
     ) -> None:
-        """The topic is gone. ``after``: the end of the partition's tasks here."""
+        """The topic is gone. ``after``: the end of the partition's tasks here.
+
+        Only the owner removes anything: others let go of the partition's metadata.
+        """
         self._begin(partition, lambda: self._delete_partition(partition), after)
 
     def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
-        """The topic is not tiered any more: its segments go, and the partition lives on."""
+        """The topic is not tiered any more: its segments go, and the partition lives on.
+
+        They stay where the committed metadata say otherwise: another broker leads, or it is tiered again.
+        """
         self._begin(partition, lambda: self._empty_partition(partition), after, self._hosted.emptied)
 
     @property
@@ -140,7 +156,7 @@ class RemotePartitionRemover:
                 async with self._manager.removals.place():
                     await work()
                 return
-            except (RemoteStorageError, KafkaError, IllegalTransitionError) as error:
+            except (RemoteStorageError, KafkaError, IllegalTransitionError, TimeoutError) as error:
                 failures += 1
                 logger.warning("cannot remove the remote data of %s yet: %s", partition, error)
             except Exception:
@@ -153,6 +169,10 @@ class RemotePartitionRemover:
 
     async def _delete_partition(self, partition: TopicIdPartition) -> None:
         metadata = self._around.metadata
+        if not self._owns(partition):
+            # The log takes no event of this broker: the owner finds what is left.
+            metadata.on_stop_partitions([partition])
+            return
         state = self._state_of(partition)
         if state is None:
             try:
@@ -165,7 +185,8 @@ class RemotePartitionRemover:
         segments = metadata.list_remote_log_segments(partition)  # nothing new begins after MARKED
         for segment in segments:
             await delete_objects(self._around, segment)
-        await self._outwait_late_writes(segments)
+        for segment in await self._outwait_late_writes(segments):
+            await delete_objects(self._around, segment)
         await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
         metadata.on_stop_partitions([partition])
         logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
@@ -182,21 +203,22 @@ class RemotePartitionRemover:
             RemotePartitionDeleteMetadata(partition, state, around.now_ms(), around.broker_id)
         )
 
-    async def _outwait_late_writes(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
-        """A copy that had begun may still bring its bytes: they are removed once more when it cannot.
+    async def _outwait_late_writes(
+        self, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        """Return when no copy that had begun can bring its bytes any more; those are to be removed then.
 
         ``segments``: as they were before their objects were deleted, for a copy may have finished since.
         """
         around = self._around
         begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
         if not begun:
-            return
+            return begun
         youngest_ms = max(segment.event_timestamp_ms for segment in begun)
         wait_ms = min(youngest_ms + LATE_WRITE_GRACE_MS - around.now_ms(), LATE_WRITE_GRACE_MS)
         if wait_ms > 0:
             await asyncio.sleep(wait_ms / 1000)
-        for segment in begun:
-            await delete_objects(around, segment)
+        return begun
 
     # -- a topic that is not tiered any more --------------------------------------------------
 
@@ -204,11 +226,21 @@ class RemotePartitionRemover:
         metadata = self._around.metadata
         metadata.on_partition_leadership_changes([partition], [])
         await metadata.wait_ready(partition)
-        await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
-        for segment in metadata.list_remote_log_segments(partition):
-            await delete_segment(self._around, segment)
+        begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
+        segments = metadata.list_remote_log_segments(partition)
+        # This broker's metadata may be late: elsewhere the partition may be led, and be tiered again. What is
+        # copied after this is not among the segments.
+        await self._hosted.until_current()
+        removals = [partial(delete_segment, self._around, segment) for segment in segments]
+        removals += [partial(delete_objects, self._around, segment) for segment in begun]
+        for remove in removals:
+            if not self._hosted.untiered([partition]):
+                logger.info("what is remote of a partition stays", extra={"partition": str(partition)})
+                break
+            await remove()
+        else:
+            logger.info("removed the remote data of a partition", extra={"partition": str(partition)})
         metadata.on_stop_partitions([partition])
-        logger.info("removed the remote data of a partition", extra={"partition": str(partition)})
 
     # -- what others have left ----------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Classic partitions on a broker with a remote tier: they may become tiered, and cease to be, at any time."""
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 from moldau.cluster.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
@@ -23,8 +23,14 @@ class Tiering:
     """
 
     def __init__(
-        self, partitions: PartitionRegistry, manager: RemoteLogManager, reader: RemoteReader
+        self,
+        partitions: PartitionRegistry,
+        manager: RemoteLogManager,
+        reader: RemoteReader,
+        until_current: Callable[[], Awaitable[None]],
     ) -> None:
+        """``until_current`` returns when ``partitions`` are as was committed at its call, or raises."""
+        self._until_current = until_current
         self._partitions = partitions
         self._manager = manager
         self._reader = reader
@@ -46,6 +52,9 @@ class Tiering:
         found = self._partitions.get_by_id(partition.topic_id, partition.partition)
         if isinstance(found, ClassicPartition) and found.log.config.remote_storage_enable:
             self.begin(found)
+
+    async def until_current(self) -> None:
+        await self._until_current()
 
     def untiered(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
         """A broker that was stopped while it removed their remote data goes on with it."""

@@ -46,6 +46,7 @@ class TieredSubsystem(Subsystem):
     ) -> None:
         view, machine, registry = context.view, context.machine, context.meters.registry
         self._context = context
+        self._partitions = partitions
         self._configs = context.metadata.configs
         config = self._configs.broker
         cluster_id = view.cluster_id
@@ -89,7 +90,7 @@ class TieredSubsystem(Subsystem):
             tiered_settings.deletion_grace_s(config),
             news.set,
         )
-        tiering = Tiering(context.partitions, self.manager, self.reader)
+        tiering = Tiering(context.partitions, self.manager, self.reader, self._until_current)
         self.remover = RemotePartitionRemover(self.manager, self._deleted, tiering, self._owns, news)
         self._kind = TieredKind(partitions.classic, self.manager, self.remover, tiering)
 
@@ -173,6 +174,14 @@ class TieredSubsystem(Subsystem):
         """Whether this broker begins and ends the deletion of a partition; any, with another's manager."""
         metadata = self.metadata
         return not isinstance(metadata, TopicBasedRemoteLogMetadataManager) or metadata.owns(partition)
+
+    async def _until_current(self) -> None:
+        """Return when this broker's partitions are as was committed at the time of the call, or raise.
+
+        They follow the metadata some at a time.
+        """
+        await self._context.metadata.until_current()
+        await self._partitions.settled()
 
     async def _deleted(self, partitions: Collection[TopicIdPartition]) -> list[TopicIdPartition]:
         deleted = await self._deleted_topics.among({each.topic_id for each in partitions})

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
+from moldau.server.metadata.node import MetadataNode
 from moldau.server.subsystem import Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
@@ -44,14 +45,16 @@ class Composition:
         return subsystem
 
 
-def compose_controller(context: NodeContext, extensions: Extensions) -> tuple[Subsystem, ...]:
+def compose_controller(
+    context: NodeContext, metadata: MetadataNode, extensions: Extensions
+) -> tuple[Subsystem, ...]:
     """Make the subsystems of a controller, with its pages for operators where no broker has them.
 
     None for a node that is only a broker.
     """
     node = Composition(extensions)
     if context.config.is_controller:
-        node.add(ControllerSubsystem(context))
+        node.add(ControllerSubsystem(context, metadata))
     if not context.config.is_broker:
         node.add(MonitoringSubsystem(context, extensions))
     return tuple(node.subsystems)

@@ -12,7 +12,7 @@ from moldau.server.authorization import Authorizer
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.cluster_view import ClusterView
 from moldau.server.identity import Identity
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.view import MetadataView
 from moldau.server.meters import NodeMeters
 from moldau.server.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager
@@ -26,7 +26,7 @@ class NodeContext:
     config: BrokerConfig
     """The static configuration; ``metadata.configs.broker`` is the effective one."""
     identity: Identity
-    metadata: MetadataNode
+    metadata: MetadataView
     logs: LogManager
     meters: NodeMeters
     listeners: BoundListeners

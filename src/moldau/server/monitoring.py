@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from moldau.metrics.registry import CONTENT_TYPE
 from moldau.network.http import HttpAnswer, HttpServer
-from moldau.server.metadata.node import MetadataNode
+from moldau.server.metadata.view import MetadataView
 from moldau.server.meters import NodeMeters
 from moldau.server.subsystem import HealthCheck
 from moldau.storage.log_manager import LogManager
@@ -54,14 +54,14 @@ class Monitoring:
         return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
 
 
-def watch_cluster(meters: NodeMeters, metadata: MetadataNode) -> None:
+def watch_cluster(meters: NodeMeters, metadata: MetadataView) -> None:
     """Gauges of the controller and the metadata quorum."""
-    driver, publisher = metadata.driver, metadata.publisher
+    quorum, publisher = metadata.quorum, metadata.publisher
 
     def controller_gauge(name: str, read: Callable[[], float]) -> None:
         meters.gauge("kafka.controller", "KafkaController", name, read)
 
-    controller_gauge("ActiveControllerCount", lambda: driver.is_leader)
+    controller_gauge("ActiveControllerCount", lambda: quorum.is_leader)
     controller_gauge("GlobalTopicCount", lambda: len(publisher.image.topics))
     controller_gauge(
         "GlobalPartitionCount", lambda: sum(len(topic.partitions) for topic in publisher.image.topics)
@@ -74,22 +74,21 @@ def watch_cluster(meters: NodeMeters, metadata: MetadataNode) -> None:
     controller_gauge("FencedBrokerCount", lambda: sum(b.fenced for b in publisher.image.brokers.values()))
     controller_gauge("LastAppliedRecordOffset", lambda: publisher.image.provenance.offset)
     for name, read in {
-        "current-leader": lambda: -1 if driver.leader_id is None else driver.leader_id,
-        "current-epoch": lambda: driver.epoch,
-        "high-watermark": lambda: driver.high_watermark,
+        "current-leader": lambda: -1 if quorum.leader_id is None else quorum.leader_id,
+        "current-epoch": lambda: quorum.epoch,
+        "high-watermark": lambda: quorum.high_watermark,
     }.items():
         meters.gauge("kafka.server", "raft-metrics", name, read)
 
 
-def health_checks(metadata: MetadataNode, logs: LogManager) -> dict[str, HealthCheck]:
+def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthCheck]:
     """The parts that every node has, and that can be unwell by themselves."""
 
-    driver = metadata.driver
-
     def quorum() -> str | None:
-        if driver.leader_id is not None:
+        seen = metadata.quorum
+        if seen.leader_id is not None:
             return None
-        return driver.voice.no_leader(driver.now_ms) or "the metadata quorum has no leader"
+        return seen.voice.no_leader(seen.now_ms) or "the metadata quorum has no leader"
 
     def storage() -> str | None:
         reasons = [
@@ -105,7 +104,7 @@ def health_checks(metadata: MetadataNode, logs: LogManager) -> dict[str, HealthC
     return {"quorum": quorum, "storage": storage, "recovery": recovery}
 
 
-def quorum_notice(metadata: MetadataNode) -> str | None:
+def quorum_notice(metadata: MetadataView) -> str | None:
     """Problems of other nodes of the quorum, or of their settings."""
-    driver = metadata.driver
-    return "; ".join(driver.voice.problems(driver.now_ms)) or None
+    quorum = metadata.quorum
+    return "; ".join(quorum.voice.problems(quorum.now_ms)) or None

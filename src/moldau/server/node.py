@@ -144,7 +144,7 @@ class Node:
             listeners=self._listeners,
         )
         extensions = self._extensions = Extensions()
-        neighbours = self._neighbours = SubsystemList(compose_controller(context, extensions))
+        neighbours = self._neighbours = SubsystemList(compose_controller(context, metadata, extensions))
         self._closing.push_async_callback(neighbours.stop)
         self._closing.push_async_callback(neighbours.drain)
         await metadata.start()

@@ -28,6 +28,7 @@ from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
+from moldau.server.metadata.view import QuorumView
 from moldau.server.metadata.witnesses import check_partitions_are_known
 from moldau.storage.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
@@ -42,6 +43,8 @@ CURRENT_TIMEOUT_S = 30.0
 
 class MetadataNode:
     """Opens the metadata log and runs this node's replica of the quorum on it.
+
+    Brokers' subsystems see it as a :class:`moldau.server.metadata.view.MetadataView`.
 
     Use: construct, add listeners to :attr:`log`, ``await start()``, ``await stop()``.
     """
@@ -94,6 +97,11 @@ class MetadataNode:
         )
         self.log.add_listener(self.publisher)
         self.log.add_listener(self._snapshots)
+
+    @property
+    def quorum(self) -> QuorumView:
+        """The quorum, as others see it."""
+        return self.driver
 
     async def until_current(self) -> None:
         """Return when this node's image has every record that was committed at the time of the call.

@@ -37,7 +37,7 @@ class AdministrationSubsystem(Subsystem):
         partition_limit = config.integer("max.request.partition.size.limit")
         changes = ConfigChangeHandlers(view.local_id, context.channel, authorizer).table()
         of_clients = {key for key in DECIDED_APIS if Scope.BROKER in scopes(key)}
-        describe = partial(describe_quorum, metadata.driver.describe, metadata.voters, config)
+        describe = partial(describe_quorum, metadata.quorum.describe, metadata.voters, config)
         return Contribution(
             handlers=routes(
                 MetadataHandlers(view, creator, authorizer).table(),
@@ -62,7 +62,7 @@ class AdministrationSubsystem(Subsystem):
         request: DescribeQuorumRequest,
     ) -> DescribeQuorumResponse:
         """Only the quorum's leader can answer, so all other brokers forward the request to it."""
-        if self._context.metadata.driver.is_leader:
+        if self._context.metadata.quorum.is_leader:
             return describe(context, request)
         response: DescribeQuorumResponse = await forward(self._context.channel, context, request)
         return response

@@ -9,6 +9,7 @@ from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.server import settings
 from moldau.server.context import NodeContext
+from moldau.server.metadata.node import MetadataNode
 from moldau.server.requests.dispatch import Dispatcher
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.controller.api import ControllerApi
@@ -19,8 +20,9 @@ NETWORK_GRACE_S = 1.0
 class ControllerSubsystem(Subsystem):
     """A controller and its listeners, over the node's replica of the metadata."""
 
-    def __init__(self, context: NodeContext) -> None:
-        machine, config, metadata = context.machine, context.config, context.metadata
+    def __init__(self, context: NodeContext, metadata: MetadataNode) -> None:
+        """``metadata``: the replica, which the controller writes, too."""
+        machine, config = context.machine, context.config
         self._machine = machine
         self._config = config
         self._metadata = metadata

@@ -1,0 +1,68 @@
+"""A node's metadata, as its subsystems see them: to be read and followed, not to be changed."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.config.listeners import Voter
+from moldau.quorum.description import QuorumDescription
+from moldau.quorum.voice import QuorumVoice
+from moldau.server.metadata.topic_configs import EffectiveConfigs
+
+
+class QuorumView(Protocol):
+    """The state of the metadata quorum, as this node knows it."""
+
+    @property
+    def leader_id(self) -> int | None: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads the quorum."""
+        ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def voice(self) -> QuorumVoice:
+        """Tells of problems."""
+        ...
+
+    @property
+    def now_ms(self) -> int:
+        """The time by the clock of the quorum, for its voice."""
+        ...
+
+    def describe(self) -> QuorumDescription:
+        """Raises ``KafkaError(not_leader_or_follower)`` where this node does not lead."""
+        ...
+
+
+class MetadataView(Protocol):
+    """The metadata that a broker follows; it sends changes to the active controller, by a channel."""
+
+    @property
+    def publisher(self) -> MetadataPublisher:
+        """The image, and those who follow it."""
+        ...
+
+    @property
+    def configs(self) -> EffectiveConfigs: ...
+
+    @property
+    def quorum(self) -> QuorumView: ...
+
+    def voters(self) -> Sequence[Voter]:
+        """The voters with their addresses."""
+        ...
+
+    async def until_current(self) -> None:
+        """Return when the image has every record that was committed at the time of the call.
+
+        Raises ``KafkaError`` while the quorum's leader cannot be asked.
+        """
+        ...

@@ -40,7 +40,6 @@ _SUPERSEDED: Final = frozenset(
 )
 """The controller knows more than the leader, to whom newer metadata are on their way."""
 _NOT_ATTEMPTED: Final = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
-_REFUSED_WHOLE: Final = frozenset({ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered})
 
 Proposals = dict[PartitionKey, tuple[ClassicPartition, InSyncProposal]]
 
@@ -150,9 +149,8 @@ class InSyncSets:
             response: AlterPartitionResponse = await self._channel.send(self._request(proposals, local_epoch))
         except KafkaError:
             return self._failed(proposals, ProposalFailure.UNKNOWN)
-        if response.error_code in _REFUSED_WHOLE:
-            return self._failed(proposals, ProposalFailure.NOT_ATTEMPTED)
         if response.error_code is not ErrorCode.none:
+            # A refusal of the request, of a stale broker epoch for one, says nothing of an earlier sending.
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         return self._take(proposals, response) and not self._candidates
 

@@ -1,0 +1,166 @@
+"""No answer of the controller, lost or late, lets the watermark pass a member of the in-sync set."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from moldau.protocol.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from moldau.replication.in_sync_sets import InSyncSets
+from moldau.replication.leader import Leader
+from moldau.replication.leading import Leading
+from moldau.replication.partition import PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.simulation.world.world import World
+
+LEADER, FOLLOWER = 1, 2
+KEY = PartitionKey(UUID(int=7), 0)
+Answer = Callable[[AlterPartitionRequest], AlterPartitionResponse]
+
+
+def committed(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """The controller takes what is asked."""
+    (topic,) = request.topics
+    (row,) = topic.partitions
+    return partition_answer(
+        ErrorCode.none,
+        isr=tuple(state.broker_id for state in row.new_isr_with_epochs),
+        partition_epoch=row.partition_epoch + 1,
+    )
+
+
+def refused(code: ErrorCode) -> Answer:
+    """The controller refuses the partition's change."""
+    return lambda request: partition_answer(code)
+
+
+def refused_whole(code: ErrorCode) -> Answer:
+    """The controller refuses the request."""
+    return lambda request: AlterPartitionResponse(error_code=code)
+
+
+def lost(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    """Nobody knows whether the controller has taken it."""
+    raise KafkaError(ErrorCode.request_timed_out)
+
+
+def partition_answer(code: ErrorCode, **values: Any) -> AlterPartitionResponse:
+    row = AlterPartitionResponsePartitionData(
+        partition_index=0, error_code=code, leader_id=LEADER, leader_epoch=3, **values
+    )
+    return AlterPartitionResponse(
+        topics=[AlterPartitionResponseTopicData(topic_id=KEY.topic_id, partitions=[row])]
+    )
+
+
+class Controller:
+    """Answers one request after the other as it was told, and keeps them."""
+
+    def __init__(self, leader: Leader, answers: Sequence[Answer], fences_at: int | None) -> None:
+        self.requests: list[AlterPartitionRequest] = []
+        self._leader = leader
+        self._answers = list(answers)
+        self._fences_at = fences_at
+
+    async def send(self, request: AlterPartitionRequest, *_: Any, **__: Any) -> AlterPartitionResponse:
+        self.requests.append(request)
+        if len(self.requests) == self._fences_at:
+            self._leader.brokers_changed({LEADER: 100})
+        if not self._answers:
+            await asyncio.Event().wait()
+        return self._answers.pop(0)(request)
+
+
+def leader_with_an_outsider() -> Leader:
+    """In sync alone; its follower holds all ten records, and is active."""
+    leader = Leader(
+        LEADER,
+        3,
+        [LEADER, FOLLOWER],
+        [LEADER],
+        log_end_offset=10,
+        high_watermark=10,
+        now_ms=0,
+        partition_epoch=5,
+    )
+    leader.brokers_changed({LEADER: 100, FOLLOWER: 200})
+    leader.follower_fetched(FOLLOWER, 10, 0, broker_epoch=200)
+    return leader
+
+
+def ask(*answers: Answer, for_s: float = 1.0, fences_at: int | None = None) -> tuple[Leader, Controller]:
+    """Let the in-sync set of one partition be asked for, for a while.
+
+    ``fences_at``: the number of the request before whose answer the follower is fenced.
+    """
+    leader = leader_with_an_outsider()
+    controller = Controller(leader, answers, fences_at)
+
+    async def program() -> None:
+        replica: Any = SimpleNamespace(leader=leader)
+        leading = Leading(replica, None, lambda: 0, lambda: None)
+        partition: Any = SimpleNamespace(key=KEY, topic="t", leading=leading)
+        channel: Any = controller
+        sets = InSyncSets(LEADER, channel, lambda: 100, 30_000, UnexpectedErrors())
+        sets.lead(partition)
+        sets.start()
+        sets.consider(partition)
+        await asyncio.sleep(for_s)
+        await sets.stop()
+
+    World(0).run(program())
+    return leader, controller
+
+
+def test_a_follower_that_caught_up_joins() -> None:
+    leader, controller = ask(committed)
+    assert leader.in_sync == {LEADER, FOLLOWER}
+    assert leader.pending is None
+    assert len(controller.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "unclear",
+    [
+        lost,
+        refused_whole(ErrorCode.stale_broker_epoch),
+        refused_whole(ErrorCode.broker_id_not_registered),
+        refused_whole(ErrorCode.not_controller),
+        refused(ErrorCode.not_controller),
+    ],
+)
+def test_a_change_of_unknown_outcome_bounds_the_watermark(unclear: Answer) -> None:
+    leader, _ = ask(lost, unclear, fences_at=2)
+    leader.local_append(20)
+    assert leader.maximal_in_sync == {LEADER, FOLLOWER}
+    assert leader.high_watermark == 10
+
+
+def test_a_change_of_unknown_outcome_is_sent_again_until_it_is_known() -> None:
+    leader, controller = ask(lost, refused_whole(ErrorCode.stale_broker_epoch), lost, committed)
+    assert leader.in_sync == {LEADER, FOLLOWER}
+    assert len(controller.requests) == 4
+
+
+def test_a_change_that_is_refused_bounds_nothing_and_is_thought_of_anew() -> None:
+    leader, controller = ask(refused(ErrorCode.ineligible_replica), committed)
+    assert leader.in_sync == {LEADER, FOLLOWER}
+    assert len(controller.requests) == 2
+
+
+@pytest.mark.parametrize("code", [ErrorCode.invalid_update_version, ErrorCode.new_leader_elected])
+def test_a_leader_behind_the_controller_waits_for_newer_metadata(code: ErrorCode) -> None:
+    leader, controller = ask(refused(code), for_s=5)
+    assert len(controller.requests) == 1
+    assert leader.maximal_in_sync == {LEADER, FOLLOWER}
+    leader.set_changed([LEADER, FOLLOWER], 6)
+    assert leader.pending is None

@@ -63,13 +63,13 @@ def acknowledge_before_the_sync(patch: pytest.MonkeyPatch) -> None:
 
 
 def answer_before_the_commit(patch: pytest.MonkeyPatch) -> None:
-    handle: Callable[[Any, Any], Any] = ControllerService.handle
+    handle: Callable[..., Any] = ControllerService.handle
 
-    async def early(self: Any, request: Any) -> Any:
+    async def early(self: Any, request: Any, caller: Any = None, deadline: float | None = None) -> Any:
         if not self.is_active:
-            return await handle(self, request)
+            return await handle(self, request, caller, deadline)
         async with self._deciding:
-            response = await self._decide(request)
+            response = await self._decide(request, caller)
         self._watch_sessions()
         return response
 

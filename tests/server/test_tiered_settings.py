@@ -34,6 +34,10 @@ def storage(machine: Machine, **keys: str) -> object:
     return tiered_settings.storage_manager(config(**keys), "cluster", machine, Meters())
 
 
+def metadata(machine: Machine, given: BrokerConfig) -> object:
+    return tiered_settings.metadata_manager(given, "c", machine, Meters(), NO_TOPIC, lambda: None)
+
+
 def test_the_built_in_storage_manager_takes_its_own_url_or_that_of_the_wal(machine: Machine) -> None:
     for keys in ({"rsm.config.url": "memory://"}, {"diskless.storage.url": "memory://"}):
         assert isinstance(storage(machine, **keys), ObjectStorageManager)
@@ -83,16 +87,16 @@ def test_a_class_that_is_none(machine: Machine, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"{STORAGE} {name}.*{said}"):
         storage(machine, **{STORAGE: name})
     with pytest.raises(ConfigError, match=f"{METADATA} {name}.*{said}"):
-        tiered_settings.metadata_manager(config(**{METADATA: name}), "c", machine, Meters(), NO_TOPIC)
+        metadata(machine, config(**{METADATA: name}))
 
 
 def test_metadata_managers(machine: Machine) -> None:
     async def main() -> None:
-        default = tiered_settings.metadata_manager(config(), "c", machine, Meters(), NO_TOPIC)
+        default = metadata(machine, config())
         assert isinstance(default, TopicBasedRemoteLogMetadataManager)
         await default.close()
         keys = {METADATA: "tiered_plugins.Takes", "rlmm.config.colour": "blue"}
-        other = tiered_settings.metadata_manager(config(**keys), "c", machine, Meters(), NO_TOPIC)
+        other = metadata(machine, config(**keys))
         assert isinstance(other, tiered_plugins.Takes)
         assert other.configs["colour"] == "blue"
 

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from deadlines import TIMEOUT_S, eventually
 
-from moldau.server.handlers import produce
+from moldau.server.subsystems.diskless import pressure
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.testing import Node
 
@@ -38,7 +38,7 @@ def meters(node: Node) -> dict[str, float]:
 
 def test_a_backlog_is_measured_and_slows_producers_until_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer tells what is left of the pause, here long enough to be left on any machine."""
-    monkeypatch.setattr(produce, "CONGESTED_PAUSE_MAX_S", 100.0)
+    monkeypatch.setattr(pressure, "CONGESTED_PAUSE_MAX_S", 100.0)
     with Node(diskless=True, properties=PROPERTIES) as node:
         assert node._node is not None
         diskless = node._node.find(DisklessSubsystem)

@@ -20,6 +20,7 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.coordinators.entry import entry_of
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
+from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
 from moldau.server.topic_creation import InternalTopic
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
@@ -44,14 +45,14 @@ def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) 
         machine = Machine.real()
         logs: Any = LogManager(machine, [str(tmp_path)])
         coordinators = DisklessCoordinator(machine, opener=machine.open_sqlite)
-        kind = diskless_metadata_kind(
-            machine,
-            logs,
-            1,
-            WaitingRoom(),
-            BrokerTopicMeters(Meters()),
-            lambda: 2,
+        host = ReplicaHost(
+            machine=machine,
+            logs=logs,
+            local_id=1,
+            arrivals=WaitingRoom(),
+            meters=BrokerTopicMeters(Meters()),
         )
+        kind = diskless_metadata_kind(host, lambda: 2)
         entry = entry_of(coordinators.runtime, InternalTopic("__diskless_metadata", 1, 2, ""), {})
         registry = CoordinatorRegistry([entry])
 

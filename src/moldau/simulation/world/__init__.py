@@ -1,1 +1,1 @@
-"""What a simulated world is made of: hosts, processes, disks, links, stores and time."""
+"""Hosts, processes, disks, links, stores and time of a simulated world."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import UUID
 
-from moldau.coordinators.groups.calls import Caller
+from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.log import MemoryLog
@@ -67,8 +67,8 @@ class OneTopic:
         return 3 if name == "orders" else 0
 
 
-def caller(version: int) -> Caller:
-    return Caller(version, "app", "10.0.0.1")
+def caller(version: int) -> GroupCaller:
+    return GroupCaller(version, "app", "10.0.0.1")
 
 
 async def start(log: MemoryLog, seed: int = 1, orders: UUID = ORDERS) -> GroupService:

@@ -21,7 +21,7 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class GroupCaller:
     """The context of a request beside its body."""
 
     api_version: int

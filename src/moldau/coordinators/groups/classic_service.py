@@ -4,7 +4,7 @@ import logging
 from typing import Final
 
 from moldau.coordinators.effects import Effects, Token
-from moldau.coordinators.groups.calls import Caller, GroupCalls
+from moldau.coordinators.groups.calls import GroupCaller, GroupCalls
 from moldau.coordinators.groups.classic.joining import Join
 from moldau.coordinators.groups.classic.member import ClientFacts
 from moldau.coordinators.groups.classic.sessions import join_error
@@ -30,7 +30,7 @@ class ClassicGroupService:
         self._calls = calls
         self._entropy = entropy
 
-    async def join(self, caller: Caller, request: JoinGroupRequest) -> JoinGroupResponse:
+    async def join(self, caller: GroupCaller, request: JoinGroupRequest) -> JoinGroupResponse:
         """JoinGroup: answers when the generation begins."""
         prefix = request.group_instance_id or caller.client_id
         if request.reason:  # KIP-800
@@ -52,7 +52,7 @@ class ClassicGroupService:
             return JoinGroupResponse(error_code=response.error_code, member_id=response.member_id)
         return response
 
-    async def sync(self, caller: Caller, request: SyncGroupRequest) -> SyncGroupResponse:
+    async def sync(self, caller: GroupCaller, request: SyncGroupRequest) -> SyncGroupResponse:
         """SyncGroup: answers when the leader's assignment is committed."""
         if caller.api_version >= _PROTOCOL_REQUIRED_SYNC_VERSION and (
             request.protocol_type is None or request.protocol_name is None
@@ -68,7 +68,7 @@ class ClassicGroupService:
             return SyncGroupResponse(error_code=ErrorCode.rebalance_in_progress if loading else error.code)
         return response
 
-    async def heartbeat(self, caller: Caller, request: HeartbeatRequest) -> HeartbeatResponse:
+    async def heartbeat(self, caller: GroupCaller, request: HeartbeatRequest) -> HeartbeatResponse:
         """Heartbeat."""
         try:
             response: HeartbeatResponse = await self._calls.write_named(
@@ -80,7 +80,7 @@ class ClassicGroupService:
             return HeartbeatResponse(error_code=ErrorCode.none if loading else error.code)
         return response
 
-    async def leave(self, caller: Caller, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    async def leave(self, caller: GroupCaller, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """LeaveGroup."""
         for member in request.members:
             if member.reason:  # KIP-800

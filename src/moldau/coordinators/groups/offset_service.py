@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from moldau.coordinators.groups.calls import Caller, GroupCalls
+from moldau.coordinators.groups.calls import GroupCaller, GroupCalls
 from moldau.coordinators.groups.directory import TopicDirectory
 from moldau.coordinators.groups.offsets import requests as offset_requests
 from moldau.coordinators.groups.offsets.requests import CommitPlan
@@ -31,7 +31,7 @@ class OffsetService:
         self._calls = calls
         self._directory = directory
 
-    async def commit(self, caller: Caller, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    async def commit(self, caller: GroupCaller, request: OffsetCommitRequest) -> OffsetCommitResponse:
         """OffsetCommit: topics and partitions that do not exist are refused one by one."""
         plan = CommitPlan(request, caller.api_version, self._directory)
         try:
@@ -45,7 +45,7 @@ class OffsetService:
             return offset_requests.commit_error(request, error.code)
         return plan.response(answer)
 
-    async def fetch(self, caller: Caller, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    async def fetch(self, caller: GroupCaller, request: OffsetFetchRequest) -> OffsetFetchResponse:
         """OffsetFetch, of one group or several."""
         groups = offset_requests.fetch_groups(request, caller.api_version)
         waiting = [
@@ -69,7 +69,7 @@ class OffsetService:
             return offset_requests.fetch_error(group, error.code, api_version)
         return wanted.response(topics)
 
-    async def delete(self, caller: Caller, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    async def delete(self, caller: GroupCaller, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """OffsetDelete."""
         known, refused = [], {}
         for topic in request.topics:

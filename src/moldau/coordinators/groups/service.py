@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from moldau.cluster.internal_topics import CONSUMER_OFFSETS
-from moldau.coordinators.groups.calls import Caller, GroupCalls, GroupRuntime
+from moldau.coordinators.groups.calls import GroupCaller, GroupCalls, GroupRuntime
 from moldau.coordinators.groups.classic_service import ClassicGroupService
 from moldau.coordinators.groups.codec import ConsumerOffsetsCodec
 from moldau.coordinators.groups.directory import TopicDirectory
@@ -88,7 +88,7 @@ class GroupService:
         """Let all partitions go."""
         await self.runtime.close()
 
-    async def describe(self, caller: Caller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    async def describe(self, caller: GroupCaller, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
         """DescribeGroups. Authorised operations are the handler's to fill in."""
         waiting = [
             self._describe_one(group_id, caller.api_version) for group_id in dict.fromkeys(request.groups)
@@ -107,7 +107,7 @@ class GroupService:
             return DescribedGroup(group_id=group_id, group_state=group.group_state)
         return group
 
-    async def list_groups(self, caller: Caller, request: ListGroupsRequest) -> ListGroupsResponse:
+    async def list_groups(self, caller: GroupCaller, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups: those of the partitions led here."""
         states, types = tuple(set(request.states_filter)), tuple(set(request.types_filter))
         waiting = [
@@ -128,7 +128,7 @@ class GroupService:
                 groups.extend(result)
         return ListGroupsResponse(groups=groups)
 
-    async def delete_groups(self, caller: Caller, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    async def delete_groups(self, caller: GroupCaller, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
         """DeleteGroups: each group stands for itself."""
         by_partition: dict[int, list[str]] = {}
         for group_id in dict.fromkeys(request.groups_names):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from moldau.coordinators.groups.calls import Caller
+from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -12,7 +12,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
 from moldau.server.requests.dispatch import Handler
 
-Call = Callable[[Caller, Any], Coroutine[Any, Any, Message]]
+Call = Callable[[GroupCaller, Any], Coroutine[Any, Any, Message]]
 
 
 class GroupHandlers:
@@ -54,6 +54,6 @@ class GroupHandlers:
         return handler
 
 
-def caller(context: RequestContext) -> Caller:
+def caller(context: RequestContext) -> GroupCaller:
     """The facts about a request that groups need."""
-    return Caller(context.api_version, context.client_id or "", context.connection.peer_host)
+    return GroupCaller(context.api_version, context.client_id or "", context.connection.peer_host)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from moldau.cluster.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
 from moldau.simulation.clients.client import Bootstrap, Client, Consumer, Producer, Sending
+from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
 from moldau.simulation.history import History, Partition
@@ -187,16 +187,7 @@ class ClusterStory:
 
     async def _node(self, node_id: int, machine: Machine) -> None:
         config = self._config(node_id)
-        machine.disk.make_dirs("/data")  # a mount point: there long before the node
-        machine.disk.sync_dir("/")
-        request = FormatRequest(
-            cluster_id=CLUSTER_ID,
-            node_id=node_id,
-            log_dirs=config.log_dirs,
-            metadata_dir=config.metadata_log_dir,
-            ignore_formatted=True,
-        )
-        format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
+        format_folders(machine, config, CLUSTER_ID)
         node = Node(config, machine)
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node

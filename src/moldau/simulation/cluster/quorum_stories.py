@@ -13,7 +13,6 @@ from typing import Any, Final
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
 from moldau.cluster.controller_service import ControllerService
 from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.formatter import FormatRequest, format_storage
 from moldau.cluster.image import MetadataImage
 from moldau.cluster.registrations import Endpoint, SupportedFeature
 from moldau.cluster.remote_controller_channel import RemoteControllerChannel
@@ -37,6 +36,7 @@ from moldau.simulation.cluster.checkers import (
     WatermarkMonotonicity,
 )
 from moldau.simulation.cluster.elections import Scene, disturb_elections, stop_after_votes, strike
+from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.topic_client import TopicClient
 from moldau.simulation.history import History
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -242,7 +242,7 @@ class QuorumStory:
             node_id,
             {"process.roles": "controller", "listeners": f"CONTROLLER://node-{node_id}:{CONTROLLER_PORT}"},
         )
-        _format(machine, config)
+        format_folders(machine, config, CLUSTER_ID)
         node = Node(config, machine)
         await node.start()
         serving()
@@ -256,7 +256,7 @@ class QuorumStory:
             node_id,
             {"process.roles": "broker", "listeners": f"PLAINTEXT://{listener.host}:{listener.port}"},
         )
-        _format(machine, config)
+        format_folders(machine, config, CLUSTER_ID)
         failure: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         identity = identify(machine, config, format_new=False)
         logs = LogManager(
@@ -376,16 +376,3 @@ class _Moved:
 
 def _config(node_id: int, properties: dict[str, str]) -> BrokerConfig:
     return BrokerConfig.from_properties({**_COMMON, "node.id": str(node_id), **properties})
-
-
-def _format(machine: Machine, config: BrokerConfig) -> None:
-    machine.disk.make_dirs("/data")  # a mount point: there long before the node
-    machine.disk.sync_dir("/")
-    request = FormatRequest(
-        cluster_id=CLUSTER_ID,
-        node_id=config.node_id,
-        log_dirs=config.log_dirs,
-        metadata_dir=config.metadata_log_dir,
-        ignore_formatted=True,
-    )
-    format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())

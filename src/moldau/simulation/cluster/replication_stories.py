@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from moldau.cluster.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -28,6 +27,7 @@ from moldau.simulation.clients.client import (
     Producer,
     Sending,
 )
+from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.history import History, Partition
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -257,16 +257,7 @@ class ReplicationStory:
                 "listeners": f"PLAINTEXT://{name}:{BROKER_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
             }
         )
-        machine.disk.make_dirs("/data")
-        machine.disk.sync_dir("/")
-        request = FormatRequest(
-            cluster_id=CLUSTER_ID,
-            node_id=node_id,
-            log_dirs=config.log_dirs,
-            metadata_dir=config.metadata_log_dir,
-            ignore_formatted=True,
-        )
-        format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())
+        format_folders(machine, config, CLUSTER_ID)
         node = Node(config, machine)
         assert isinstance(machine.disk, MountedDisk)
         machine.disk.process.exhibit = node

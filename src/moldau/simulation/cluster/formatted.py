@@ -1,0 +1,19 @@
+"""Folders of simulated nodes, formatted at their first start."""
+
+from moldau.cluster.formatter import FormatRequest, format_storage
+from moldau.config.broker import BrokerConfig
+from moldau.runtime import Machine
+
+
+def format_folders(machine: Machine, config: BrokerConfig, cluster_id: str) -> None:
+    """Format a node's folders below ``/data``; those of an earlier life stay as they are."""
+    machine.disk.make_dirs("/data")  # a mount point: there long before the node
+    machine.disk.sync_dir("/")
+    request = FormatRequest(
+        cluster_id=cluster_id,
+        node_id=config.node_id,
+        log_dirs=config.log_dirs,
+        metadata_dir=config.metadata_log_dir,
+        ignore_formatted=True,
+    )
+    format_storage(machine.disk, machine.entropy, request, machine.clock.now_ms())

@@ -23,7 +23,7 @@ from moldau.client.cluster import Client, Endpoint, with_client
 from moldau.protocol.own.diskless_describe_topics import DisklessDescribeTopicsRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.tiered.builder import BatchRun, build_segment
+from moldau.tiered.storage.builder import BatchRun, build_segment
 
 SEGMENT_BYTES: Final = 64 << 20
 RUN_BATCHES: Final = 8

@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from bench import canned
-from moldau.cli.serve import collect_rarely
+from moldau.cli.serving.serve import collect_rarely
 from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
 from moldau.runtime.machine import Machine

@@ -8,7 +8,7 @@ from moldau.metrics import Meters
 from moldau.objects import S3_LATENCY, FaultyStorage, ObjectInfo, ObjectNotFoundError, Weather
 from moldau.runtime import Machine
 from moldau.runtime.disk import Buffer
-from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 KEPT_OBJECTS: Final = 4
 

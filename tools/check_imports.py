@@ -12,7 +12,7 @@ import grimp
 
 PACKAGE: Final = "moldau"
 CIRCLES_OF_TYPES: Final = (
-    ("moldau.quorum.raft", "moldau.quorum.requests", "moldau.quorum.roles"),
+    ("moldau.quorum.core.raft", "moldau.quorum.core.requests", "moldau.quorum.core.roles"),
     ("moldau.quorum.driver", "moldau.quorum.effect_runner"),
     (
         "moldau.simulation.world.clock",

@@ -24,13 +24,13 @@ from moldau.protocol.api import OWN_API_KEY_MIN, ApiKey
 from moldau.protocol.messages.api_versions import ApiVersionsRequest
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE, MODULES
 from moldau.protocol.own.rights import Right
-from moldau.quorum.transitions import mermaid as quorum_diagram
-from moldau.replication.role_names import mermaid as replica_diagram
+from moldau.quorum.core.transitions import mermaid as quorum_diagram
+from moldau.replication.core.role_names import mermaid as replica_diagram
 from moldau.runtime import SeededEntropy
 from moldau.testing import Node
 from moldau.tiered.calls import CALLS as TIERED_CALLS
 from moldau.tiered.consolidation.calls import CALLS as CONSOLIDATION_CALLS
-from moldau.tiered.lifecycle import PARTITION_DELETE_TRANSITIONS, SEGMENT_TRANSITIONS
+from moldau.tiered.metadata.lifecycle import PARTITION_DELETE_TRANSITIONS, SEGMENT_TRANSITIONS
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 

@@ -28,8 +28,8 @@ from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
-from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.time_index import TimeIndex
+from moldau.storage.segments.offset_index import OffsetIndex
+from moldau.storage.segments.time_index import TimeIndex
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from moldau.cli.group_member import range_assignment
+from moldau.cli.groups.member import range_assignment
 from moldau.cli.main import main
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from moldau.cli.input import CHUNKS_AHEAD, lines
+from moldau.cli.records.input import CHUNKS_AHEAD, lines
 
 
 class Held:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from moldau.cli.partitioner import murmur2, partition_of_key
+from moldau.cli.records.partitioner import murmur2, partition_of_key
 
 
 def test_lines_come_back_as_they_were(run):

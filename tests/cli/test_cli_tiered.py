@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import moldau.testing
-from moldau.tiered.object_layout import unpack_indexes
-from moldau.tiered.storage_manager import IndexType
+from moldau.tiered.storage.object_layout import unpack_indexes
+from moldau.tiered.storage.storage_manager import IndexType
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 PATIENCE_S = 120.0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from moldau.cluster.decisions.view import DescribedConfig
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
 from moldau.runtime import ErrorCode, KafkaError
 
 _TOPIC_DEFAULTS = {

@@ -23,12 +23,12 @@ from collections.abc import Callable
 
 from cluster_fakes import SmallConfigPolicy
 
-from moldau.cluster.controller import Controller
+from moldau.cluster.controller.controller import Controller
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.view import ControllerSettings
-from moldau.cluster.delta import image_of
-from moldau.cluster.image import EMPTY_IMAGE, ResourceType
-from moldau.cluster.image_records import to_records
+from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.image import EMPTY_IMAGE, ResourceType
+from moldau.cluster.image.image_records import to_records
 from moldau.protocol.messages import (
     allocate_producer_ids,
     alter_configs,

@@ -10,16 +10,16 @@ import pytest
 from cluster_fakes import SmallConfigPolicy
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle, LifecycleState
-from moldau.cluster.controller import Controller
-from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
+from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.formatter import METADATA_FOLDER, FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.folders.formatter import METADATA_FOLDER, FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
-from moldau.cluster.registrations import Endpoint
 from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
@@ -30,9 +30,9 @@ from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsR
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.metadata_records import RECORDS, RegisterBrokerRecord
 from moldau.protocol.schema import Message
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import QuorumStateStore
-from moldau.quorum.voters import ReplicaKey, VoterSet
 from moldau.runtime import (
     ErrorCode,
     InlineWorkers,
@@ -43,7 +43,7 @@ from moldau.runtime import (
     SystemClock,
 )
 from moldau.simulation.world.world import World
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 ENTROPY = SeededEntropy(5)

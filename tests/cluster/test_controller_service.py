@@ -9,14 +9,14 @@ import pytest
 from cluster_fakes import SmallConfigPolicy
 from metadata_log_model import MemoryMetadataLog
 
-from moldau.cluster.controller import Controller
-from moldau.cluster.controller_channel import Caller
-from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
+from moldau.cluster.controller.channel import Caller
+from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.decisions.features import SUPPORTED_FEATURES
 from moldau.cluster.decisions.view import ControllerSettings
-from moldau.cluster.delta import MetadataDelta, image_of
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.delta import MetadataDelta, image_of
+from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.metadata_log import MetadataBatch
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.snapshots import SnapshotGenerator
@@ -330,7 +330,7 @@ ALICE = Caller(Principal("User", "alice"), "admin-1", "10.0.0.7")
 
 
 def test_what_a_client_changes_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "moldau.cluster.controller_service")
+    caplog.set_level("INFO", "moldau.cluster.controller.service")
 
     async def test() -> None:
         node = Node()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config import BrokerConfig
 from moldau.runtime import ErrorCode, KafkaError

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cluster.delta import MetadataDelta, image_of
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.image import EMPTY_IMAGE, MetadataImage, ResourceType
-from moldau.cluster.image_records import encode_record, to_records
+from moldau.cluster.image.delta import MetadataDelta, image_of
+from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, ResourceType
+from moldau.cluster.image.image_records import encode_record, to_records
 from moldau.protocol import metadata_records as r
 from moldau.protocol.schema import Message
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.cluster.persistent_map import CHUNK_ENTRIES_MAX, PersistentMap
+from moldau.cluster.image.persistent_map import CHUNK_ENTRIES_MAX, PersistentMap
 
 steps = st.lists(
     st.tuples(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from moldau.cluster.decisions.diskless import assign_coordinators
 from moldau.cluster.decisions.placement import place
-from moldau.cluster.registrations import BrokerRegistration
+from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 
 

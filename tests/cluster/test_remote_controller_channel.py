@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from moldau.cluster.controller_channel import DEADLINE_MAX_S, Caller, deadline_of
-from moldau.cluster.remote_controller_channel import RemoteControllerChannel
+from moldau.cluster.controller.channel import DEADLINE_MAX_S, Caller, deadline_of
+from moldau.cluster.controller.remote_channel import RemoteControllerChannel
 from moldau.network.context import ConnectionContext, Principal, RequestContext
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.requests.forwarding import forward
 from moldau.simulation.world.world import World

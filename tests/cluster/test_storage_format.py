@@ -6,8 +6,13 @@ import shutil
 
 import pytest
 
-from moldau.cluster.formatter import BOOTSTRAP_FILE_NAME, FormatRequest, format_storage, new_cluster_id
-from moldau.cluster.meta_properties import FormatError, MetaProperties, read_meta_properties
+from moldau.cluster.folders.formatter import (
+    BOOTSTRAP_FILE_NAME,
+    FormatRequest,
+    format_storage,
+    new_cluster_id,
+)
+from moldau.cluster.folders.meta_properties import FormatError, MetaProperties, read_meta_properties
 from moldau.protocol.metadata_records import RECORDS, FeatureLevelRecord
 from moldau.records.batch import check_batch, iter_headers
 from moldau.records.record import iter_records

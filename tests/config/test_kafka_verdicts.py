@@ -26,7 +26,7 @@ from kafka_verdicts import (
     write_table,
 )
 
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config import BROKER as BROKER_KEYS
 from moldau.config import TOPIC as TOPIC_KEYS

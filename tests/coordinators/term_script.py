@@ -20,7 +20,7 @@ from moldau.replication.partition import PartitionKey
 from moldau.runtime import KafkaError
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 from moldau.simulation.world.world import World
 
 TOPIC = "__sums"

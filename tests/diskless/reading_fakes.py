@@ -20,18 +20,18 @@ from moldau.coordinators.diskless.calls import (
     TimestampToList,
 )
 from moldau.diskless.byte_budget import ByteBudget
-from moldau.diskless.cacher import Cacher, CacherSettings
-from moldau.diskless.cold_reads import ColdReads, ColdReadSettings
-from moldau.diskless.object_reads import ObjectReads
-from moldau.diskless.offset_lookup import OffsetLookup
-from moldau.diskless.own_commits import OwnCommits
-from moldau.diskless.partition import DisklessPartition
-from moldau.diskless.partition_cache import PartitionCache
-from moldau.diskless.partition_services import PartitionServices
-from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
-from moldau.diskless.recent_objects import RecentObjects
-from moldau.diskless.traffic import TopicTraffic
-from moldau.diskless.wal_file import FileShare
+from moldau.diskless.cache.cacher import Cacher, CacherSettings
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.services import PartitionServices
+from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.reading.cold_reads import ColdReads, ColdReadSettings
+from moldau.diskless.reading.object_reads import ObjectReads
+from moldau.diskless.reading.offset_lookup import OffsetLookup
+from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
+from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.wal_file import FileShare
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.records import Record, build_batch, iter_records, parse_header
@@ -39,8 +39,8 @@ from moldau.records.batch import iter_headers
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 

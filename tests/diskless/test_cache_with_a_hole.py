@@ -5,13 +5,13 @@ from uuid import UUID
 
 import pytest
 
-from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.records import Record, build_batch
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
-from moldau.storage.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 KEY = PartitionKey(UUID(int=1), 0)

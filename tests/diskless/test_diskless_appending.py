@@ -9,7 +9,7 @@ from moldau.records import Record, build_batch
 from moldau.records.batch import TimestampType
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode, Machine
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
 
 K = key()
 

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.partition import Partition
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -22,15 +22,15 @@ from moldau.coordinators.diskless.reads import reading
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.image_sync import ImageSync
 from moldau.diskless.object_keys import new_object_key
-from moldau.diskless.orphans import OrphanScan, OrphanSettings
-from moldau.diskless.reclaim import FileReclaimer
-from moldau.diskless.retention import CoordinatorUpkeep
-from moldau.diskless.strays import StrayScan
+from moldau.diskless.upkeep.orphans import OrphanScan, OrphanSettings
+from moldau.diskless.upkeep.reclaim import FileReclaimer
+from moldau.diskless.upkeep.retention import CoordinatorUpkeep
+from moldau.diskless.upkeep.strays import StrayScan
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError, LocalDisk, Machine, SeededEntropy
 from moldau.simulation.world.world import World
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 

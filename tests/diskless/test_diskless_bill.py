@@ -6,7 +6,7 @@ import urllib.request
 from confluent_kafka import Consumer, Producer
 
 from moldau.diskless.bill import GIB, watch_bill
-from moldau.diskless.read_meters import FetchMeters
+from moldau.diskless.reading.read_meters import FetchMeters
 from moldau.metrics import Meters
 from moldau.testing import Node
 

@@ -8,10 +8,10 @@ import pytest
 from reading_fakes import ReadingBroker, consume, key, read, values_of
 from writer_fakes import run_in_virtual_time
 
-from moldau.diskless.cacher import CacherSettings
-from moldau.diskless.cold_reads import ColdReadSettings, check_lifetimes
-from moldau.diskless.own_commits import OwnCommits
-from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.cache.cacher import CacherSettings
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.reading.cold_reads import ColdReadSettings, check_lifetimes
+from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.objects import Latency
 from moldau.records import check_batch, iter_records
 from moldau.replication.partition import FoundOffset, PartitionKey

@@ -8,9 +8,9 @@ from reading_fakes import ReadingBroker, consume, key
 from writer_fakes import run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.diskless.cacher import CacherSettings
-from moldau.diskless.cold_reads import ColdReadSettings
-from moldau.diskless.object_reads import plan_reads
+from moldau.diskless.cache.cacher import CacherSettings
+from moldau.diskless.reading.cold_reads import ColdReadSettings
+from moldau.diskless.reading.object_reads import plan_reads
 from moldau.objects import Latency
 from moldau.runtime import Machine
 

@@ -5,18 +5,18 @@ import asyncio
 from reading_fakes import ReadingBroker, consume, key, read, values_of
 from test_diskless_reading import run
 
-from moldau.diskless.cacher import CacherSettings
+from moldau.diskless.cache.cacher import CacherSettings
 from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     MAX_TIMESTAMP,
 )
 from moldau.records import Record, build_batch
+from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import (
     FoundOffset,
     ReadOutcome,
     ReadRequest,
 )
-from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime import ErrorCode
 
 K = key()

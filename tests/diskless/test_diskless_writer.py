@@ -11,10 +11,10 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
 from moldau.config import BrokerConfig
-from moldau.diskless.own_commits import OwnCommits
 from moldau.diskless.wal import parse_object
-from moldau.diskless.wal_file import FileShare
-from moldau.diskless.writer import DisklessWriter, WriterSettings
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.wal_file import FileShare
+from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, Weather
 from moldau.records import check_batch

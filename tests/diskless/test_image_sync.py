@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from writer_fakes import run_in_virtual_time
 
-from moldau.cluster.topics_image import Partition, Topic
+from moldau.cluster.image.topics_image import Partition, Topic
 from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
 from moldau.diskless.image_sync import ImageSync
 from moldau.runtime import ErrorCode, KafkaError, Machine

@@ -7,13 +7,13 @@ from typing import Any, cast
 from uuid import UUID
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
-from moldau.diskless.own_commits import OwnCommits, OwnRun
-from moldau.diskless.recent_objects import RecentObjects
-from moldau.diskless.wal_file import FileShare
+from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
+from moldau.diskless.writing.wal_file import FileShare
 from moldau.records import Record, build_batch, parse_header
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import ErrorCode, UnexpectedErrors
-from moldau.storage.log_aside import AsideWrite
+from moldau.storage.log.aside import AsideWrite
 
 P, Q = (PartitionKey(UUID(int=1), index) for index in range(2))
 

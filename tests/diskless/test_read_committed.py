@@ -8,7 +8,7 @@ from reading_fakes import Known, ReadingBroker, key, read
 from test_diskless_reading import run
 
 from moldau.coordinators.diskless.calls import AbortedRange
-from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.partition.partition import DisklessPartition
 from moldau.records.batch import iter_headers
 from moldau.replication.partition import AbortedTransaction, ReadOutcome, ReadRequest
 

@@ -6,8 +6,8 @@ from uuid import UUID
 from writer_fakes import FakeCoordinator, PartitionState, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import FOLLOWS_DROPPED, BatchToCommit, CommittedBatch
-from moldau.diskless.sequence_gaps import SequenceGaps
-from moldau.diskless.writer import DisklessWriter, WriterSettings
+from moldau.diskless.writing.sequence_gaps import SequenceGaps
+from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, MemoryStorage, Weather
 from moldau.records import BatchHeader

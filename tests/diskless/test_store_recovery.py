@@ -6,7 +6,7 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.diskless.settings import DisklessSettings
-from moldau.diskless.writer import DisklessWriter
+from moldau.diskless.writing.writer import DisklessWriter
 from moldau.metrics import Meters
 from moldau.objects import (
     Latency,

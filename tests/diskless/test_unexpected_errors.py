@@ -8,14 +8,14 @@ import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time
 
 from moldau.coordinators.diskless.calls import BatchCoordinate, CommitFileCall, CommitFileResult
-from moldau.diskless.own_commits import OwnCommits, OwnRun
-from moldau.diskless.writer import DisklessWriter
+from moldau.diskless.writing.own_commits import OwnCommits, OwnRun
+from moldau.diskless.writing.writer import DisklessWriter
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.objects.storage import Buffer
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime import Clock, ErrorCode, Machine, UnexpectedErrors
-from moldau.storage.log_aside import AsideWrite
+from moldau.storage.log.aside import AsideWrite
 
 PROMPT_S = 1.0
 """Of virtual time; producers would wait for 30 s."""

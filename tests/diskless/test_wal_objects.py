@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from writer_fakes import batch, key, topic
 
-from moldau.diskless.arenas import ArenaPool
-from moldau.diskless.buffer import BuiltObject, CloseDecision, ClosePolicy, CloseReason, WalBuffer
 from moldau.diskless.object_keys import new_object_key, parse_object_key, wal_folders
-from moldau.diskless.recent_objects import RecentObjects
+from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.wal import (
     TRAILER_SIZE_BYTES,
     CorruptWalObjectError,
@@ -22,6 +20,8 @@ from moldau.diskless.wal import (
     parse_object,
     tail_size_bytes,
 )
+from moldau.diskless.writing.arenas import ArenaPool
+from moldau.diskless.writing.buffer import BuiltObject, CloseDecision, ClosePolicy, CloseReason, WalBuffer
 from moldau.records import check_batch
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import SeededEntropy

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until_room
 
-from moldau.diskless.writer import DisklessWriter, WriterSettings
+from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, Weather
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey

@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.routing import RoutingBatchCoordinator
-from moldau.diskless.writer import DisklessWriter, WriterSettings
+from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
 from moldau.objects import FaultyStorage, FileStorage, Latency, Weather
 from moldau.replication.partition import AppendOutcome, PartitionKey
@@ -31,7 +31,7 @@ from moldau.runtime import (
     SeededEntropy,
     SystemClock,
 )
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 

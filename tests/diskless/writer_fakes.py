@@ -18,7 +18,7 @@ from moldau.coordinators.diskless.calls import (
     OffsetToDelete,
     TimestampToList,
 )
-from moldau.diskless.writer import DisklessWriter
+from moldau.diskless.writing.writer import DisklessWriter
 from moldau.records import BatchHeader, Record, build_batch, parse_header
 from moldau.replication.partition import PartitionKey
 from moldau.runtime import Entropy, ErrorCode, KafkaError, Machine

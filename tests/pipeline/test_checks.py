@@ -21,8 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import moldau.testing
-from moldau.cli import pipeline_checks
 from moldau.cli.main import main
+from moldau.cli.pipeline import checks as pipeline_checks
 from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import BatchCoordinate

@@ -17,9 +17,10 @@ pytest.importorskip("pyspark", reason="needs PySpark: pip install 'moldau[spark]
 from exporting import create_topic, produce_values, run_here
 
 import moldau.testing
-from moldau.cli import pipeline_export, pipeline_jobs
 from moldau.cli.main import main
-from moldau.cli.progress_display import BarDisplay, LineDisplay, display
+from moldau.cli.pipeline import export as pipeline_export
+from moldau.cli.pipeline import jobs as pipeline_jobs
+from moldau.cli.pipeline.progress_display import BarDisplay, LineDisplay, display
 from moldau.pipeline import session
 
 

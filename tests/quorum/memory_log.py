@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from moldau.records.batch import iter_headers, set_base_offset_and_epoch
-from moldau.storage.append_info import AppendInfo, ReadResult
-from moldau.storage.replicated_log import Divergence, OffsetAndEpoch, OffsetValidation
+from moldau.storage.log.append_info import AppendInfo, ReadResult
+from moldau.storage.snapshots.replicated_log import Divergence, OffsetAndEpoch, OffsetValidation
 
 
 class Stored(NamedTuple):

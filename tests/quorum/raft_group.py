@@ -8,14 +8,14 @@ from typing import Any
 from golden_script import numbers, position, show
 from raft_model import Entry, ModelLog
 
-from moldau.quorum import effects as fx
-from moldau.quorum import events as ev
-from moldau.quorum import messages as msg
-from moldau.quorum.raft import RaftCore, RaftInvariantError
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core import messages as msg
+from moldau.quorum.core.raft import RaftCore, RaftInvariantError
+from moldau.quorum.core.transitions import RoleName
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.transitions import RoleName
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.votes import ElectionState
 from moldau.runtime import SeededEntropy
 
 MESSAGES_MAX = 500

@@ -4,7 +4,7 @@ import bisect
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from moldau.quorum.offsets import OffsetAndEpoch
+from moldau.quorum.core.offsets import OffsetAndEpoch
 
 
 class Entry(NamedTuple):

@@ -8,15 +8,15 @@ from typing import Any
 
 from raft_model import Entry, ModelLog
 
-from moldau.quorum import effects as fx
-from moldau.quorum import events as ev
-from moldau.quorum import messages as msg
-from moldau.quorum.offsets import OffsetAndEpoch
-from moldau.quorum.raft import RaftCore
-from moldau.quorum.roles import Leader
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core import messages as msg
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.raft import RaftCore
+from moldau.quorum.core.roles import Leader
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.votes import ElectionState
 from moldau.runtime import SeededEntropy
 
 SETTINGS = RaftSettings(

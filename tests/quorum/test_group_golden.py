@@ -8,11 +8,11 @@ import pytest
 from golden_script import check_script, play
 from raft_group import Group
 
-from moldau.quorum.offsets import OffsetAndEpoch
-from moldau.quorum.raft import RaftCore
-from moldau.quorum.roles import Follower, Leader, Voted
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.raft import RaftCore
+from moldau.quorum.core.roles import Follower, Leader, Voted
+from moldau.quorum.core.voters import VoterSet
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.voters import VoterSet
 
 GROUPS = Path(__file__).parent / "golden_groups"
 NAMES = sorted(path.stem for path in GROUPS.glob("*.txt"))

@@ -8,13 +8,13 @@ import pytest
 from memory_log import MemoryReplicatedLog
 
 from moldau.protocol.messages.fetch import FetchRequest
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.description import to_wire
 from moldau.quorum.driver import DriverConfig, QuorumDriver
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.subscriptions import Committed
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.wire import WireRequest, WireResponse
+from moldau.quorum.wire.requests import WireRequest, WireResponse
 from moldau.records.batch import parse_header
 from moldau.records.record import iter_records
 from moldau.runtime import (
@@ -28,7 +28,7 @@ from moldau.runtime import (
     SystemClock,
 )
 from moldau.simulation.world.loop import SimulatedLoop
-from moldau.storage.replicated_log import SnapshotReader
+from moldau.storage.snapshots.replicated_log import SnapshotReader
 
 QUICK = RaftSettings(
     election_timeout_ms=60,

@@ -3,15 +3,15 @@
 import asyncio
 from pathlib import Path
 
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.subscriptions import Committed
-from moldau.quorum.voters import ReplicaKey, VoterSet
 from moldau.records.batch import parse_header
 from moldau.records.record import iter_records
 from moldau.runtime import Machine
-from moldau.storage.replicated_log import SnapshotReader
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.replicated_log import SnapshotReader
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 

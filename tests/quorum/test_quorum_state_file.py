@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.state_store import (
     QuorumStateError,
     QuorumStateStore,
     decode_quorum_state,
     encode_quorum_state,
 )
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.votes import ElectionState
 from moldau.runtime import LocalDisk
 
 VOTERS = VoterSet.of_ids(1, 2, 3)

@@ -5,11 +5,11 @@ import uuid
 
 import pytest
 
-from moldau.quorum.messages import FetchRequest, VoteRequest
-from moldau.quorum.offsets import OffsetAndEpoch
+from moldau.quorum.core.messages import FetchRequest, VoteRequest
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.voice import STRANGER_SILENCE_MS, STRANGERS_MAX, QuorumVoice
-from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
 from moldau.runtime import ErrorCode
 
 ONE, TWO, OTHER = (uuid.UUID(int=number) for number in (1, 2, 3))

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from moldau.quorum import messages as msg
-from moldau.quorum.offsets import OffsetAndEpoch
-from moldau.quorum.transitions import LEGAL_MOVES, mermaid
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.wire import Wire
-from moldau.quorum.wire_responses import from_response, to_response
+from moldau.quorum.core import messages as msg
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.transitions import LEGAL_MOVES, mermaid
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.wire.requests import Wire
+from moldau.quorum.wire.responses import from_response, to_response
 from moldau.runtime import ErrorCode, KafkaError
 
 WIRE = Wire(cluster_id="c")

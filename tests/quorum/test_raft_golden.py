@@ -7,13 +7,13 @@ import pytest
 from golden_script import check_script, position, show
 from raft_model import Entry, ModelLog
 
-from moldau.quorum import effects as fx
-from moldau.quorum import events as ev
-from moldau.quorum import messages as msg
-from moldau.quorum.raft import RaftCore, RaftInvariantError
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core import messages as msg
+from moldau.quorum.core.raft import RaftCore, RaftInvariantError
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.votes import ElectionState
 from moldau.runtime import ErrorCode, SeededEntropy
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -5,7 +5,7 @@ import os
 import pytest
 from raft_simulation import Cluster
 
-from moldau.quorum.roles import Leader
+from moldau.quorum.core.roles import Leader
 
 SEEDS = int(os.environ.get("RAFT_SEEDS", "300"))
 BLOCK = 50

@@ -23,8 +23,8 @@ from moldau.records.builder import encode_record
 from moldau.records.compression import compress, compress_in_turn, decompress
 from moldau.records.recompression import TargetCompression
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.log_admission import admit
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.admission import admit
+from moldau.storage.log.config import LogConfig
 
 MIB = 1 << 20
 CHANGED = {"crc", "batch_length", "attributes"}

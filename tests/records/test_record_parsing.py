@@ -30,8 +30,8 @@ from moldau.records.timestamps import (
 from moldau.records.varint import encode_varint, read_varlong
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import exhaust
-from moldau.storage.log_admission import admit
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.admission import admit
+from moldau.storage.log.config import LogConfig
 
 COMPRESSED = [codec for codec in Compression if codec is not Compression.NONE]
 

@@ -9,14 +9,14 @@ from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.policy import WRITTEN, ReplicaPolicy
 from moldau.replication.partition import AppendAnswer, PartitionKey, ReadOutcome, ReadRequest
-from moldau.replication.policy import WRITTEN, ReplicaPolicy
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, InlineWorkers, LocalDisk, Machine, Workers
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SeededEntropy
-from moldau.storage.append_info import AppendOrigin
-from moldau.storage.log import PartitionLog
+from moldau.storage.log.append_info import AppendOrigin
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 

@@ -7,11 +7,11 @@ drops them, in any order. After each step :meth:`Group.check` looks for what mus
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from moldau.replication.leader import InSyncProposal, Leader, ProposalFailure
-from moldau.replication.policy import Durability, ReplicaPolicy
-from moldau.replication.replica import FetchPosition, Follower, Replica, diverging_epoch
+from moldau.replication.core.leader import InSyncProposal, Leader, ProposalFailure
+from moldau.replication.core.policy import Durability, ReplicaPolicy
+from moldau.replication.core.replica import FetchPosition, Follower, Replica, diverging_epoch
 from moldau.runtime import ErrorCode
-from moldau.storage.leader_epochs import LeaderEpochs
+from moldau.storage.log.leader_epochs import LeaderEpochs
 
 LAG_MS_MAX = 300
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from moldau.replication.acknowledgements import KEPT_DONE_MAX, Acknowledgements
+from moldau.replication.appending.acknowledgements import KEPT_DONE_MAX, Acknowledgements
 from moldau.replication.partition import AppendOutcome
 from moldau.replication.waiters import Deadlines
 from moldau.runtime import ErrorCode

@@ -18,8 +18,8 @@ from moldau.runtime.errors import ErrorCode
 from moldau.simulation.world.disk import DiskFault, MountedDisk
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 BATCH = memoryview(build_batch([Record(0, 0, None, b"v", ())]))

@@ -14,7 +14,7 @@ from moldau.replication.classic import ACKS_ALL, ClassicPartition
 from moldau.replication.partition import AppendOutcome, PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
-from moldau.storage.log import PartitionLog
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))

@@ -10,8 +10,8 @@ import pytest
 from replica_files import Replicas, batch
 
 from moldau.replication.classic import ACKS_ALL
+from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
 from moldau.replication.partition import AppendOutcome, ReadOutcome
-from moldau.replication.policy import FSYNCED, WRITTEN, ReplicaPolicy
 from moldau.runtime import ErrorCode, InlineWorkers, KafkaError
 
 P = ParamSpec("P")

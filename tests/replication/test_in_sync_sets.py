@@ -14,8 +14,8 @@ from moldau.protocol.messages.alter_partition import (
     AlterPartitionResponsePartitionData,
     AlterPartitionResponseTopicData,
 )
+from moldau.replication.core.leader import Leader
 from moldau.replication.in_sync_sets import InSyncSets
-from moldau.replication.leader import Leader
 from moldau.replication.leading import Leading
 from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moldau.replication.leader import Leader
+from moldau.replication.core.leader import Leader
 
 
 def leadership(*, replicas: tuple[int, ...] = (1, 2, 3), in_sync: tuple[int, ...] = (1, 2, 3)) -> Leader:

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-from moldau.replication.opening import OpeningQueue
+from moldau.replication.appending.opening import OpeningQueue
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode, UnexpectedErrors
 from moldau.runtime.fair_lane import FairLane, Turn

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from replica_group import Group
 
-from moldau.replication import leader as leader_module
-from moldau.replication.leader import Leader, ProposalFailure
-from moldau.replication.policy import FSYNCED, WRITTEN
-from moldau.replication.replica import Follower, Replica
+from moldau.replication.core import leader as leader_module
+from moldau.replication.core.leader import Leader, ProposalFailure
+from moldau.replication.core.policy import FSYNCED, WRITTEN
+from moldau.replication.core.replica import Follower, Replica
 
 POLICIES = {"written": (WRITTEN, 1), "fsynced": (FSYNCED, 2)}
 STEPS = 400

@@ -2,10 +2,10 @@
 
 import pytest
 
-from moldau.replication.leader import Leader
-from moldau.replication.policy import FSYNCED, WRITTEN, ReplicaPolicy
-from moldau.replication.replica import Follower, IllegalMoveError, Replica, Resigned
-from moldau.replication.role_names import LEGAL_MOVES, RoleName
+from moldau.replication.core.leader import Leader
+from moldau.replication.core.policy import FSYNCED, WRITTEN, ReplicaPolicy
+from moldau.replication.core.replica import Follower, IllegalMoveError, Replica, Resigned
+from moldau.replication.core.role_names import LEGAL_MOVES, RoleName
 from moldau.runtime import ErrorCode
 
 LOCAL = 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from replica_group import AlterAnswer, AlterRequest, FetchAnswer, FetchRequest, Group, News
 
-from moldau.replication.policy import FSYNCED, WRITTEN
-from moldau.replication.replica import Replica
+from moldau.replication.core.policy import FSYNCED, WRITTEN
+from moldau.replication.core.replica import Replica
 from moldau.runtime import ErrorCode
 
 SCRIPTS = sorted((Path(__file__).parent / "golden").glob("*.txt"))

@@ -8,20 +8,20 @@ from collections.abc import Collection, Mapping, Sequence
 
 from moldau.metrics import Meters
 from moldau.runtime import Machine
-from moldau.tiered.lifecycle import (
+from moldau.tiered.metadata.lifecycle import (
     RemotePartitionDeleteState,
     check_partition_delete_move,
     check_segment_move,
 )
-from moldau.tiered.metadata_manager import NO_POSITION, MetadataPosition
-from moldau.tiered.segment_cache import SegmentCache
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.manager import NO_POSITION, MetadataPosition
+from moldau.tiered.metadata.segment_cache import SegmentCache
+from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage_manager import RemoteResourceNotFoundError
+from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError
 
 CLASS_NAME = "memory_metadata_manager.MemoryMetadataManager"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from moldau.metrics import Meters
 from moldau.runtime import Machine
-from moldau.tiered.object_storage_manager import open_object_storage_manager
-from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager
+from moldau.tiered.storage.object_storage_manager import open_object_storage_manager
+from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager
 
 CLASS_NAME = "moody_storage.open_moody"
 

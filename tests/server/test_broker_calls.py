@@ -14,7 +14,7 @@ from consolidation_house import TOPIC, Leader
 from consolidation_house import World as House
 from wal_batches import Sent
 
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage
 from moldau.network.client import RpcClient
 from moldau.network.context import RequestContext
 from moldau.network.limits import Listener
@@ -28,8 +28,8 @@ from moldau.server.authorization import AllowEveryone, Authorizer, Operation, Re
 from moldau.server.handlers.own_calls import BrokerCallHandlers
 from moldau.server.handlers.tiered import tiered_handlers
 from moldau.server.handlers.versions import VersionHandlers
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import Dispatcher, Handler
+from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 from moldau.tiered import calls as tiered
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier
@@ -44,7 +44,7 @@ from moldau.tiered.consolidation.calls import (
 )
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
-from moldau.tiered.storage_manager import RemotePlace
+from moldau.tiered.storage.storage_manager import RemotePlace
 
 PLACE = RemotePlace(None, "memory:", "tiered")
 TIMEOUT_MS = 60_000

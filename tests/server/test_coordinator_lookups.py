@@ -12,7 +12,7 @@ from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup, Leader
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution
 from moldau.server.subsystems.coordinators import CoordinatorsSubsystem
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 KEY_TYPE = 42
 

@@ -8,7 +8,7 @@ from damage_house import Story, check_everything, flip, make_folders, node, obje
 from plain_requests import Requests
 
 from moldau.runtime.local_disk import LocalDisk
-from moldau.storage.guarding import DurableOffset
+from moldau.storage.guards.guarding import DurableOffset
 
 LOG = "00000000000000000000.log"
 GUARDED = ("__cluster_metadata-0", "__diskless_metadata-0", "__remote_log_metadata-0", "__consumer_offsets-0")

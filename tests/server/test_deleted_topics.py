@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.topics_image import Topic, TopicsImage
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.simulation.world.world import World

@@ -33,7 +33,7 @@ from moldau.server.handlers.coordinators import CoordinatorHandlers
 from moldau.server.handlers.diskless import DisklessHandlers
 from moldau.server.handlers.own_calls import check_cluster_action
 from moldau.server.requests.dispatch import failure
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 TOPIC_ID = UUID(int=1)
 FIND_COORDINATOR, API_VERSIONS = (10, 4), (18, 3)

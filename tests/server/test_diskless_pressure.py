@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer
 from memory_batch_coordinator import OWN_KEY, MemoryBatchCoordinator
 
 from moldau.coordinators.diskless.calls import Backlog
-from moldau.diskless.backlog import WalBacklog
+from moldau.diskless.writing.backlog import WalBacklog
 from moldau.metrics import Meters
 from moldau.network.context import RequestContext
 from moldau.runtime import KafkaError, Machine

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.topics_image import Topic, TopicsImage
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.messages.fetch import (
     FetchPartition,
@@ -21,8 +21,8 @@ from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import Operation, ResourceType
 from moldau.server.handlers.fetch import FetchHandlers
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.fetch_sessions import FetchSessions
+from moldau.server.topics.registry import PartitionRegistry
 
 OPEN, SECRET, GONE = UUID(int=1), UUID(int=2), UUID(int=3)
 NAMES = {OPEN: "open", SECRET: "secret"}

@@ -16,9 +16,9 @@ from tiered_stories import PROPERTIES, TIERED, fill, objects_of, read_from, unti
 
 from moldau.runtime import ErrorCode
 from moldau.testing import Node
-from moldau.tiered.foreign_storage_manager import ForeignStorageManager
-from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata
-from moldau.tiered.storage_manager import IndexType, RemoteStorageError, RemoteStorageManager
+from moldau.tiered.metadata.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from moldau.tiered.storage.foreign_storage_manager import ForeignStorageManager
+from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError, RemoteStorageManager
 
 CONSOLIDATION = {
     "metrics.listener": "127.0.0.1:0",

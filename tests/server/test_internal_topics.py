@@ -13,22 +13,22 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from plain_requests import Requests
 
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import TRANSACTION_STATE
-from moldau.cluster.partition import Partition
-from moldau.cluster.topics_image import Topic
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.protocol.messages import find_coordinator
 from moldau.records import Compression, Record, build_batch, iter_headers
 from moldau.records.batch import set_base_offset_and_epoch
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.policy import SNAPSHOTTED
+from moldau.replication.core.policy import SNAPSHOTTED
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, Machine
 from moldau.runtime import KafkaError as MoldauError
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_folders import NewLog
+from moldau.storage.folders.log_folders import NewLog
+from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition as TopicPartitionName
 from moldau.testing import Node

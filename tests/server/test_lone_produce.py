@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.topics_image import Topic, TopicsImage
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.network.context import ConnectionContext, RequestContext
 from moldau.protocol.api import ApiKey, Scope
 from moldau.protocol.codec import decode_response
 from moldau.protocol.encoding import encoder
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.errors import RecordError
-from moldau.replication.append_turn import AppendTurn
+from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.produce import ADMIN_CLIENT_ID, ProduceHandlers
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandlers, Dispatcher
 from moldau.server.requests.throttles import Throttles
+from moldau.server.topics.registry import PartitionRegistry
 from moldau.simulation.world.world import World
 
 ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)

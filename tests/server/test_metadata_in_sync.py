@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.partition import Partition
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import PartitionsToCreate
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.metrics import Meters
@@ -21,7 +21,7 @@ from moldau.server.coordinators.entry import entry_of
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
 from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 

@@ -8,7 +8,7 @@ import pytest
 from moldau.replication.classic import ClassicPartition
 from moldau.server.coordinators.entry import CoordinatorEntry
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 from moldau.simulation.world.world import World
 
 

@@ -8,25 +8,25 @@ from uuid import UUID
 
 import pytest
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.partition import Partition
-from moldau.cluster.topics_image import Topic, TopicsImage
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.policy import policy_of
 from moldau.replication.partition import PartitionKey
-from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.cluster_view import ClusterView
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
-from moldau.server.topic_creation import InternalTopic
-from moldau.storage.log import PartitionLog
+from moldau.server.topics.topic_creation import InternalTopic
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
-from moldau.tiered.metadata_manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 NAME = "__remote_log_metadata"
 TOPIC_ID = UUID(int=9)

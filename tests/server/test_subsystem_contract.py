@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import EMPTY_IMAGE, MetadataImage, Provenance
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
+from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.cluster.registrations import Endpoint
 from moldau.protocol.metadata_records import ConfigRecord
-from moldau.server.partition_kinds import KindClaim, PartitionKinds
 from moldau.server.subsystem import Subsystem, SubsystemList
+from moldau.server.topics.partition_kinds import KindClaim, PartitionKinds
 
 BROKER_TYPE = 4
 

@@ -30,7 +30,7 @@ from moldau.protocol.messages import offset_for_leader_epoch as epochs
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.testing import Node
-from moldau.tiered.reader import ReaderSettings
+from moldau.tiered.reading.reader import ReaderSettings
 
 Story = Callable[[Requests, str], Awaitable[None]]
 

@@ -11,9 +11,9 @@ from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
 from moldau.runtime import Machine
 from moldau.server.subsystems.tiered import settings as tiered_settings
-from moldau.tiered.metadata_topic import MetadataTopic
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from moldau.tiered.metadata.topic import MetadataTopic
+from moldau.tiered.metadata.topic_based_manager import TopicBasedRemoteLogMetadataManager
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 STORAGE = "remote.log.storage.manager.class.name"
 METADATA = "remote.log.metadata.manager.class.name"

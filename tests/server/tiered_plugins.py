@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from moldau.metrics import Meters
 from moldau.objects import MemoryStorage
 from moldau.runtime import Machine
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 GIVEN: list[dict[str, str]] = []
 

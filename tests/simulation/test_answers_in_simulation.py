@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from moldau.diskless.byte_budget import ByteBudget
-from moldau.diskless.own_commits import OwnCommits
-from moldau.diskless.waiters import Waiter
-from moldau.diskless.writer import DisklessWriter
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.waiters import Waiter
+from moldau.diskless.writing.writer import DisklessWriter
 from moldau.runtime import UnexpectedErrors
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed

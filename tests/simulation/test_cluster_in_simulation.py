@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from moldau.cluster.formatter import FormatRequest, format_storage
+from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import KafkaError, Machine
 from moldau.server.node import Node

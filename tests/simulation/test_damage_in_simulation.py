@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.simulation.damage.files import Damage, Way, kind_of
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.stories import scenario
@@ -14,9 +14,9 @@ from moldau.simulation.damage.story import End
 from moldau.simulation.history import Partition
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
-from moldau.storage import segment_loading
-from moldau.storage.guarding import Verdict
-from moldau.storage.recovery_report import RecoveryReport
+from moldau.storage.guards.guarding import Verdict
+from moldau.storage.guards.recovery_report import RecoveryReport
+from moldau.storage.segments import segment_loading
 
 pytestmark = pytest.mark.simulation
 

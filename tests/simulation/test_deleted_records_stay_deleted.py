@@ -16,11 +16,11 @@ from moldau.runtime import Machine
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
-from moldau.storage.cleaner import CleanerSettings
-from moldau.storage.log_config import LogConfig
+from moldau.storage.cleaner.cleaner import CleanerSettings
+from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.recovery_report import RepairKind
 from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

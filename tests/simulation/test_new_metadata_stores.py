@@ -8,7 +8,7 @@ import pytest
 
 from moldau.runtime import Machine
 from moldau.simulation.world.world import World
-from moldau.tiered.metadata_store import MetadataStore
+from moldau.tiered.metadata.store import MetadataStore
 
 pytestmark = pytest.mark.simulation
 

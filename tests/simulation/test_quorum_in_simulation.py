@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from moldau.cluster import snapshots
-from moldau.cluster.controller import Controller
-from moldau.cluster.controller_service import ControllerService
-from moldau.cluster.image_records import to_records
+from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.service import ControllerService
+from moldau.cluster.image.image_records import to_records
 from moldau.protocol.metadata_records import ConfigRecord
-from moldau.quorum import effects as fx
-from moldau.quorum import events as ev
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core.raft import RaftCore
+from moldau.quorum.core.roles import Leader
+from moldau.quorum.core.voters import VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.effect_runner import EffectRunner
-from moldau.quorum.raft import RaftCore
-from moldau.quorum.roles import Leader
 from moldau.quorum.state_store import QuorumStateStore
-from moldau.quorum.voters import VoterSet
-from moldau.quorum.votes import ElectionState
 from moldau.server.metadata.node import MetadataNode
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed

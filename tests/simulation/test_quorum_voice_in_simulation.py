@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from moldau.cluster.formatter import FormatRequest, format_storage
+from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
-from moldau.server.monitoring import quorum_notice
 from moldau.server.node import Node
+from moldau.server.observing.monitoring import quorum_notice
 from moldau.simulation.world.process import PROCESS
 from moldau.simulation.world.world import World
 

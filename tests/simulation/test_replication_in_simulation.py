@@ -8,7 +8,7 @@ import pytest
 
 from moldau.cluster.decisions import partitions
 from moldau.replication import reads
-from moldau.replication.leader import Leader
+from moldau.replication.core.leader import Leader
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 

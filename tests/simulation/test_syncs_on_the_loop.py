@@ -15,13 +15,13 @@ from moldau.runtime import Machine
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
-from moldau.storage.cleaner import CleanerSettings, LogCleaner
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.cleaner.cleaner import CleanerSettings, LogCleaner
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.replicated_log import OffsetAndEpoch
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]

@@ -10,11 +10,11 @@ from moldau.records.builder import build_batch
 from moldau.records.compression import Compression
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record, iter_records
-from moldau.storage.append_info import AppendOrigin
-from moldau.storage.cleaner import CleanerSettings, LogCleaner
-from moldau.storage.cleaner_offset_map import ENTRY_SIZE_BYTES
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.cleaner.cleaner import CleanerSettings, LogCleaner
+from moldau.storage.cleaner.offset_map import ENTRY_SIZE_BYTES
+from moldau.storage.log.append_info import AppendOrigin
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 CONFIG = LogConfig(
@@ -29,7 +29,7 @@ CONFIG = LogConfig(
 )
 NAME = TopicPartition("t", 0)
 
-logging.getLogger("moldau.storage.cleaner").setLevel(logging.ERROR)
+logging.getLogger("moldau.storage.cleaner.cleaner").setLevel(logging.ERROR)
 
 
 class OneLog:

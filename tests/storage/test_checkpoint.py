@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.runtime import LocalDisk
-from moldau.storage.checkpoint import (
+from moldau.storage.folders.checkpoint import (
     CheckpointError,
     parse_checkpoint,
     read_offset_checkpoint,

@@ -18,11 +18,11 @@ from moldau.records.compression import Compression
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.simulation.world.world import World
-from moldau.storage.cleaner import CleanerSettings, LogCleaner
-from moldau.storage.cleaner_candidates import find_candidate
-from moldau.storage.cleaner_offset_map import OffsetMap
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.cleaner.candidates import find_candidate
+from moldau.storage.cleaner.cleaner import CleanerSettings, LogCleaner
+from moldau.storage.cleaner.offset_map import OffsetMap
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager, LogManagerSettings
 
 DAY_MS = 86_400_000

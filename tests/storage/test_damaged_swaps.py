@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from cleaned_log import CleanedLog
 
-from moldau.storage.guarding import DamagedLogError
-from moldau.storage.recovery_report import RecoveryReport, RepairKind
-from moldau.storage.segment_swap import complete_swaps
+from moldau.storage.guards.guarding import DamagedLogError
+from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.segments.segment_swap import complete_swaps
 
 FOLDER = "/data/t-0"
 FIRST = f"{FOLDER}/00000000000000000000.log"

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from moldau.records import Record, build_batch
-from moldau.storage.file_names import LEADER_EPOCHS
-from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
-from moldau.storage.log_config import LogConfig
-from moldau.storage.recovery_report import RecoveryReport, RepairKind
-from moldau.storage.replicated_log import OffsetAndEpoch
-from moldau.storage.snapshot import snapshot_file
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.folders.file_names import LEADER_EPOCHS
+from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
+from moldau.storage.guards.recovery_report import RecoveryReport, RepairKind
+from moldau.storage.log.config import LogConfig
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.snapshot import snapshot_file
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/__cluster_metadata-0"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moldau.runtime import LocalDisk
-from moldau.storage.checkpoint import CheckpointError
-from moldau.storage.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
+from moldau.storage.folders.checkpoint import CheckpointError
+from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs
 
 # Runs of records, by (epoch's distance from the one before, number of records).
 RUNS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), max_size=8)

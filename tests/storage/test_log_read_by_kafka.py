@@ -15,12 +15,12 @@ from moldau.records.compression import Compression
 from moldau.records.control import LeaderChange, build_control_batch, build_end_transaction_marker
 from moldau.records.record import Record
 from moldau.runtime import Machine
-from moldau.storage.append_info import AppendOrigin
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.append_info import AppendOrigin
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.replicated_log import OffsetAndEpoch
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"

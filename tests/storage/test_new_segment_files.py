@@ -10,8 +10,8 @@ import pathlib
 import pytest
 
 from moldau.runtime import LocalDisk
-from moldau.storage.log_config import LogConfig
-from moldau.storage.segment import Segment
+from moldau.storage.log.config import LogConfig
+from moldau.storage.segments.segment import Segment
 
 
 @pytest.fixture

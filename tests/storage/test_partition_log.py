@@ -12,9 +12,9 @@ from moldau.records.compression import Compression
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.append_info import AbortedEntry, AppendInfo, AppendOrigin
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.append_info import AbortedEntry, AppendInfo, AppendOrigin
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"

@@ -16,15 +16,15 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import LocalDisk
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
-from moldau.storage.producer_snapshot import (
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.producers.producer_snapshot import (
     CorruptSnapshotError,
     ProducerSnapshots,
     decode_producer_snapshot,
     encode_producer_snapshot,
 )
-from moldau.storage.producer_state import BatchMetadata, ProducerEntry, ProducerState
+from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
 from moldau.storage.topic_partition import TopicPartition
 
 INT64 = st.integers(0, 2**63 - 1)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from moldau.storage.producer_snapshot import encode_producer_snapshot
-from moldau.storage.producer_state import BatchMetadata, ProducerEntry
+from moldau.storage.producers.producer_snapshot import encode_producer_snapshot
+from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 

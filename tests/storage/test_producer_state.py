@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from moldau.records import BatchHeader, InvalidRecordError, Record, build_batch, parse_header
 from moldau.records.control import EndTransactionMarker, build_end_transaction_marker
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.producer_state import BatchMetadata, CompletedTransaction, ProducerState
+from moldau.storage.producers.producer_state import BatchMetadata, CompletedTransaction, ProducerState
 
 DAY_MS = 86_400_000
 SEQUENCE_MAX = 2**31 - 1

@@ -9,10 +9,10 @@ from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.file_names import PART_SUFFIX
-from moldau.storage.replicated_log import Divergence, OffsetAndEpoch
-from moldau.storage.snapshot import SETTLE_BYTES, snapshot_file
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.folders.file_names import PART_SUFFIX
+from moldau.storage.snapshots.replicated_log import Divergence, OffsetAndEpoch
+from moldau.storage.snapshots.snapshot import SETTLE_BYTES, snapshot_file
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/__cluster_metadata-0"

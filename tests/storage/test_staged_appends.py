@@ -11,9 +11,9 @@ from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_staging import STAGED_BYTES_MAX
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log.staging import STAGED_BYTES_MAX
 from moldau.storage.topic_partition import TopicPartition
 
 FOLDER = "/data/t-0"

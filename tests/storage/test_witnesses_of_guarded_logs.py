@@ -9,11 +9,11 @@ import pytest
 from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.storage.file_names import HIGH_WATERMARKS, RECOVERY_POINTS
-from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_guards import GuardedTopic
+from moldau.storage.folders.file_names import HIGH_WATERMARKS, RECOVERY_POINTS
+from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError
+from moldau.storage.guards.log_guards import GuardedTopic
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.lookups.timestamp_lookup import find_max_timestamp, find_timestamp
 from moldau.replication.partition import FoundOffset
-from moldau.replication.record_lookup import RecordLookup
-from moldau.replication.timestamp_lookup import find_max_timestamp, find_timestamp
-from moldau.storage.log import PartitionLog
+from moldau.storage.log.partition_log import PartitionLog
 
 
 class TimesOf:

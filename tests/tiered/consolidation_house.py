@@ -29,26 +29,26 @@ from moldau.objects import MemoryStorage
 from moldau.objects.storage import ObjectNotFoundError
 from moldau.records.batch import iter_headers
 from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
-from moldau.tiered.builder import BatchRun, build_segment
 from moldau.tiered.consolidation.engine import BrokerEngine, EngineSettings, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.standing import SegmentKeeper
-from moldau.tiered.lifecycle import (
+from moldau.tiered.metadata.lifecycle import (
     IllegalTransitionError,
     check_segment_move,
 )
-from moldau.tiered.metadata_manager import MetadataPosition
-from moldau.tiered.meters import TieredMeters
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.quota import ByteRateQuota, QuotaSettings
-from moldau.tiered.segment_cache import SegmentCache
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.manager import MetadataPosition
+from moldau.tiered.metadata.segment_cache import SegmentCache
+from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
-from moldau.tiered.storage_manager import RemoteResourceNotFoundError
+from moldau.tiered.meters import TieredMeters
+from moldau.tiered.quota import ByteRateQuota, QuotaSettings
+from moldau.tiered.storage.builder import BatchRun, build_segment
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError
 
 T = TypeVar("T")
 

@@ -14,31 +14,31 @@ from moldau.records.record import Record
 from moldau.replication.partition import ReadOutcome
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy
 from moldau.runtime.local_disk import LocalDisk
-from moldau.storage.append_info import AppendOrigin, ReadResult
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.append_info import AppendOrigin, ReadResult
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
-from moldau.tiered.index_cache import RemoteIndexCache
-from moldau.tiered.lifecycle import (
+from moldau.tiered.metadata.lifecycle import (
     RemotePartitionDeleteState,
     check_partition_delete_move,
     check_segment_move,
 )
-from moldau.tiered.lineage import LogLineage
-from moldau.tiered.metadata_manager import NO_POSITION, MetadataPosition
-from moldau.tiered.meters import TieredMeters
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.quota import ByteRateQuota, QuotaSettings
-from moldau.tiered.reader import ReaderSettings, RemoteReader
-from moldau.tiered.reading import RemoteRead
-from moldau.tiered.segment_cache import SegmentCache
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.manager import NO_POSITION, MetadataPosition
+from moldau.tiered.metadata.segment_cache import SegmentCache
+from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
+from moldau.tiered.meters import TieredMeters
+from moldau.tiered.quota import ByteRateQuota, QuotaSettings
+from moldau.tiered.reading.index_cache import RemoteIndexCache
+from moldau.tiered.reading.reader import ReaderSettings, RemoteReader
+from moldau.tiered.reading.requests import RemoteRead
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
 from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition

@@ -4,17 +4,17 @@ import asyncio
 import contextlib
 from uuid import UUID
 
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.metadata_manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
-from moldau.tiered.metadata_topic import TopicDescription, TopicOffsets, TopicRecords
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
-from moldau.tiered.storage_manager import LogSegmentData
+from moldau.tiered.metadata.topic import TopicDescription, TopicOffsets, TopicRecords
+from moldau.tiered.storage.storage_manager import LogSegmentData
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED

@@ -12,9 +12,9 @@ from remote_house import PARTITION, House
 
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.tiered.chunks import select_batches
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
 from moldau.tiered.quota import BytePacer, ByteRateQuota, QuotaSettings
+from moldau.tiered.storage.chunks import select_batches
 from moldau.tiered.work_pool import TurnLane, WorkPool
 
 # -- quota ------------------------------------------------------------------------------------

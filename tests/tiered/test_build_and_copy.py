@@ -12,9 +12,9 @@ from moldau.runtime import InlineWorkers
 from moldau.tiered.consolidation import building
 from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.plan import PlannedSegment, SegmentRules
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage_manager import LogSegmentData, RemoteStorageError
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import LogSegmentData, RemoteStorageError
 
 Before = Callable[[RemoteLogSegmentMetadata], Awaitable[None]]
 

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from wal_batches import Sent, wal_batches, write_log
 
 from moldau.records.errors import CorruptRecordError
-from moldau.storage.file_names import (
+from moldau.storage.folders.file_names import (
     OFFSET_INDEX_SUFFIX,
     PRODUCER_SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     segment_file,
 )
-from moldau.storage.producer_snapshot import decode_producer_snapshot
-from moldau.tiered.builder import BatchRun, BuiltSegment, build_segment, finish_segment
+from moldau.storage.producers.producer_snapshot import decode_producer_snapshot
+from moldau.tiered.storage.builder import BatchRun, BuiltSegment, build_segment, finish_segment
 
 NOW_MS = 1_700_000_000_000
 

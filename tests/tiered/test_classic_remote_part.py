@@ -15,6 +15,7 @@ from moldau.protocol.special_timestamps import (
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
 )
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import (
     AbortedTransaction,
     FoundOffset,
@@ -22,12 +23,11 @@ from moldau.replication.partition import (
     ReadOutcome,
     ReadRequest,
 )
-from moldau.replication.record_lookup import RecordLookup
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart
-from moldau.tiered.reader import RemoteReader
-from moldau.tiered.reading import RemoteRead
+from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.reading.requests import RemoteRead
 
 Story = Callable[[House], Awaitable[None]]
 

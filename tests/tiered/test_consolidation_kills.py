@@ -12,10 +12,10 @@ from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.engine import EngineSettings
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.retention import Retention
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.removal.retention import Retention
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 OTHER = TopicIdPartition(TOPIC.topic_id, "t", 1)
 RULES = SegmentRules(segment_bytes=600, max_age_ms=0)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
 from moldau.protocol.own.consolidation_plan import ConsolidationPlanResponse
-from moldau.tiered.builder import LEADER_EPOCH
 from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
 from moldau.tiered.consolidation.plan import (
     GatheredSegment,
@@ -24,9 +23,15 @@ from moldau.tiered.consolidation.plan import (
 from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
 from moldau.tiered.consolidation.wire import as_plan, plan_fields
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.retention import Retention
-from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.removal.retention import Retention
+from moldau.tiered.storage.builder import LEADER_EPOCH
 
 NOW_MS = 1_000_000
 State = RemoteLogSegmentState

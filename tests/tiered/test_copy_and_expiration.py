@@ -11,15 +11,20 @@ from uuid import UUID
 import pytest
 from remote_house import CONFIG, PARTITION, House, all_of
 
-from moldau.tiered.expiry import ExpiryPlan, is_of_lineage
-from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
-from moldau.tiered.lineage import FixedEpoch, LogLineage
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
-from moldau.tiered.remover import NoHostedPartitions, RemotePartitionRemover
-from moldau.tiered.retention import Retention
-from moldau.tiered.segment_cache import SegmentCache
-from moldau.tiered.segments import EpochStart, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage_manager import IndexType, RemoteStorageError
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
+from moldau.tiered.metadata.lineage import FixedEpoch, LogLineage
+from moldau.tiered.metadata.segment_cache import SegmentCache
+from moldau.tiered.metadata.segments import (
+    EpochStart,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.removal.expiry import ExpiryPlan, is_of_lineage
+from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRemover
+from moldau.tiered.removal.retention import Retention
+from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
 from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, TaskPartition

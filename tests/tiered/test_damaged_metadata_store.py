@@ -11,9 +11,9 @@ import pytest
 from segment_fakes import ORDERS, segment
 
 from moldau.runtime import InlineWorkers, LocalDisk, Machine, SeededEntropy, SystemClock
-from moldau.tiered.lifecycle import RemotePartitionDeleteState
-from moldau.tiered.metadata_store import NOTHING_APPLIED, AppliedEvents, MetadataStore
-from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
+from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.metadata.store import NOTHING_APPLIED, AppliedEvents, MetadataStore
 
 TOPIC_ID = UUID(int=5)
 OTHER = TopicIdPartition(UUID(int=77), "others", 3)

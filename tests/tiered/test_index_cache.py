@@ -13,12 +13,12 @@ from segment_fakes import FINISHED, segment
 
 from moldau.objects import MemoryStorage
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
-from moldau.storage.append_info import AbortedEntry
-from moldau.storage.transaction_index import encode_transactions
-from moldau.tiered.index_cache import RemoteIndexCache
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.segments import RemoteLogSegmentMetadata
-from moldau.tiered.storage_manager import (
+from moldau.storage.log.append_info import AbortedEntry
+from moldau.storage.segments.transaction_index import encode_transactions
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.reading.index_cache import RemoteIndexCache
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import (
     Buffer,
     IndexType,
     LogSegmentData,

@@ -10,11 +10,11 @@ import pytest
 from segment_fakes import ORDERS, TopicInMemory, segment
 
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
-from moldau.tiered.lifecycle import RemotePartitionDeleteState
-from moldau.tiered.metadata_store import MetadataStore
-from moldau.tiered.metadata_topic import metadata_partition_of
-from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
-from moldau.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
+from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
+from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.metadata.store import MetadataStore
+from moldau.tiered.metadata.topic import metadata_partition_of
+from moldau.tiered.metadata.topic_based_manager import TopicBasedRemoteLogMetadataManager
 
 HOME = metadata_partition_of(ORDERS, 4)
 OTHER = next(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from segment_fakes import FINISHED, ORDERS, event, segment
 
 from moldau.protocol.errors import ProtocolError
-from moldau.tiered.lifecycle import (
+from moldau.tiered.metadata.lifecycle import (
     PARTITION_DELETE_TRANSITIONS,
     SEGMENT_TRANSITIONS,
     IllegalTransitionError,
@@ -21,9 +21,8 @@ from moldau.tiered.lifecycle import (
     check_partition_delete_move,
     check_segment_move,
 )
-from moldau.tiered.metadata_topic import metadata_partition_of
-from moldau.tiered.records import decode_event, decode_snapshot, encode_event, encode_snapshot
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.records import decode_event, decode_snapshot, encode_event, encode_snapshot
+from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogMetadata,
     RemoteLogSegmentId,
@@ -32,6 +31,7 @@ from moldau.tiered.segments import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+from moldau.tiered.metadata.topic import metadata_partition_of
 
 JARS = Path(__file__).parents[2] / ".tools" / "jars"
 INT32 = st.integers(0, 2**31 - 1)

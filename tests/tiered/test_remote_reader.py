@@ -10,16 +10,16 @@ import pytest
 from remote_house import PARTITION, House
 
 from moldau.records.batch import iter_headers
+from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
-from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.leader_epochs import LeaderEpochs
-from moldau.tiered.lineage import FixedEpoch, LogLineage
-from moldau.tiered.offset_search import RemoteOffsetSearch
+from moldau.storage.log.leader_epochs import LeaderEpochs
+from moldau.tiered.metadata.lineage import FixedEpoch, LogLineage
 from moldau.tiered.quota import QuotaSettings
-from moldau.tiered.reader import ReaderSettings
-from moldau.tiered.reading import RemoteRange
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.reading.offset_search import RemoteOffsetSearch
+from moldau.tiered.reading.reader import ReaderSettings
+from moldau.tiered.reading.requests import RemoteRange
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 Story = Callable[[House], Awaitable[None]]
 
@@ -226,8 +226,8 @@ def test_a_late_answer_waits_for_its_next_asker(play: Callable[[Story], None]) -
 def test_late_answers_are_kept_within_a_bound(
     play: Callable[[Story], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("moldau.tiered.reader.KEPT_BYTES_MAX", 200)
-    monkeypatch.setattr("moldau.tiered.reader.KEPT_S", 600.0)
+    monkeypatch.setattr("moldau.tiered.reading.reader.KEPT_BYTES_MAX", 200)
+    monkeypatch.setattr("moldau.tiered.reading.reader.KEPT_S", 600.0)
 
     async def story(house: House) -> None:
         house.fill(1, batches=6)

@@ -9,29 +9,29 @@ from uuid import UUID
 import pytest
 from remote_house import CONFIG, PARTITION, House
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.partition import Partition
-from moldau.cluster.topics_image import Topic, TopicsImage
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.partition import StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.registry import PartitionRegistry
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
+from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager
-from moldau.tiered.lifecycle import RemotePartitionDeleteState
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
-from moldau.tiered.metadata_manager import MetadataPosition
-from moldau.tiered.remover import RemotePartitionRemover
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
+from moldau.tiered.metadata.manager import MetadataPosition
+from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
+from moldau.tiered.removal.remover import RemotePartitionRemover
 
 LOCAL, OTHER = 1, 2
 

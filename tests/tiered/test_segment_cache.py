@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_fakes import DELETED, DELETING, FINISHED, STARTED, event, segment
 
-from moldau.tiered.segment_cache import SegmentCache, epoch_ranges
-from moldau.tiered.segments import RemoteLogSegmentMetadata
+from moldau.tiered.metadata.segment_cache import SegmentCache, epoch_ranges
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 
 
 def cached(segments: Iterable[RemoteLogSegmentMetadata]) -> SegmentCache:

@@ -10,7 +10,7 @@ from moldau.runtime import ErrorCode, InlineWorkers, SeededEntropy
 from moldau.tiered.consolidation.building import build_segments, copy_segment
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
-from moldau.tiered.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 GRACE_MS = 1_000
 

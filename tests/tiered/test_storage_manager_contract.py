@@ -23,7 +23,8 @@ from moldau.objects import (
 )
 from moldau.protocol.errors import ProtocolError
 from moldau.runtime import Machine, SeededEntropy, SystemClock
-from moldau.tiered.object_layout import (
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.storage.object_layout import (
     ORDER,
     decode_location,
     encode_location,
@@ -32,9 +33,8 @@ from moldau.tiered.object_layout import (
     segment_keys,
     unpack_indexes,
 )
-from moldau.tiered.object_storage_manager import ObjectStorageManager, open_object_storage_manager
-from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage_manager import (
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager, open_object_storage_manager
+from moldau.tiered.storage.storage_manager import (
     IndexType,
     LogSegmentData,
     RemoteResourceNotFoundError,

@@ -20,23 +20,23 @@ from segment_fakes import (
 )
 
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
-from moldau.tiered.lifecycle import IllegalTransitionError, RemotePartitionDeleteState
 from moldau.tiered.log_manager import RemoteLogManager, RemoteLogManagerSettings
-from moldau.tiered.metadata_manager import (
+from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemotePartitionDeleteState
+from moldau.tiered.metadata.manager import (
     MetadataPosition,
     RemoteMetadataNotReadyError,
     RemoteMetadataUnknownOutcomeError,
 )
-from moldau.tiered.metadata_topic import metadata_partition_of
-from moldau.tiered.records import encode_event
-from moldau.tiered.remover import RemotePartitionRemover
-from moldau.tiered.segments import RemotePartitionDeleteMetadata, TopicIdPartition
-from moldau.tiered.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
-from moldau.tiered.topic_metadata_manager import (
+from moldau.tiered.metadata.records import encode_event
+from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, TopicIdPartition
+from moldau.tiered.metadata.topic import metadata_partition_of
+from moldau.tiered.metadata.topic_based_manager import (
     STORE_FILE,
     MetadataManagerSettings,
     TopicBasedRemoteLogMetadataManager,
 )
+from moldau.tiered.removal.remover import RemotePartitionRemover
+from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
 
 Manager = TopicBasedRemoteLogMetadataManager
 MARKED, BEGUN, ENDED = RemotePartitionDeleteState

@@ -10,10 +10,10 @@ from moldau.records.compression import Compression
 from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
 from moldau.runtime import Machine
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
-from moldau.tiered.builder import BatchRun
+from moldau.tiered.storage.builder import BatchRun
 
 CODECS = list(Compression)
 

@@ -16,8 +16,8 @@ from moldau.client.cluster import Client, Endpoint
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation.calls import LeaseCall, PlanCall, PublishCall, RemoteConsolidation
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemotePlace
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.storage_manager import RemotePlace
 
 __all__ = ["ClusterPlan", "give_up", "plan_everywhere", "publish_everywhere", "renew"]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from moldau.cluster.controller_channel import ControllerChannel
-from moldau.cluster.registrations import Endpoint, SupportedFeature
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,

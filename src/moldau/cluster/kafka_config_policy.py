@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from moldau.cluster.decisions.view import DescribedConfig
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
 from moldau.config import BROKER, TOPIC, BrokerConfig, ConfigError, ConfigType, TopicConfig, client_metrics
 from moldau.config.group import GroupConfig
 from moldau.runtime import ErrorCode, KafkaError

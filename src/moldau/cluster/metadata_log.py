@@ -48,7 +48,7 @@ class MetadataLogListener(Protocol):
 
 
 class SnapshotTarget(Protocol):
-    """A snapshot that is being written (``moldau.storage.replicated_log.SnapshotWriter`` is one)."""
+    """A snapshot being written (``moldau.storage.snapshots.replicated_log.SnapshotWriter`` is one)."""
 
     def append(self, values: Sequence[bytes]) -> None: ...
 

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from moldau.cluster.delta import MetadataDelta, delta_between
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.image import EMPTY_IMAGE, MetadataImage, Provenance
+from moldau.cluster.image.delta import MetadataDelta, delta_between
+from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
 from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_records import (

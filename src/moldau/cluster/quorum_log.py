@@ -8,7 +8,7 @@ from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.subscriptions import Committed
 from moldau.records.batch import iter_headers
 from moldau.records.record import iter_records
-from moldau.storage.replicated_log import ReplicatedLog, SnapshotReader, SnapshotWriter
+from moldau.storage.snapshots.replicated_log import ReplicatedLog, SnapshotReader, SnapshotWriter
 
 
 class QuorumMetadataLog:

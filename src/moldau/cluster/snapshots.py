@@ -5,8 +5,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.image_records import encode_record, to_records
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.image_records import encode_record, to_records
 from moldau.cluster.metadata_log import MetadataBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.runtime import KafkaError

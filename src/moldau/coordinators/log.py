@@ -7,8 +7,8 @@ from typing import Protocol
 from moldau.records.batch import iter_headers, parse_header, set_base_offset_and_epoch
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.append_info import AppendOrigin
-from moldau.storage.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
+from moldau.storage.log.append_info import AppendOrigin
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
 
 
 class CoordinatorLog(Protocol):

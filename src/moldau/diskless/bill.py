@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from moldau.diskless.read_meters import FetchMeters
+from moldau.diskless.reading.read_meters import FetchMeters
 from moldau.metrics import Counter, Meters
 
 __all__ = ["watch_bill"]

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import DescribedPartition, PartitionsToCreate, TopicResult
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -10,37 +10,37 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
 from moldau.coordinators.diskless.state.files import DisklessSettings as CoordinatorSettings
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.bill import watch_bill
 from moldau.diskless.byte_budget import ByteBudget
-from moldau.diskless.cacher import Cacher
-from moldau.diskless.cold_reads import ColdReads
+from moldau.diskless.cache.cacher import Cacher
+from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.image_sync import ImageSync, TopicKeeper
-from moldau.diskless.object_reads import ObjectReads
-from moldau.diskless.offset_lookup import OffsetLookup
-from moldau.diskless.orphans import FileWitness, OrphanScan, OrphanSettings
-from moldau.diskless.own_commits import OwnCommits
-from moldau.diskless.partition import DisklessPartition
-from moldau.diskless.partition_cache import PartitionCache
-from moldau.diskless.partition_services import PartitionServices
-from moldau.diskless.read_meters import ColdReadMeters, FetchMeters
-from moldau.diskless.reclaim import FileKeeper, FileReclaimer
-from moldau.diskless.repeating import Repeating
-from moldau.diskless.retention import CoordinatorUpkeep, UpkeptCoordinators
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.services import PartitionServices
+from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.reading.cold_reads import ColdReads
+from moldau.diskless.reading.object_reads import ObjectReads
+from moldau.diskless.reading.offset_lookup import OffsetLookup
+from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
-from moldau.diskless.strays import StrayKeeper, StrayScan
-from moldau.diskless.traffic import TopicTraffic
-from moldau.diskless.writer import DisklessWriter
+from moldau.diskless.upkeep.orphans import FileWitness, OrphanScan, OrphanSettings
+from moldau.diskless.upkeep.reclaim import FileKeeper, FileReclaimer
+from moldau.diskless.upkeep.repeating import Repeating
+from moldau.diskless.upkeep.retention import CoordinatorUpkeep, UpkeptCoordinators
+from moldau.diskless.upkeep.strays import StrayKeeper, StrayScan
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.writer import DisklessWriter
 from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.objects import HealthState, StorageError, StorageHealth, open_storage
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from moldau.diskless.cacher import CacherSettings
-from moldau.diskless.cold_reads import ColdReadSettings, check_lifetimes
-from moldau.diskless.writer import WriterSettings
+from moldau.diskless.cache.cacher import CacherSettings
+from moldau.diskless.reading.cold_reads import ColdReadSettings, check_lifetimes
+from moldau.diskless.writing.writer import WriterSettings
 from moldau.objects import RetryPolicy, StorageSettings
 
 

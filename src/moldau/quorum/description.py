@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 from moldau.protocol.messages import describe_quorum as wire
-from moldau.quorum.progress import ReplicaProgress
-from moldau.quorum.raft import RaftCore
-from moldau.quorum.roles import Leader
-from moldau.quorum.voters import ReplicaKey
-from moldau.quorum.wire import METADATA_PARTITION, METADATA_TOPIC
+from moldau.quorum.core.progress import ReplicaProgress
+from moldau.quorum.core.raft import RaftCore
+from moldau.quorum.core.roles import Leader
+from moldau.quorum.core.voters import ReplicaKey
+from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC
 from moldau.runtime import ErrorCode, KafkaError
 
 

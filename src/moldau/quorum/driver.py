@@ -11,26 +11,26 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from moldau.quorum import effects as fx
-from moldau.quorum import events as ev
 from moldau.quorum.append_queue import AppendQueue
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core.messages import Response
+from moldau.quorum.core.raft import RaftCore
+from moldau.quorum.core.roles import Leader, Resigned
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.description import QuorumDescription, describe
 from moldau.quorum.effect_runner import EffectRunner
-from moldau.quorum.messages import Response
-from moldau.quorum.raft import RaftCore
-from moldau.quorum.roles import Leader, Resigned
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.snapshot_schedule import SnapshotSchedule
 from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
 from moldau.quorum.voice import QuorumVoice
-from moldau.quorum.voters import ReplicaKey, VoterSet
-from moldau.quorum.votes import ElectionState
-from moldau.quorum.wire import Wire, WireRequest, WireResponse, sender_of
-from moldau.quorum.wire_responses import error_response, from_response, to_response
+from moldau.quorum.wire.requests import Wire, WireRequest, WireResponse, sender_of
+from moldau.quorum.wire.responses import error_response, from_response, to_response
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.replicated_log import OffsetAndEpoch, ReplicatedLog, SnapshotWriter
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, ReplicatedLog, SnapshotWriter
 
 logger = logging.getLogger(__name__)
 

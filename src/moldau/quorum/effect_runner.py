@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, assert_never
 
-from moldau.quorum import effects as fx
-from moldau.quorum import events as ev
-from moldau.quorum.messages import FetchResponse, FetchSnapshotResponse
-from moldau.quorum.offsets import OffsetAndEpoch
+from moldau.quorum.core import effects as fx
+from moldau.quorum.core import events as ev
+from moldau.quorum.core.messages import FetchResponse, FetchSnapshotResponse
+from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.stored_log import to_stored
 from moldau.records.builder import build_batch
 from moldau.records.control import LeaderChange, Voter, build_control_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.replicated_log import RawSnapshotWriter
+from moldau.storage.snapshots.replicated_log import RawSnapshotWriter
 
 if TYPE_CHECKING:
     from moldau.quorum.driver import QuorumDriver

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from moldau.quorum.messages import Request
+from moldau.quorum.core.messages import Request
 from moldau.quorum.settings import RaftSettings
 
 

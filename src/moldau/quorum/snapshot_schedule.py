@@ -1,6 +1,6 @@
 """When a snapshot of the state machine is due, and what of the log goes after one."""
 
-from moldau.storage.replicated_log import OffsetAndEpoch, ReplicatedLog
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, ReplicatedLog
 
 
 class SnapshotSchedule:

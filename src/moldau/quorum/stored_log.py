@@ -1,8 +1,8 @@
 """The core's view of the log that ``moldau.storage`` keeps."""
 
-from moldau.quorum.offsets import OffsetAndEpoch
-from moldau.storage.replicated_log import OffsetAndEpoch as StoredPosition
-from moldau.storage.replicated_log import ReplicatedLog
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch as StoredPosition
+from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
 
 def to_stored(position: OffsetAndEpoch) -> StoredPosition:

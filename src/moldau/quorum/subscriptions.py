@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from moldau.storage.replicated_log import ReplicatedLog, SnapshotReader
+from moldau.storage.snapshots.replicated_log import ReplicatedLog, SnapshotReader
 
 READ_MAX_BYTES = 1024 * 1024
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from moldau.quorum.messages import FetchRequest, FetchSnapshotRequest, Request, VoteRequest
+from moldau.quorum.core.messages import FetchRequest, FetchSnapshotRequest, Request, VoteRequest
+from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, VoterSet
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.voters import NO_DIRECTORY, ReplicaKey, VoterSet
 from moldau.runtime import ErrorCode
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """A classic partition: its data lies in a local log on each replica's disk, copied from a leader.
 
-:class:`ClassicPartition` drives a :class:`moldau.replication.replica.Replica` and the log, in the order
+:class:`ClassicPartition` drives a :class:`moldau.replication.core.replica.Replica` and the log, in the order
 of the replica's contract. Reads, lookups by timestamp, waiting producers and syncs are collaborators' work.
 """
 
@@ -13,14 +13,16 @@ from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.records.batch import BatchHeader, refuse_transaction, validate_produce
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
-from moldau.replication.acknowledgements import Acknowledgements
-from moldau.replication.flushes import FlushQueue
-from moldau.replication.following import Following
-from moldau.replication.group_commit import GroupCommit
-from moldau.replication.leader import Leader
+from moldau.replication.appending.acknowledgements import Acknowledgements
+from moldau.replication.appending.flushes import FlushQueue
+from moldau.replication.appending.group_commit import GroupCommit
+from moldau.replication.appending.opening import OpeningQueue
+from moldau.replication.core.leader import Leader
+from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
+from moldau.replication.core.replica import Replica
+from moldau.replication.fetching.following import Following
 from moldau.replication.leading import Leading, ReplicaListener
-from moldau.replication.offset_lookup import OffsetLookup
-from moldau.replication.opening import OpeningQueue
+from moldau.replication.lookups.offset_lookup import OffsetLookup
 from moldau.replication.partition import (
     ActiveProducer,
     AppendAnswer,
@@ -29,19 +31,17 @@ from moldau.replication.partition import (
     PartitionState,
     ReadRequest,
 )
-from moldau.replication.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.reads import PartitionReader
 from moldau.replication.remote import RemotePart
-from moldau.replication.replica import Replica
 from moldau.replication.traffic import PartitionTraffic
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import Client
 from moldau.runtime.machine import Machine
-from moldau.storage.append_info import AppendInfo, AppendOrigin
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_admission import Admitted, admission
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.log.admission import Admitted, admission
+from moldau.storage.log.append_info import AppendInfo, AppendOrigin
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 ACKS_ALL: Final = -1
 _APPENDED: Final = ErrorCode.none

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -19,7 +19,7 @@ from moldau.protocol.messages.alter_partition import (
     BrokerState,
 )
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.leader import InSyncProposal, ProposalFailure
+from moldau.replication.core.leader import InSyncProposal, ProposalFailure
 from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors

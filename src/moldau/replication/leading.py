@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
-from moldau.replication.leader import InSyncProposal, Leader, ProposalFailure
-from moldau.replication.replica import Replica
+from moldau.replication.core.leader import InSyncProposal, Leader, ProposalFailure
+from moldau.replication.core.replica import Replica
 
 P = TypeVar("P", contravariant=True)
 

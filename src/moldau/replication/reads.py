@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from moldau.replication.core.replica import Replica, diverging_epoch
 from moldau.replication.partition import (
     AbortedTransaction,
     ReadAnswer,
@@ -10,10 +11,9 @@ from moldau.replication.partition import (
     ReadRequest,
 )
 from moldau.replication.remote import RemotePart
-from moldau.replication.replica import Replica, diverging_epoch
 from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.storage.log import PartitionLog
+from moldau.storage.log.partition_log import PartitionLog
 
 
 class PartitionReader:

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Protocol
 
+from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
-from moldau.replication.record_lookup import RecordLookup
 
 __all__ = ["RemotePart"]
 

@@ -2,7 +2,7 @@
 
 from typing import TypeVar
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.replication.waiters import WaitingRoom
 from moldau.server.authorization import AllowEveryone
 from moldau.server.cluster_view import ClusterView
@@ -10,9 +10,9 @@ from moldau.server.composition import compose_broker
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address
-from moldau.server.registry import PartitionRegistry
 from moldau.server.subsystem import Subsystem, SubsystemList, in_spite_of_errors
 from moldau.server.subsystems.listeners import ListenersSubsystem
+from moldau.server.topics.registry import PartitionRegistry
 
 S = TypeVar("S", bound=Subsystem)
 

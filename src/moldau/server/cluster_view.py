@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.registrations import Endpoint
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.registrations import Endpoint
 
 
 @dataclass(frozen=True, slots=True)

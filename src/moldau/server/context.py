@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from uuid import UUID
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.config.broker import BrokerConfig
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
@@ -13,8 +13,8 @@ from moldau.server.bound_listeners import BoundListeners
 from moldau.server.cluster_view import ClusterView
 from moldau.server.identity import Identity
 from moldau.server.metadata.view import MetadataView
-from moldau.server.meters import NodeMeters
-from moldau.server.registry import PartitionRegistry
+from moldau.server.observing.meters import NodeMeters
+from moldau.server.topics.registry import PartitionRegistry
 from moldau.storage.log_manager import LogManager
 
 

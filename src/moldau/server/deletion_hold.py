@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from moldau.storage.recovery_report import RecoveryReport
+from moldau.storage.guards.recovery_report import RecoveryReport
 
 logger = logging.getLogger(__name__)
 

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.partition_kinds import PartitionKinds
 from moldau.server.requests.dispatch import DirectHandlers, Handler
 from moldau.server.requests.throttles import Throttles
 from moldau.server.subsystem import Contribution, HealthCheck
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.partition_kinds import PartitionKinds
+from moldau.server.topics.topic_creation import InternalTopic
 
 K = TypeVar("K")
 V = TypeVar("V")

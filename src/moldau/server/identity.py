@@ -3,9 +3,14 @@
 import uuid
 from dataclasses import dataclass, replace
 
-from moldau.cluster.folder_contents import check_no_data
-from moldau.cluster.formatter import FormatRequest, format_storage, new_cluster_id, new_directory_id
-from moldau.cluster.meta_properties import FILE_NAME, FormatError, MetaProperties, read_meta_properties
+from moldau.cluster.folders.folder_contents import check_no_data
+from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id, new_directory_id
+from moldau.cluster.folders.meta_properties import (
+    FILE_NAME,
+    FormatError,
+    MetaProperties,
+    read_meta_properties,
+)
 from moldau.config.broker import BrokerConfig
 from moldau.runtime.machine import Machine
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-from moldau.cluster.controller_channel import ControllerChannel
-from moldau.cluster.meta_properties import FormatError
-from moldau.cluster.remote_controller_channel import RemoteControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.controller.remote_channel import RemoteControllerChannel
+from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.network.client import RpcClient
@@ -28,9 +28,9 @@ from moldau.server.extensions import Extensions
 from moldau.server.identity import Address, identify
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS
-from moldau.server.meters import NodeMeters
+from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import Subsystem, SubsystemList
-from moldau.storage.log_directory import LogDirectoryError
+from moldau.storage.folders.log_directory import LogDirectoryError
 from moldau.storage.log_manager import LogManager
 
 logger = logging.getLogger(__name__)

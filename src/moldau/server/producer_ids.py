@@ -2,7 +2,7 @@
 
 import asyncio
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,

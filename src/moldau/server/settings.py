@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
 from moldau.cluster.decisions.view import ControllerSettings
+from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, STATE_TOPICS, StateRetention
-from moldau.cluster.registrations import SupportedFeature
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.keys.waiting import WAITS_FOR
@@ -17,13 +17,13 @@ from moldau.coordinators.groups.settings import GroupSettings
 from moldau.network.limits import Listener, NetworkLimits
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
-from moldau.quorum.wire import Wire
+from moldau.quorum.wire.requests import Wire
 from moldau.records.batch import TimestampType
 from moldau.records.compression import Compression
 from moldau.records.recompression import TargetCompression
-from moldau.storage.cleaner import CleanerSettings
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_guards import GuardedTopic
+from moldau.storage.cleaner.cleaner import CleanerSettings
+from moldau.storage.guards.log_guards import GuardedTopic
+from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager_settings import LogManagerSettings
 
 GZIP_LEVEL_DEFAULT = -1

@@ -35,16 +35,16 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from moldau.cluster.controller_channel import ControllerChannel
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.cluster.registrations import Endpoint
 from moldau.server.coordinators.entry import CoordinatorEntry
-from moldau.server.partition_kinds import KindClaim
 from moldau.server.requests.dispatch import DirectHandlers, HandlerTable
 from moldau.server.requests.throttles import Throttle
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.partition_kinds import KindClaim
+from moldau.server.topics.topic_creation import InternalTopic
 
 logger = logging.getLogger(__name__)
 

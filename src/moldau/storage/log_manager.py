@@ -11,10 +11,9 @@ from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
-from moldau.storage import log_guards
-from moldau.storage.checkpoint import CheckpointError
-from moldau.storage.cleaner import LogCleaner
-from moldau.storage.file_names import (
+from moldau.storage.cleaner.cleaner import LogCleaner
+from moldau.storage.folders.checkpoint import CheckpointError
+from moldau.storage.folders.file_names import (
     HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
@@ -25,15 +24,16 @@ from moldau.storage.file_names import (
     partition_of,
     stray_folder,
 )
-from moldau.storage.late_removals import LateRemovals
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_directory import LogDirectory, LogDirectoryError, home_for_new
-from moldau.storage.log_folders import FolderWork, NewLog, RetiredLog
+from moldau.storage.folders.late_removals import LateRemovals
+from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
+from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError, home_for_new
+from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog
+from moldau.storage.folders.partition_metadata import MalformedMetadataError
+from moldau.storage.guards import log_guards
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager_settings import LogManagerSettings
-from moldau.storage.partition_metadata import MalformedMetadataError
-from moldau.storage.recovery_report import RecoveryReport, Repair
 from moldau.storage.topic_partition import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class LogManager:
         on_offline: Callable[[str, str], None] | None = None,
         guarded: Mapping[str, log_guards.GuardedTopic] | None = None,
     ) -> None:
-        """``on_offline`` gets a folder's path and the reason; ``guarded``: see :mod:`.guarding`."""
+        """``on_offline`` gets a folder's path and the reason; ``guarded``: see :mod:`.guards.guarding`."""
         self._machine = machine
         self._disk = machine.disk
         self._settings = settings or LogManagerSettings()

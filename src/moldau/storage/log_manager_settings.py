@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from moldau.storage.cleaner import CleanerSettings
+from moldau.storage.cleaner.cleaner import CleanerSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from concurrent.futures import wait
 from types import TracebackType
 from typing import Final, Self
 
-from moldau.cluster.formatter import FormatRequest, format_storage, new_cluster_id
-from moldau.cluster.meta_properties import read_meta_properties
+from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.folders.meta_properties import read_meta_properties
 from moldau.config.broker import BrokerConfig
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy

@@ -7,11 +7,11 @@ from moldau.coordinators.log import SnapshottedCoordinatorLog
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.policy import SNAPSHOTTED
 from moldau.replication.partition import PartitionKey
-from moldau.replication.policy import SNAPSHOTTED
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 LOCAL_ID = 1
 

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from moldau.runtime import Entropy, KafkaError
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
 from moldau.tiered.tasks.follower import FollowerTask

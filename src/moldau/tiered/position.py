@@ -1,9 +1,9 @@
 """Up to where a log is in the remote tier, as its own leader epochs tell."""
 
-from moldau.storage.log import PartitionLog
-from moldau.tiered.lineage import LogLineage
-from moldau.tiered.metadata_manager import RemoteLogMetadataManager
-from moldau.tiered.segments import TopicIdPartition
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.manager import RemoteLogMetadataManager
+from moldau.tiered.metadata.segments import TopicIdPartition
 
 __all__ = ["find_highest_copied"]
 

@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Sequence
 
-from moldau.storage.checkpoint import CheckpointError, parse_checkpoint, parse_number
-from moldau.storage.leader_epochs import EpochEntry
-from moldau.storage.log import PartitionLog
-from moldau.tiered.expiry import is_of_lineage
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.lineage import LogLineage
-from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage_manager import IndexType, RemoteStorageError
+from moldau.storage.folders.checkpoint import CheckpointError, parse_checkpoint, parse_number
+from moldau.storage.log.leader_epochs import EpochEntry
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.removal.expiry import is_of_lineage
+from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.surroundings import Surroundings
 
 __all__ = ["restore_start"]

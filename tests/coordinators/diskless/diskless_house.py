@@ -11,7 +11,7 @@ from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.runtime import LocalDisk, Machine
 from moldau.runtime.entropy import SeededEntropy
 from moldau.runtime.workers import InlineWorkers, Workers
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log
 

@@ -37,7 +37,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import entry_of
 from moldau.server.coordinators.registry import CoordinatorRegistry
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 from moldau.testing.lone_partition import lead_alone
 
 

@@ -9,10 +9,10 @@ from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, FileKind, Row, by_suf
 from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.local_disk import LocalDisk
-from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.producer_snapshot import decode_producer_snapshot
-from moldau.storage.time_index import TimeIndex
-from moldau.storage.transaction_index import TransactionIndex
+from moldau.storage.producers.producer_snapshot import decode_producer_snapshot
+from moldau.storage.segments.offset_index import OffsetIndex
+from moldau.storage.segments.time_index import TimeIndex
+from moldau.storage.segments.transaction_index import TransactionIndex
 
 
 def dump_offset_index(file: DumpedFile) -> Iterator[Row]:

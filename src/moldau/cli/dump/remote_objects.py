@@ -10,7 +10,7 @@ from moldau.cli.errors import CommandError
 from moldau.diskless.object_keys import parse_object_key
 from moldau.objects import ObjectStorage, StorageError, open_by_url
 from moldau.runtime import Machine
-from moldau.tiered.object_layout import parse_segment_key
+from moldau.tiered.storage.object_layout import parse_segment_key
 
 KEY_PARTS: Final = 4
 """``wal/<shard>/<hour>/<name>`` and ``tiered/<topic>-<id>/<partition>/<name>``.

@@ -8,14 +8,14 @@ from moldau.cli.dump.values import message_fields, plain
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.schema import Message
 from moldau.records.record import Record
-from moldau.storage.offset_index import OffsetIndex
-from moldau.storage.time_index import TimeIndex
-from moldau.storage.transaction_index import decode_transactions
-from moldau.tiered.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
-from moldau.tiered.object_layout import decode_location, unpack_indexes
-from moldau.tiered.records import RECORDS, RemotePartitionDeleteMetadataRecord
-from moldau.tiered.segments import RemoteLogSegmentMetadata
-from moldau.tiered.storage_manager import IndexType
+from moldau.storage.segments.offset_index import OffsetIndex
+from moldau.storage.segments.time_index import TimeIndex
+from moldau.storage.segments.transaction_index import decode_transactions
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
+from moldau.tiered.metadata.records import RECORDS, RemotePartitionDeleteMetadataRecord
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.storage.object_layout import decode_location, unpack_indexes
+from moldau.tiered.storage.storage_manager import IndexType
 
 
 def decode_record(record: Record) -> dict[str, Any]:

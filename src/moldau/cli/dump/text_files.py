@@ -6,8 +6,8 @@ from typing import Any
 
 from moldau.cli.dump.file_kind import DumpedFile, FileKind, Row, by_name
 from moldau.config.properties import parse_properties
-from moldau.storage.checkpoint import parse_checkpoint
-from moldau.storage.file_names import (
+from moldau.storage.folders.checkpoint import parse_checkpoint
+from moldau.storage.folders.file_names import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,

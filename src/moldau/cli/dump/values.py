@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from moldau.cluster.meta_properties import encode_uuid
+from moldau.cluster.folders.meta_properties import encode_uuid
 from moldau.protocol.schema import Message
 
 

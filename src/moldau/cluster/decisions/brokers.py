@@ -12,10 +12,10 @@ from moldau.cluster.decisions.elections import (
 )
 from moldau.cluster.decisions.heartbeats import Heartbeats
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
-from moldau.cluster.image import METADATA_VERSION_FEATURE
-from moldau.cluster.partition import RESERVED_DIRECTORY_COUNT
-from moldau.cluster.registrations import BrokerRegistration
+from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
+from moldau.cluster.image.image import METADATA_VERSION_FEATURE
+from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
+from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.protocol import metadata_records as r
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (

@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from moldau.cluster.decisions import diskless, tiered
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.delta import image_of
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.image import ResourceType
 from moldau.protocol.messages import alter_configs as legacy
 from moldau.protocol.messages import incremental_alter_configs as incremental
 from moldau.protocol.metadata_records import ConfigRecord

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from moldau.cluster.decisions.view import View
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
+from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC, INTERNAL_TOPICS
-from moldau.cluster.partition import NO_COORDINATOR
 from moldau.runtime import ErrorCode, KafkaError
 
 DISKLESS_ENABLE = "diskless.enable"

@@ -6,11 +6,11 @@ from enum import Enum
 from uuid import UUID
 
 from moldau.cluster.decisions.view import View
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, Partition
+from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
-from moldau.cluster.partition import NO_LEADER, LeaderRecoveryState, Partition
-from moldau.cluster.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
-from moldau.cluster.topics_image import Topic
 from moldau.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,

@@ -4,8 +4,8 @@ from collections import Counter
 from enum import IntEnum
 
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.image import METADATA_VERSION_FEATURE
-from moldau.cluster.registrations import SupportedFeature
+from moldau.cluster.image.image import METADATA_VERSION_FEATURE
+from moldau.cluster.image.registrations import SupportedFeature
 from moldau.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,

@@ -4,7 +4,7 @@ controller starts without them, and grants every broker a whole session before i
 
 from dataclasses import dataclass
 
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage
 
 
 @dataclass(slots=True)

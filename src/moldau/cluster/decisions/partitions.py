@@ -15,11 +15,11 @@ from moldau.cluster.decisions.topics import (
     new_partition,
 )
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.delta import image_of
-from moldau.cluster.image import ResourceType
-from moldau.cluster.partition import LeaderRecoveryState, Partition
-from moldau.cluster.topics_delta import changed_partition
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.image import ResourceType
+from moldau.cluster.image.partition import LeaderRecoveryState, Partition
+from moldau.cluster.image.topics_delta import changed_partition
+from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.messages import alter_partition as messages
 from moldau.protocol.messages.create_partitions import (
     CreatePartitionsRequest,

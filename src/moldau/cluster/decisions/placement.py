@@ -8,9 +8,9 @@ fall by chance, so that the partitions of two brokers do not all share the same 
 import uuid
 from collections.abc import Iterable
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.partition import UNASSIGNED_DIRECTORY
-from moldau.cluster.registrations import BrokerRegistration
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import UNASSIGNED_DIRECTORY
+from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from moldau.cluster.topics_image import TopicsImage
+from moldau.cluster.image.topics_image import TopicsImage
 from moldau.runtime import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249

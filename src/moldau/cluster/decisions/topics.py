@@ -10,10 +10,10 @@ from moldau.cluster.decisions import diskless
 from moldau.cluster.decisions.placement import check_assignment, default_directory, place
 from moldau.cluster.decisions.topic_names import check_new_name
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.delta import image_of
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.partition import NO_COORDINATOR, RESERVED_DIRECTORY_COUNT
 from moldau.cluster.internal_topics import CLUSTER_METADATA_TOPIC, DISKLESS_METADATA_TOPIC
-from moldau.cluster.partition import NO_COORDINATOR, RESERVED_DIRECTORY_COUNT
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,

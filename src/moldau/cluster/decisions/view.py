@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from moldau.cluster.image import MetadataImage, ResourceType
-from moldau.cluster.registrations import SupportedFeature
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.registrations import SupportedFeature
 from moldau.protocol.schema import Message
 from moldau.runtime import Entropy
 

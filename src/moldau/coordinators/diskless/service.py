@@ -31,7 +31,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.protocol.own import DISKLESS_COORDINATOR_KEY_TYPE
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.storage.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 logger = logging.getLogger(__name__)
 

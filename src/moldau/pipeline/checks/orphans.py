@@ -18,8 +18,8 @@ from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.state.files import DisklessSettings
 from moldau.diskless.object_keys import wal_folders
-from moldau.diskless.orphans import OrphanReport, OrphanScan, OrphanSettings
 from moldau.diskless.store_claim import StoreClaim
+from moldau.diskless.upkeep.orphans import OrphanReport, OrphanScan, OrphanSettings
 from moldau.metrics import Meters
 from moldau.objects.factory import StorageSettings, open_storage
 from moldau.objects.storage import StorageError

@@ -17,9 +17,9 @@ from moldau.pipeline.reading.tier_segments import Tier, list_known_segments
 from moldau.protocol.own.tiered_list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.object_layout import decode_location, parse_segment_key, partition_folder
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.object_layout import decode_location, parse_segment_key, partition_folder
 
 _GONE = (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
 

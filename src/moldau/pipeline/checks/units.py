@@ -10,7 +10,7 @@ from uuid import UUID
 from moldau.client.cluster import Client, parse_bootstrap
 from moldau.client.diskless import DisklessCoordinators
 from moldau.coordinators.diskless.calls import BatchCoordinate, FoundPartition
-from moldau.diskless.object_reads import PlannedRead, plan_reads
+from moldau.diskless.reading.object_reads import PlannedRead, plan_reads
 from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, Checked, Findings, find_gaps, judge_batch

@@ -22,8 +22,8 @@ from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.machine import Machine
 from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.plan import Unit
-from moldau.tiered.object_storage_manager import open_object_storage_manager
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.storage.object_storage_manager import open_object_storage_manager
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
 class CopiedSegment(NamedTuple):

@@ -28,7 +28,7 @@ from moldau.protocol.messages.offset_for_leader_epoch import (
 )
 from moldau.records.batch import CONTROL_BIT, HEADER_SIZE_BYTES, TRANSACTIONAL_BIT, parse_header
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.storage.offset_index import OffsetIndex
+from moldau.storage.segments.offset_index import OffsetIndex
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from moldau.pipeline.reading.wal_access import (
 from moldau.protocol.own.tiered_list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.object_layout import decode_location, segment_keys
-from moldau.tiered.segments import RemoteLogSegmentId
-from moldau.tiered.storage_manager import IndexType
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import RemoteLogSegmentId
+from moldau.tiered.storage.object_layout import decode_location, segment_keys
+from moldau.tiered.storage.storage_manager import IndexType
 
 logger = logging.getLogger(__name__)
 

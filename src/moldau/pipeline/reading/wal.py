@@ -15,7 +15,7 @@ from moldau.client.cluster import RETRY_BACKOFF_S, Client
 from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate, FoundPartition
-from moldau.diskless.object_reads import PlannedRead, plan_reads
+from moldau.diskless.reading.object_reads import PlannedRead, plan_reads
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.decoding import FoundBatch

@@ -10,7 +10,7 @@ from moldau.server.authorization import Authorizer, Operation, ResourceType
 from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
 from moldau.server.handlers.diskless import DisklessHandlers
 from moldau.server.handlers.own_calls import check_cluster_action
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 
 def diskless_coordinators(

@@ -8,7 +8,7 @@ from moldau.coordinators.runtime import CoordinatorRuntime
 from moldau.network.context import RequestContext
 from moldau.replication.classic import ClassicPartition
 from moldau.server.requests.dispatch import Handler
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 
 class Leaders(Protocol):

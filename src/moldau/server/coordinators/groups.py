@@ -6,7 +6,7 @@ from moldau.coordinators.groups.service import GroupService
 from moldau.server.authorization import Authorizer
 from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
 from moldau.server.handlers.groups import GroupHandlers
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 
 def group_coordinators(

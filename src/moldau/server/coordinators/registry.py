@@ -8,7 +8,7 @@ from moldau.coordinators.terms import LeadershipTerms, TermKey
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition
 from moldau.server.coordinators.entry import CoordinatorEntry, KeyLookup
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 
 class CoordinatorRegistry:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from moldau.server.coordinators.entry import CoordinatorEntry, Leaders
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.topic_creation import InternalTopic
 
 
 def remote_metadata_leaders(

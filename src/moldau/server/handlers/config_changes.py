@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.decisions.configs import Operation
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import alter_configs as legacy

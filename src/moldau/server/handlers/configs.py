@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from moldau.cluster.decisions.topic_names import check_name
-from moldau.cluster.image import ResourceType
+from moldau.cluster.image.image import ResourceType
 from moldau.config import client_metrics
 from moldau.config.broker import BROKER, BrokerConfig
 from moldau.config.definition import ConfigSource

@@ -14,7 +14,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.cluster_view import ClusterView
 from moldau.server.coordinators.entry import KeyLookup
 from moldau.server.requests.dispatch import Handler
-from moldau.server.topic_creation import InternalTopic, TopicCreator
+from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
 
 TRANSACTION: Final = 1
 

@@ -26,9 +26,9 @@ from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import Handler, Outcome
 from moldau.server.requests.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
+from moldau.server.topics.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()

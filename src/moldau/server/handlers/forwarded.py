@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
-from moldau.cluster.controller_channel import ControllerChannel
+from moldau.cluster.controller.channel import ControllerChannel
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse

@@ -9,8 +9,8 @@ from moldau.protocol.messages import describe_log_dirs as description
 from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from moldau.server.requests.dispatch import Handler
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_directory import LogDirectory
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 

@@ -15,12 +15,12 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.codec import response_encoder
 from moldau.protocol.messages.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from moldau.protocol.produce import FIRST_LONE_VERSION, TOPIC_ID_VERSION, lone_packer, lone_reader
-from moldau.replication.append_turn import AppendTurn
+from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandler
 from moldau.server.requests.throttles import Hold, rest_ms
+from moldau.server.topics.registry import PartitionRegistry
 
 MayWrite = Callable[[RequestContext, Partition], bool]
 """Whether the general handler would append what this request brings for a partition."""

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
-from moldau.cluster.topics_image import Topic
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_cluster import (
@@ -33,7 +33,7 @@ from moldau.server.authorization import (
 )
 from moldau.server.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler, Outcome
-from moldau.server.topic_creation import TopicCreator
+from moldau.server.topics.topic_creation import TopicCreator
 
 ENDPOINT_BROKERS: Final = 1
 ENDPOINT_CONTROLLERS: Final = 2

@@ -20,8 +20,8 @@ from moldau.protocol.special_timestamps import (
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer, Operation, ResourceType
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import Handler
+from moldau.server.topics.registry import PartitionRegistry
 
 READ_COMMITTED: Final = 1
 _FIRST_VERSIONS: Final = {

@@ -19,14 +19,14 @@ from moldau.protocol.messages.produce import (
 )
 from moldau.protocol.produce import TOPIC_ID_VERSION
 from moldau.records.batch import claims_zstd
-from moldau.replication.append_turn import AppendTurn
+from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
 from moldau.server.handlers.lone_produce import lone_produce
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
 from moldau.server.requests.throttles import Throttles
+from moldau.server.topics.registry import PartitionRegistry
 
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """The one client id that Kafka lets write to internal topics."""

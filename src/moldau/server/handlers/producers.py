@@ -8,8 +8,8 @@ from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, Ini
 from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.producer_ids import ProducerIds
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import Handler
+from moldau.server.topics.registry import PartitionRegistry
 
 
 class ProducerHandlers:

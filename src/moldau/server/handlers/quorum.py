@@ -15,7 +15,7 @@ from moldau.protocol.messages.describe_quorum import (
     Node,
 )
 from moldau.quorum.description import QuorumDescription, to_wire
-from moldau.quorum.wire import METADATA_PARTITION, METADATA_TOPIC
+from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC
 from moldau.runtime.errors import ErrorCode
 
 

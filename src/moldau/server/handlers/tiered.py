@@ -17,13 +17,13 @@ from moldau.replication.partition import (
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import Authorizer
 from moldau.server.handlers.own_calls import BrokerCallHandlers
-from moldau.server.registry import PartitionRegistry
 from moldau.server.requests.dispatch import Handler
+from moldau.server.topics.registry import PartitionRegistry
 from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.metadata_manager import RemoteLogMetadataManager, RemoteMetadataNotReadyError
-from moldau.tiered.segments import RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.manager import RemoteLogMetadataManager, RemoteMetadataNotReadyError
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 SEGMENTS_MAX = 10_000
 """In one answer, whatever was asked for: about two megabytes."""

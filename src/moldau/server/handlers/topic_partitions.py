@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
-from moldau.cluster.topics_image import Topic
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.describe_topic_partitions import (
@@ -17,7 +17,7 @@ from moldau.runtime.errors import ErrorCode
 from moldau.server.authorization import Authorizer, Operation, ResourceType, authorized_operations
 from moldau.server.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler
-from moldau.server.topic_creation import TopicCreator
+from moldau.server.topics.topic_creation import TopicCreator
 
 NO_CURSOR: Final = ("", 0)
 

@@ -8,18 +8,18 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from moldau.cluster.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
-from moldau.cluster.meta_properties import FormatError
+from moldau.cluster.folders.folder_contents import BOOTSTRAP_FILE_NAME, METADATA_FOLDER
+from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
 from moldau.config.listeners import Voter as ConfiguredVoter
 from moldau.network.client import RpcClient
+from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE
 from moldau.quorum.state_store import QuorumStateStore
-from moldau.quorum.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.runtime.disk import Disk
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
@@ -30,13 +30,13 @@ from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 from moldau.server.metadata.view import QuorumView
 from moldau.server.metadata.witnesses import check_partitions_are_known
-from moldau.storage.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
-from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
-from moldau.storage.log_guards import METADATA_LOG
+from moldau.storage.folders.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
+from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
+from moldau.storage.guards.log_guards import METADATA_LOG
+from moldau.storage.guards.recovery_report import Repair, RepairKind
 from moldau.storage.log_manager import LogManager
-from moldau.storage.recovery_report import Repair, RepairKind
-from moldau.storage.snapshot import snapshot_of
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot import snapshot_of
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 CURRENT_TIMEOUT_S = 30.0
 

@@ -15,8 +15,8 @@ from moldau.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest
 from moldau.protocol.messages.vote import VoteRequest
-from moldau.quorum.voters import VoterSet
-from moldau.quorum.wire import METADATA_PARTITION, METADATA_TOPIC, WireRequest, WireResponse
+from moldau.quorum.core.voters import VoterSet
+from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC, WireRequest, WireResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 _API_KEYS: Final[dict[type, ApiKey]] = {

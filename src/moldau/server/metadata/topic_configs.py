@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TOPIC, TopicConfig
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from moldau.cluster.errors import MetadataError
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import data_batches
@@ -19,12 +19,18 @@ from moldau.protocol.errors import ProtocolError
 from moldau.protocol.metadata_records import RECORDS, RemoveTopicRecord
 from moldau.runtime.disk import Disk
 from moldau.runtime.errors import KafkaError
-from moldau.storage.batch_scan import scan_checked
-from moldau.storage.file_names import HIGH_WATERMARKS, LEADER_EPOCHS, LOG_SUFFIX, base_offset_of, segment_file
-from moldau.storage.guarding import DURABLE_OFFSET, DamagedLogError, DurableOffset
-from moldau.storage.log import PartitionLog
+from moldau.storage.folders.file_names import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_SUFFIX,
+    base_offset_of,
+    segment_file,
+)
+from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, DurableOffset
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
-from moldau.storage.snapshot import FileSnapshotReader, snapshot_file, snapshot_of
+from moldau.storage.segments.batch_scan import scan_checked
+from moldau.storage.snapshots.snapshot import FileSnapshotReader, snapshot_file, snapshot_of
 
 _ADVICE = (
     "The metadata log was cut, or is older than the partitions. Nothing was changed. Restore all log folders"

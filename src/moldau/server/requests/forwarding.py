@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from moldau.cluster.controller_answers import error_response
-from moldau.cluster.controller_channel import Caller, ControllerChannel, deadline_of
+from moldau.cluster.controller.answers import error_response
+from moldau.cluster.controller.channel import Caller, ControllerChannel, deadline_of
 from moldau.network.context import RequestContext
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import KafkaError

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from moldau.cluster.controller import DECIDED_APIS
+from moldau.cluster.controller.controller import DECIDED_APIS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse

@@ -3,17 +3,17 @@
 from collections.abc import Callable
 from functools import partial
 
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.service import GroupService
 from moldau.server import settings
 from moldau.server.background import Background
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.groups import group_coordinators
-from moldau.server.meters import NodeMeters
+from moldau.server.observing.meters import NodeMeters
 from moldau.server.subsystem import Contribution, Subsystem
-from moldau.server.topic_directory import ImageTopicDirectory
+from moldau.server.topics.topic_directory import ImageTopicDirectory
 
 
 class GroupsSubsystem(Subsystem):

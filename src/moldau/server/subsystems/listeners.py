@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from moldau.cluster.registrations import Endpoint
+from moldau.cluster.image.registrations import Endpoint
 from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
 from moldau.server import settings

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from functools import partial
 
-from moldau.cluster.registrations import Endpoint
+from moldau.cluster.image.registrations import Endpoint
 from moldau.server.bound_listeners import PAGES
 from moldau.server.context import NodeContext
 from moldau.server.extensions import Extensions
-from moldau.server.monitoring import Monitoring, health_checks, quorum_notice, watch_cluster
+from moldau.server.observing.monitoring import Monitoring, health_checks, quorum_notice, watch_cluster
 from moldau.server.subsystem import Contribution, Subsystem
-from moldau.storage.recovery_report import RepairKind
+from moldau.storage.guards.recovery_report import RepairKind
 
 
 class MonitoringSubsystem(Subsystem):

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.records.batch import HEADER_SIZE_BYTES

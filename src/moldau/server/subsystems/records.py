@@ -1,7 +1,7 @@
 """The APIs for the records of partitions: produce, fetch, offsets, producer ids, log folders."""
 
 from moldau.protocol.api import ApiKey
-from moldau.replication.append_turn import AppendTurn
+from moldau.replication.appending.append_turn import AppendTurn
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
 from moldau.server.handlers.fetch import FetchHandlers

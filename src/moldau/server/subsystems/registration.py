@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.registrations import Endpoint, SupportedFeature
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem

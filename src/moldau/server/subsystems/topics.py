@@ -11,7 +11,7 @@ from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.server.topic_creation import InternalTopic, TopicCreator
+from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
 
 TOPIC_RETRY_S: Final = 5.0
 

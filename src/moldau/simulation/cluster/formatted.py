@@ -1,6 +1,6 @@
 """Folders of simulated nodes, formatted at their first start."""
 
-from moldau.cluster.formatter import FormatRequest, format_storage
+from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 

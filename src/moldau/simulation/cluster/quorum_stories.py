@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any, Final
 
 from moldau.cluster.broker_lifecycle import BrokerIdentity, BrokerLifecycle
-from moldau.cluster.controller_service import ControllerService
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.registrations import Endpoint, SupportedFeature
-from moldau.cluster.remote_controller_channel import RemoteControllerChannel
+from moldau.cluster.controller.remote_channel import RemoteControllerChannel
+from moldau.cluster.controller.service import ControllerService
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.registrations import Endpoint, SupportedFeature
 from moldau.config.broker import BrokerConfig
 from moldau.config.topic import TopicConfig
 from moldau.network.client import RpcClient
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
+from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.subscriptions import Committed
-from moldau.quorum.voters import ReplicaKey, Voter, VoterSet
-from moldau.quorum.votes import ElectionState
 from moldau.runtime import KafkaError, Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
@@ -46,7 +46,7 @@ from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
 from moldau.storage.log_manager import LogManager
-from moldau.storage.replicated_log import SnapshotReader
+from moldau.storage.snapshots.replicated_log import SnapshotReader
 
 CLUSTER_ID: Final = "bW9sZGF1LXNpbXVsYXRlZA"
 CONTROLLER_PORT: Final = 9093

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.network.client import RpcClient
 from moldau.protocol.messages import create_topics, delete_topics, incremental_alter_configs
 from moldau.protocol.schema import Message
-from moldau.quorum.voters import VoterSet
+from moldau.quorum.core.voters import VoterSet
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.simulation.history import History
 from moldau.simulation.seeds import stream

@@ -20,7 +20,7 @@ from moldau.simulation.cluster.checkers import StateAgreement
 from moldau.simulation.coordinators.states import canonical_state, differences, generations, unsettled
 from moldau.simulation.history import History
 from moldau.simulation.world.host import Host
-from moldau.storage.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 _LOOK_EVERY_S: Final = 0.02
 """Virtual time."""

@@ -7,7 +7,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.runtime import ErrorCode
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.world.object_store import SimulatedObjectStore
-from moldau.tiered.object_layout import parse_segment_key
+from moldau.tiered.storage.object_layout import parse_segment_key
 
 
 async def live_objects(

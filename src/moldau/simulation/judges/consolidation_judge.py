@@ -12,9 +12,9 @@ from moldau.simulation.judges.diskless_judge import SETTLE_LIMIT_S, DisklessAfte
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 from moldau.tiered.consolidation.retention import readable_chain
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.object_layout import parse_segment_key
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.object_layout import parse_segment_key
 
 REMOVER_QUIET_S = 100.0
 

@@ -9,8 +9,8 @@ from moldau.simulation.history import History
 from moldau.simulation.world.disk_losses import lose_databases
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.object_layout import parse_segment_key
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.storage.object_layout import parse_segment_key
 
 QUIET_S = 400.0
 """Time after which the leftovers of failed copies are old enough, found and deleted."""

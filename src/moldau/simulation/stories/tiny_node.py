@@ -27,8 +27,8 @@ from moldau.protocol.schema import Message
 from moldau.records.batch import validate_produce
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.simulation.history import Partition
-from moldau.storage.log import PartitionLog
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
 
 PARTITION = Partition("tiny", 0)

@@ -25,8 +25,8 @@ from moldau.simulation.world.object_store import (
     SlowDownError,
 )
 from moldau.simulation.world.process import Process
-from moldau.tiered.object_storage_manager import COPY_POLICY, ObjectStorageManager
-from moldau.tiered.storage_manager import RemoteStorageManager
+from moldau.tiered.storage.object_storage_manager import COPY_POLICY, ObjectStorageManager
+from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
 CLASS_NAME = "moldau.simulation.world.object_storage.open_simulated"
 TIER_CLASS_NAME = "moldau.simulation.world.object_storage.open_simulated_tier"

@@ -12,11 +12,11 @@ from typing import Final, Protocol, runtime_checkable
 
 from moldau.objects.storage import Ranges, fetch_once
 from moldau.runtime import Workers
-from moldau.tiered.builder import BuiltSegment, finish_segment
 from moldau.tiered.consolidation.plan import ObjectRange, PlannedSegment, plan_ranges
 from moldau.tiered.consolidation.side_by_side import side_by_side
-from moldau.tiered.segments import RemoteLogSegmentMetadata
-from moldau.tiered.storage_manager import LogSegmentData, RemoteStorageManager
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.storage.builder import BuiltSegment, finish_segment
+from moldau.tiered.storage.storage_manager import LogSegmentData, RemoteStorageManager
 
 __all__ = [
     "READS_IN_FLIGHT",

@@ -13,8 +13,8 @@ from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.consolidation import wire
 from moldau.tiered.consolidation.leader import BuiltCopy, ConsolidationLeader, Plan, PublishedSegment
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemotePlace
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.storage_manager import RemotePlace
 
 __all__ = [
     "CALLS",

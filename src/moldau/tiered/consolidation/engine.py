@@ -19,10 +19,14 @@ from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
 from moldau.tiered.consolidation.building import build_and_copy, memory_bytes
 from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, ConsolidationLeader
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
+from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.quota import ByteRateQuota
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemoteStorageError, RemoteStorageManager, check_custom_metadata
+from moldau.tiered.storage.storage_manager import (
+    RemoteStorageError,
+    RemoteStorageManager,
+    check_custom_metadata,
+)
 from moldau.tiered.work_pool import WorkPool
 
 __all__ = ["BrokerEngine", "EngineSettings", "RemoteCopies"]

@@ -20,10 +20,10 @@ from moldau.tiered.consolidation.plan import GatheredSegment, PlannedSegment, Se
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.side_by_side import side_by_side
 from moldau.tiered.consolidation.standing import SegmentKeeper, Standing
-from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
-from moldau.tiered.metadata_manager import RemoteMetadataUnknownOutcomeError
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import (
+from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
+from moldau.tiered.metadata.manager import RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.storage_manager import (
     CustomMetadataSizeLimitExceededError,
     RemoteResourceNotFoundError,
     RemoteStorageError,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from moldau.tiered.consolidation.plan import PlannedSegment
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.segments import TopicIdPartition
 
 __all__ = ["Lease", "OpenPlan", "OpenPlans", "OpenSegment"]
 

@@ -18,19 +18,19 @@ from uuid import UUID
 from moldau.metrics import Meters
 from moldau.objects.storage import StorageError
 from moldau.runtime import Clock, Entropy, KafkaError
-from moldau.tiered.builder import LEADER_EPOCH
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.standing import SegmentKeeper
-from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
-from moldau.tiered.object_layout import ParsedKey, parse_segment_key
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
+from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.storage.builder import LEADER_EPOCH
+from moldau.tiered.storage.object_layout import ParsedKey, parse_segment_key
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 __all__ = ["SegmentOrphanScan"]
 

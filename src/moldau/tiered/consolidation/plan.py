@@ -11,13 +11,13 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.calls import LOG_APPEND_TIME, BatchCoordinate
 from moldau.records.batch import NO_TIMESTAMP
-from moldau.tiered.builder import LEADER_EPOCH, BatchRun
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
+from moldau.tiered.storage.builder import LEADER_EPOCH, BatchRun
 
 __all__ = [
     "GatheredSegment",

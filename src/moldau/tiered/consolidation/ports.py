@@ -13,8 +13,8 @@ from moldau.coordinators.diskless.calls import (
     PrunedPartition,
 )
 from moldau.tiered.consolidation.plan import SegmentRules
-from moldau.tiered.retention import Retention
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.removal.retention import Retention
 
 __all__ = ["LedPartition", "WalCoordinator"]
 

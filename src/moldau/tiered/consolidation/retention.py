@@ -7,9 +7,9 @@ records are deleted from the oldest on, whatever their timestamps.
 from collections.abc import Iterable
 
 from moldau.records.batch import NO_TIMESTAMP
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.retention import Retention, expired
-from moldau.tiered.segments import RemoteLogSegmentMetadata
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.removal.retention import Retention, expired
 
 __all__ = ["expired_before", "readable_chain"]
 

@@ -13,19 +13,19 @@ from moldau.runtime import Clock, ErrorCode, KafkaError
 from moldau.tiered.consolidation.ports import LedPartition, WalCoordinator
 from moldau.tiered.consolidation.retention import expired_before, readable_chain
 from moldau.tiered.consolidation.steps import decide
-from moldau.tiered.lifecycle import IllegalTransitionError, RemoteLogSegmentState
-from moldau.tiered.metadata_manager import (
+from moldau.tiered.metadata.lifecycle import IllegalTransitionError, RemoteLogSegmentState
+from moldau.tiered.metadata.manager import (
     MetadataPosition,
     RemoteLogMetadataManager,
     RemoteMetadataNotReadyError,
 )
-from moldau.tiered.meters import TieredMeters
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
-from moldau.tiered.storage_manager import (
+from moldau.tiered.meters import TieredMeters
+from moldau.tiered.storage.storage_manager import (
     RemoteResourceNotFoundError,
     RemoteStorageError,
     RemoteStorageManager,

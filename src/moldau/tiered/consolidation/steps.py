@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.segments import RemoteLogSegmentMetadata
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 
 __all__ = ["Steps", "decide"]
 

@@ -12,15 +12,15 @@ from moldau.protocol.own.consolidation_plan import (
     ConsolidationSegment,
 )
 from moldau.protocol.own.consolidation_publish import ConsolidationCopy, ConsolidationPublished
-from moldau.tiered.builder import LEADER_EPOCH
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
 from moldau.tiered.consolidation.plan import PlannedSegment, WalRun
-from moldau.tiered.segments import (
+from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     TopicIdPartition,
 )
+from moldau.tiered.storage.builder import LEADER_EPOCH
 
 __all__ = [
     "as_copy",

@@ -4,17 +4,17 @@ import asyncio
 import logging
 from dataclasses import dataclass, replace
 
-from moldau.storage.log import PartitionLog
-from moldau.tiered.deletion import delete_segment
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.position import find_highest_copied
-from moldau.tiered.segment_files import ClosedSegment, closed_segments, epochs_of, read_segment
-from moldau.tiered.segments import (
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import (
     RemoteLogSegmentId,
     RemoteLogSegmentMetadata,
     RemoteLogSegmentMetadataUpdate,
 )
-from moldau.tiered.storage_manager import RemoteStorageError, check_custom_metadata
+from moldau.tiered.position import find_highest_copied
+from moldau.tiered.removal.deletion import delete_segment
+from moldau.tiered.storage.segment_files import ClosedSegment, closed_segments, epochs_of, read_segment
+from moldau.tiered.storage.storage_manager import RemoteStorageError, check_custom_metadata
 from moldau.tiered.tasks.surroundings import Surroundings, TaskPartition
 
 __all__ = ["CopyTask"]

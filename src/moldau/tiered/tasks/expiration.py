@@ -5,15 +5,15 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from moldau.storage.log import PartitionLog
-from moldau.tiered.deletion import delete_segment
-from moldau.tiered.expiry import ExpiryPlan, unreferenced
-from moldau.tiered.lifecycle import RemoteLogSegmentState
-from moldau.tiered.lineage import LogLineage
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.segment_cache import epoch_ranges
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.removal.deletion import delete_segment
+from moldau.tiered.removal.expiry import ExpiryPlan, unreferenced
+from moldau.tiered.removal.retention import Retention
 from moldau.tiered.restoring import restore_start
-from moldau.tiered.retention import Retention
-from moldau.tiered.segment_cache import epoch_ranges
-from moldau.tiered.segments import RemoteLogSegmentMetadata
 from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS, Surroundings, TaskPartition
 
 __all__ = ["ExpirationTask"]

@@ -6,12 +6,12 @@ from typing import Protocol
 from uuid import UUID
 
 from moldau.runtime import Machine
-from moldau.storage.log import PartitionLog
-from moldau.tiered.metadata_manager import RemoteLogMetadataManager
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.metadata.manager import RemoteLogMetadataManager
+from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
 from moldau.tiered.quota import ByteRateQuota
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemoteStorageManager
+from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "Surroundings"]
 

@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.records.batch import parse_header
 from moldau.records.record import iter_records
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.storage.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, SnapshotReader, SnapshotWriter
 
 ROWS_PER_RECORD: Final = 250
 """Reading so many takes about a millisecond of the event loop."""

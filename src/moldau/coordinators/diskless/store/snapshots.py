@@ -5,7 +5,7 @@ import logging
 
 from moldau.coordinators.diskless.store.checkpoint import CheckpointSource
 from moldau.coordinators.diskless.store.store import DisklessStore
-from moldau.storage.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 logger = logging.getLogger(__name__)
 

@@ -2,20 +2,20 @@
 
 import asyncio
 
-from moldau.diskless.partition_cache import PartitionCache
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
-from moldau.replication.record_lookup import RecordLookup
-from moldau.tiered.lineage import FixedEpoch
-from moldau.tiered.offset_search import RemoteOffsetSearch
-from moldau.tiered.reader import RemoteReader
-from moldau.tiered.reading import RemoteRange, RemoteRead
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.lineage import FixedEpoch
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.reading.offset_search import RemoteOffsetSearch
+from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.reading.requests import RemoteRange, RemoteRead
 
 _LINEAGE = FixedEpoch()
 
 
 class DisklessRemotePart:
-    """A :class:`moldau.diskless.remote_part.RemotePart`."""
+    """A :class:`moldau.diskless.partition.remote_part.RemotePart`."""
 
     def __init__(self, cache: PartitionCache, reader: RemoteReader) -> None:
         self._partition = TopicIdPartition(cache.key.topic_id, cache.topic, cache.key.partition)

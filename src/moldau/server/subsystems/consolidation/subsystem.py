@@ -3,12 +3,11 @@
 from collections.abc import Awaitable, Callable
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
-from moldau.diskless.partition import DisklessPartition
-from moldau.diskless.repeating import Repeating
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.upkeep.repeating import Repeating
 from moldau.replication.partition import StopReason
 from moldau.server.context import BrokerContext
 from moldau.server.handlers.own_calls import BrokerCallHandlers
-from moldau.server.partition_kinds import KindClaim
 from moldau.server.requests.dispatch import HandlerTable
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.consolidation.remote_part import DisklessRemotePart
@@ -17,17 +16,18 @@ from moldau.server.subsystems.diskless.settings import consolidation_engine, con
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.settings import remote_place
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.storage.log_config import LogConfig
+from moldau.server.topics.partition_kinds import KindClaim
+from moldau.storage.log.config import LogConfig
 from moldau.tiered.consolidation.calls import CALLS, ConsolidationCalls, LocalConsolidation
 from moldau.tiered.consolidation.engine import BrokerEngine, RemoteCopies
 from moldau.tiered.consolidation.leader import ConsolidationLeader
 from moldau.tiered.consolidation.orphans import SegmentOrphanScan
 from moldau.tiered.consolidation.ports import LedPartition
 from moldau.tiered.consolidation.standing import SegmentKeeper
-from moldau.tiered.metadata_topic import metadata_partition_of
-from moldau.tiered.object_storage_manager import ObjectStorageManager
-from moldau.tiered.retention import Retention
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.metadata.topic import metadata_partition_of
+from moldau.tiered.removal.retention import Retention
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 
 _MEASURING_INTERVAL_MS = 1_000
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from moldau.cluster.controller import DECIDED_APIS
-from moldau.cluster.controller_channel import Caller, deadline_of
-from moldau.cluster.controller_service import ControllerService
+from moldau.cluster.controller.channel import Caller, deadline_of
+from moldau.cluster.controller.controller import DECIDED_APIS
+from moldau.cluster.controller.service import ControllerService
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope

@@ -1,7 +1,7 @@
 """A voter's controller: decides while this node leads the metadata quorum, and listens."""
 
-from moldau.cluster.controller import Controller
-from moldau.cluster.controller_service import ControllerService, LocalControllerChannel
+from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config.listeners import Endpoint
 from moldau.network.limits import Listener

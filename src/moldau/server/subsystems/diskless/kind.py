@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from moldau.cluster.topics_image import Topic
-from moldau.diskless.cache_bound import CacheBound
-from moldau.diskless.partition import DisklessPartition
-from moldau.diskless.partition_cache import PartitionCache
+from moldau.cluster.image.topics_image import Topic
+from moldau.diskless.cache.cache_bound import CacheBound
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.runtime import DisklessRuntime
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
 
 METADATA_LOG_CONFIG: Final = LogConfig(
     segment_bytes=64 * 1024**2,

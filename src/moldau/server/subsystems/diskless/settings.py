@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Final
 
 from moldau.config.broker import BrokerConfig
-from moldau.diskless.cacher import CacherSettings
+from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.settings import DisklessSettings
-from moldau.diskless.writer import WriterSettings
+from moldau.diskless.writing.writer import WriterSettings
 from moldau.objects import StorageSettings
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
 from moldau.tiered.consolidation.engine import DEFAULT_UNIT_BYTES, EngineSettings
 from moldau.tiered.consolidation.plan import SegmentRules
 

@@ -5,18 +5,18 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import NO_COORDINATOR
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA, DISKLESS_METADATA_TOPIC
-from moldau.cluster.partition import NO_COORDINATOR
-from moldau.cluster.topics_image import Topic
 from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.service import DisklessCoordinator
-from moldau.diskless.backlog import WalBacklog
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
-from moldau.diskless.partition import DisklessPartition
+from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
+from moldau.diskless.writing.backlog import WalBacklog
 from moldau.network.context import RequestContext
 from moldau.objects import StorageError
 from moldau.protocol.api import ApiKey
@@ -25,7 +25,6 @@ from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.diskless import diskless_coordinators
 from moldau.server.deletion_hold import DeletionHold
-from moldau.server.partition_kinds import KindClaim
 from moldau.server.settings import log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
@@ -34,7 +33,8 @@ from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_ki
 from moldau.server.subsystems.diskless.pressure import pause_of
 from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
 from moldau.server.subsystems.topics import TopicsSubsystem
-from moldau.server.topic_creation import InternalTopic
+from moldau.server.topics.partition_kinds import KindClaim
+from moldau.server.topics.topic_creation import InternalTopic
 
 logger = logging.getLogger(__name__)
 

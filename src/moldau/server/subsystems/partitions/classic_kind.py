@@ -4,20 +4,20 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
-from moldau.cluster.topics_image import Topic
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.policy import policy_of
 from moldau.replication.leading import ReplicaListener
 from moldau.replication.partition import Partition, PartitionKey, StopReason
-from moldau.replication.policy import policy_of
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
-from moldau.storage.log_config import LogConfig
+from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
-from moldau.storage.snapshot_log import SnapshotLog
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 
 

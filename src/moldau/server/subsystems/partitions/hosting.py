@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from uuid import UUID
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.partition import NO_LEADER
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import NO_LEADER
+from moldau.cluster.image.topics_image import Topic
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.server.partition_kinds import PartitionKind
-from moldau.server.registry import PartitionRegistry
-from moldau.storage.log_config import LogConfig
-from moldau.storage.log_folders import NewLog
+from moldau.server.topics.partition_kinds import PartitionKind
+from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.folders.log_folders import NewLog
+from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 

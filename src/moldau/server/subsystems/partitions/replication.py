@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from moldau.cluster.image import MetadataImage
-from moldau.cluster.registrations import BrokerRegistration
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
 from moldau.replication.classic import ClassicPartition
-from moldau.replication.fetch_session import FetchLimits
+from moldau.replication.fetching.fetch_session import FetchLimits
+from moldau.replication.fetching.replica_fetcher import FetcherSettings, LeaderAddress, ReplicaFetchers
 from moldau.replication.in_sync_sets import InSyncSets
-from moldau.replication.replica_fetcher import FetcherSettings, LeaderAddress, ReplicaFetchers
 from moldau.server.context import BrokerContext
 
 

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from functools import partial
 
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage, ResourceType
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.replication.partition import Partition
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
-from moldau.server.partition_kinds import KindClaim
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.partitions.replication import Replication
-from moldau.storage.recovery_report import RepairKind
+from moldau.server.topics.partition_kinds import KindClaim
+from moldau.storage.guards.recovery_report import RepairKind
 
 
 class PartitionsSubsystem(Subsystem):

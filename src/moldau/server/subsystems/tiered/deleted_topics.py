@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from uuid import UUID
 
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage
 
 
 class DeletedTopics:

@@ -2,24 +2,24 @@
 
 from collections.abc import Awaitable, Callable, Collection
 
-from moldau.cluster.topics_image import Topic
+from moldau.cluster.image.topics_image import Topic
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import Partition, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.registry import PartitionRegistry
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind
 from moldau.server.subsystems.tiered.reads import ClassicRemotePart
-from moldau.storage.log_config import LogConfig
+from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.log.config import LogConfig
 from moldau.tiered.log_manager import RemoteLogManager
-from moldau.tiered.reader import RemoteReader
-from moldau.tiered.remover import RemotePartitionRemover
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.removal.remover import RemotePartitionRemover
 
 
 class Tiering:
     """The remote part of the classic partitions here: begun, and what the remover asks about them.
 
-    Implements :class:`moldau.tiered.remover.HostedPartitions`.
+    Implements :class:`moldau.tiered.removal.remover.HostedPartitions`.
     """
 
     def __init__(

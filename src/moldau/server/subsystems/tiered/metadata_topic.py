@@ -18,10 +18,10 @@ from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Clock
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.cluster_view import ClusterView
-from moldau.server.topic_creation import InternalTopic
-from moldau.tiered.metadata_manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
-from moldau.tiered.metadata_topic import TopicDescription, TopicOffsets, TopicRecords
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.server.topics.topic_creation import InternalTopic
+from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata.topic import TopicDescription, TopicOffsets, TopicRecords
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 __all__ = ["HostedMetadataTopic"]
 
@@ -45,7 +45,7 @@ class _Term:
 
 
 class HostedMetadataTopic:
-    """A :class:`moldau.tiered.metadata_topic.MetadataTopic`; its calls are made on the loop.
+    """A :class:`moldau.tiered.metadata.topic.MetadataTopic`; its calls are made on the loop.
 
     It is told of its terms as any kind of coordinator is (``server/coordinators``), and reads and writes by
     the log of coordinators.

@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import Callable
 
+from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
-from moldau.replication.record_lookup import RecordLookup
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.storage.append_info import AbortedEntry, ReadResult
-from moldau.storage.log import PartitionLog
-from moldau.tiered.lineage import LogLineage
-from moldau.tiered.offset_search import RemoteOffsetSearch
+from moldau.storage.log.append_info import AbortedEntry, ReadResult
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.position import find_highest_copied
-from moldau.tiered.reader import RemoteReader
-from moldau.tiered.reading import RemoteRange, RemoteRead
-from moldau.tiered.segments import TopicIdPartition
-from moldau.tiered.storage_manager import RemoteStorageError
+from moldau.tiered.reading.offset_search import RemoteOffsetSearch
+from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.reading.requests import RemoteRange, RemoteRead
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
 class ClassicRemotePart:

@@ -10,24 +10,24 @@ from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
 from moldau.runtime.machine import Machine
 from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
-from moldau.server.topic_creation import InternalTopic
-from moldau.tiered.foreign_storage_manager import METHODS as STORAGE_METHODS
-from moldau.tiered.foreign_storage_manager import ForeignStorageManager
+from moldau.server.topics.topic_creation import InternalTopic
 from moldau.tiered.log_manager import RemoteLogManagerSettings
-from moldau.tiered.metadata_manager import MetadataManagerMaker, RemoteLogMetadataManager
-from moldau.tiered.metadata_topic import MetadataTopic
-from moldau.tiered.object_storage_manager import ObjectStorageManager, open_object_storage_manager
+from moldau.tiered.metadata.manager import MetadataManagerMaker, RemoteLogMetadataManager
+from moldau.tiered.metadata.topic import MetadataTopic
+from moldau.tiered.metadata.topic_based_manager import (
+    MetadataManagerSettings,
+    TopicBasedRemoteLogMetadataManager,
+)
 from moldau.tiered.quota import QuotaSettings
-from moldau.tiered.reader import ReaderSettings
-from moldau.tiered.storage_manager import (
+from moldau.tiered.reading.reader import ReaderSettings
+from moldau.tiered.storage.foreign_storage_manager import METHODS as STORAGE_METHODS
+from moldau.tiered.storage.foreign_storage_manager import ForeignStorageManager
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager, open_object_storage_manager
+from moldau.tiered.storage.storage_manager import (
     RemotePlace,
     RemoteStorageError,
     RemoteStorageManager,
     StorageManagerMaker,
-)
-from moldau.tiered.topic_metadata_manager import (
-    MetadataManagerSettings,
-    TopicBasedRemoteLogMetadataManager,
 )
 
 __all__ = [

@@ -4,15 +4,14 @@ import asyncio
 import logging
 from collections.abc import Collection
 
-from moldau.cluster.delta import MetadataDelta
-from moldau.cluster.image import MetadataImage
+from moldau.cluster.image.delta import MetadataDelta
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
-from moldau.cluster.topics_image import Topic
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.deletion_hold import DeletionHold
 from moldau.server.handlers.tiered import tiered_handlers
-from moldau.server.partition_kinds import KindClaim
 from moldau.server.settings import classic_log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
@@ -21,16 +20,17 @@ from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind, TieredOffKind, Tiering
 from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
 from moldau.server.subsystems.topics import TopicsSubsystem
-from moldau.tiered.index_cache import RemoteIndexCache
+from moldau.server.topics.partition_kinds import KindClaim
 from moldau.tiered.log_manager import RemoteLogManager
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.metadata.topic_based_manager import TopicBasedRemoteLogMetadataManager
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.object_storage_manager import ObjectStorageManager
 from moldau.tiered.quota import ByteRateQuota
-from moldau.tiered.reader import RemoteReader
-from moldau.tiered.remover import RemotePartitionRemover
-from moldau.tiered.segments import TopicIdPartition
+from moldau.tiered.reading.index_cache import RemoteIndexCache
+from moldau.tiered.reading.reader import RemoteReader
+from moldau.tiered.removal.remover import RemotePartitionRemover
+from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 from moldau.tiered.tasks.surroundings import Surroundings
-from moldau.tiered.topic_metadata_manager import TopicBasedRemoteLogMetadataManager
 
 logger = logging.getLogger(__name__)
 

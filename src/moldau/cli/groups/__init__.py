@@ -1,0 +1,1 @@
+"""The commands for consumer groups, and a member of a group."""

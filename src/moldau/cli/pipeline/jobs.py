@@ -1,0 +1,124 @@
+"""Running jobs of the pipeline from the command line: once, or until a signal comes."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from moldau.cli.output import json_line, print_json_line
+from moldau.cli.pipeline.progress_display import display
+
+if TYPE_CHECKING:
+    from moldau.pipeline.jobs import JobsFile
+    from moldau.pipeline.runner import Job, Round
+
+T = TypeVar("T")
+
+PARENT_POLL_S: Final = 1.0
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", metavar="URL", help="Spark's master; every core of this machine by default."),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage",
+        metavar="KEY=VALUE",
+        help="diskless.storage.* or rsm.config.* as far as the brokers do not tell it; may be repeated.",
+    ),
+]
+
+
+def check_spark() -> None:
+    """Raises :class:`moldau.client.errors.ToolError` for what is missing; nothing of it is imported yet."""
+    from moldau.pipeline.requirements import check_requirements
+
+    check_requirements()
+
+
+def run_job_once(name: str, work: Callable[[Any], T], master: str | None) -> T:
+    """Do one round of a job on a session of its own."""
+    from moldau.pipeline.session import SparkPool
+
+    with display() as shown, SparkPool(master, shown) as pool:
+        return work(pool.units(name))
+
+
+def repeat_job(job: "Job", master: str | None) -> None:
+    """Do a job on its interval until a signal comes."""
+    from moldau.pipeline.jobs import JobsFile
+
+    run_jobs(JobsFile((job,), master, {}, "", None, None))
+
+
+def run_jobs(found: "JobsFile", *, with_parent: bool = False) -> None:
+    """Run a file's jobs until SIGTERM or SIGINT, or the parent's end; each round is a line on stdout."""
+    from moldau.pipeline.metrics_server import MetricsServer
+    from moldau.pipeline.runner import JobRunner
+    from moldau.pipeline.session import SparkPool
+    from moldau.runtime.clock import SystemClock
+
+    with contextlib.ExitStack() as stack:
+        shown = stack.enter_context(display())
+        pool = stack.enter_context(SparkPool(found.master, shown, **found.spark))
+        runner = JobRunner(found.jobs, pool, SystemClock(), _tell, history_path=found.history)
+        stack.enter_context(_signals_restored())
+        _on_signal(_leave)
+        port = None
+        if found.metrics_port is not None:
+            server = MetricsServer(found.metrics_host, found.metrics_port, runner.meters)
+            port = stack.enter_context(server).port
+        pool.session()  # which takes SIGINT for itself
+        _on_signal(lambda number, frame: runner.stop())
+        if with_parent:
+            threading.Thread(target=_watch_parent, args=(runner.stop,), daemon=True).start()
+        _print_ready([job.name for job in found.jobs], port)
+        runner.run()
+
+
+def _watch_parent(stop: Callable[[], None]) -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    stop()
+
+
+def _print_ready(names: list[str], metrics_port: int | None) -> None:
+    line: dict[str, Any] = {"ready": names}
+    if metrics_port is not None:
+        line["metrics_port"] = metrics_port
+    print(json_line(line), flush=True)
+
+
+def _tell(done: "Round") -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the jobs go on
+        print_json_line(done.to_json())
+        sys.stdout.flush()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)
+
+
+def _on_signal(handler: Callable[[int, FrameType | None], Any]) -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _signals_restored() -> Iterator[None]:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    try:
+        yield
+    finally:
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
+            signal.signal(number, handler)

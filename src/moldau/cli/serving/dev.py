@@ -1,0 +1,169 @@
+"""``moldau dev``."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moldau.cli.app import new_app
+from moldau.cli.errors import CommandError
+from moldau.cli.options import key_values
+from moldau.cli.serving.node_options import LevelOption, LogLevel, SetOption
+from moldau.cli.serving.pipeline_process import prepared_pipeline
+
+if TYPE_CHECKING:
+    from moldau.cli.serving.serve import Beside
+
+app = new_app()
+
+PipelineOption = Annotated[
+    bool,
+    typer.Option(
+        "--pipeline", help="Run the jobs of `moldau pipeline run` in a process beside it; needs Spark."
+    ),
+]
+BrokersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--brokers",
+        metavar="N",
+        min=1,
+        max=100,
+        help="Run a cluster with N brokers, each a process, at PORT and the ports behind it.",
+    ),
+]
+ControllersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--controllers", metavar="N", min=1, max=9, help="Run a cluster with N controllers, each a process."
+    ),
+]
+RacksOption = Annotated[
+    str | None,
+    typer.Option("--racks", metavar="NAMES", help="Racks of the cluster's brokers in turn, as in a,b,c."),
+]
+PipelineConfigOption = Annotated[
+    Path | None,
+    typer.Option("--pipeline-config", metavar="FILE", help="Which jobs; implies --pipeline."),
+]
+
+
+@app.command("dev")
+def dev(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="DIR", help="Folder to keep everything in; a temporary one by default."
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port", metavar="PORT", min=0, max=65535, help="Port for clients; 0 takes a free one."
+        ),
+    ] = 9092,
+    host: Annotated[str, typer.Option("--host", metavar="HOST", help="Address to listen on.")] = "127.0.0.1",
+    classic: Annotated[
+        bool, typer.Option("--classic", help="Make classic topics by default, on the local disk.")
+    ] = False,
+    brokers: BrokersOption = None,
+    controllers: ControllersOption = None,
+    racks: RacksOption = None,
+    pipeline: PipelineOption = False,
+    pipeline_config: PipelineConfigOption = None,
+    overrides: SetOption = None,
+    log_level: LevelOption = LogLevel.WARNING,
+) -> None:
+    """Run a ready-to-use node with no configuration file.
+
+    Prints "ready HOST:PORT" on stdout when it accepts clients; of a cluster, the addresses of all brokers
+    with commas between. Ctrl-C or SIGTERM stops it cleanly.
+
+    \b
+    Example:
+      moldau dev --data ./data --set log.retention.ms=3600000
+      moldau dev --brokers 3 --controllers 3 --racks a,b,c
+    """
+    properties = key_values(overrides, "--set")
+    if brokers is not None or controllers is not None or racks is not None:
+        if pipeline or pipeline_config is not None:
+            raise CommandError("--pipeline is for a single node: it cannot be used with --brokers yet")
+        size = (1 if brokers is None else brokers, 1 if controllers is None else controllers)
+        cluster = _cluster(size, racks, (host, port), properties, log_level)
+        _with_folder(data, cluster)
+        return
+    if classic:
+        properties = {"log.diskless.enable": "false", **properties}
+    beside = None
+    if pipeline or pipeline_config is not None:
+        beside = prepared_pipeline(pipeline_config)
+        if pipeline_config is None:  # its usual jobs consolidate
+            properties = {"diskless.consolidation.enable": "false", **properties}
+    _with_folder(data, _single_node((host, port), properties, log_level, beside))
+
+
+def _single_node(
+    address: tuple[str, int], properties: Mapping[str, str], log_level: str, beside: "Beside | None"
+) -> Callable[[Path], None]:
+    # The node itself is imported late: signals are heeded, and mistakes told, before that.
+    from moldau.cli.serving import serve
+    from moldau.cli.serving.cluster_folder import refuse_cluster
+    from moldau.server.settings import development_config
+
+    host, port = address
+
+    def run(folder: Path) -> None:
+        refuse_cluster(folder)
+        serve.run_node(
+            lambda: development_config(str(folder), port, properties, host=host, diskless=True),
+            log_level,
+            format_new=True,
+            beside=beside,
+        )
+
+    return run
+
+
+def _cluster(
+    size: tuple[int, int],
+    racks: str | None,
+    address: tuple[str, int],
+    properties: Mapping[str, str],
+    log_level: str,
+) -> Callable[[Path], None]:
+    """``size``: numbers of brokers and controllers."""
+    from moldau.cli.serving.cluster import ClusterOptions, run_cluster
+
+    options = ClusterOptions(
+        brokers=size[0],
+        controllers=size[1],
+        racks=[] if racks is None else racks_of(racks),
+        host=address[0],
+        port=address[1],
+        properties=properties,
+        log_level=log_level,
+    )
+    return lambda folder: run_cluster(folder, options)
+
+
+def racks_of(text: str) -> list[str]:
+    """The names in ``a,b,c``; a usage error where one is empty."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise typer.BadParameter(f"{text!r} has an empty name", param_hint="--racks")
+    return names
+
+
+def _with_folder(data: Path | None, run: Callable[[Path], None]) -> None:
+    """Run with the data folder, made where it is missing; a temporary one goes afterwards."""
+    if data is None:
+        with tempfile.TemporaryDirectory(prefix="moldau-") as folder:
+            run(Path(folder))
+        return
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot use {data} as a data folder: {error.strerror}") from error
+    run(data.resolve())

@@ -1,0 +1,158 @@
+"""Running a node until a signal ends it."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from moldau.cli.errors import CommandError, one_line
+from moldau.cli.serving import logs
+from moldau.cluster.folders.meta_properties import FormatError
+from moldau.config.broker import BrokerConfig
+from moldau.config.definition import ConfigError
+from moldau.config.properties import parse_properties
+from moldau.runtime.errors import KafkaError
+from moldau.runtime.machine import Machine
+from moldau.runtime.open_files import lack_of_open_files
+from moldau.server.identity import Address
+from moldau.server.node import Node
+from moldau.storage.folders.log_directory import LogDirectoryError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
+"""Makes what runs as long as the node is ready at an address."""
+
+STOP_TIMEOUT_S: Final = 9.0
+"""A clean stop takes less; past it the process ends all the same, and the next start recovers."""
+PARENT_CHECK_INTERVAL_S: Final = 1.0
+
+
+def read_config(path: Path, overrides: Mapping[str, str]) -> BrokerConfig:
+    """A node's properties file with changes over it. Raises ``ConfigError``, :class:`CommandError`."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise CommandError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"cannot read {path}: it is not UTF-8 text") from error
+    return BrokerConfig.from_properties(parse_properties(text), overrides)
+
+
+def run_node(
+    config_of: Callable[[], BrokerConfig],
+    log_level: str,
+    *,
+    format_new: bool = False,
+    beside: Beside | None = None,
+    stop_with_parent: bool = False,
+) -> None:
+    """Run until SIGTERM or SIGINT, with what is to run beside it.
+
+    ``stop_with_parent``: stop, too, when the process that started this one has ended. Raises
+    :class:`CommandError` when it cannot start or go on.
+    """
+    try:
+        config = config_of()
+    except ConfigError as error:
+        raise CommandError(one_line(error)) from error
+    logs.configure(log_level)
+    machine = Machine.real()
+    reason = lack_of_open_files()
+    if reason is not None:
+        raise CommandError(reason)
+    run_on_loop(_serve(Node(config, machine, format_new=format_new), beside, stop_with_parent))
+
+
+def collect_rarely() -> None:
+    """Tell the garbage collector what this process is like: hardly any cycles, and a start that stays.
+
+    Looking for cycles in short-lived records took a seventh of a diskless coordinator's time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 5, 20)
+
+
+def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main)
+
+
+async def _serve(node: Node, beside: Beside | None, stop_with_parent: bool) -> None:
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    stop_wanted = loop.create_task(ended.wait())
+    if stop_with_parent:
+        _watch_parent(os.getppid(), ended)
+    try:
+        address = await _started(node, stop_wanted)
+        if address is None:
+            return
+        async with contextlib.nullcontext() if beside is None else beside(address):
+            failed = loop.create_task(node.failed())
+            await asyncio.wait((stop_wanted, failed), return_when=asyncio.FIRST_COMPLETED)
+            reason = failed.result() if failed.done() else None
+            failed.cancel()
+        await _stop(node)
+        if reason is not None:
+            raise CommandError(reason)
+    finally:
+        stop_wanted.cancel()
+
+
+def _watch_parent(parent: int, ended: asyncio.Event) -> None:
+    """Set ``ended`` when this process gets another parent: its own one was killed, and cannot stop it."""
+    if os.getppid() == parent:
+        loop = asyncio.get_running_loop()
+        loop.call_later(PARENT_CHECK_INTERVAL_S, _watch_parent, parent, ended)
+    else:
+        ended.set()
+
+
+async def _started(node: Node, stop_wanted: "asyncio.Task[Any]") -> Address | None:
+    """Start and say so; ``None`` when a signal came first, and all is stopped again."""
+    starting = asyncio.get_running_loop().create_task(node.start())
+    await asyncio.wait((starting, stop_wanted), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await starting
+        await _stop(node)
+        return None
+    try:
+        address = starting.result()
+    except Exception as error:
+        # Whatever it was, the operator is told in one line; the rest is for whoever asks for it.
+        logger.debug("the start failed", exc_info=True)
+        raise CommandError(_problem(error)) from error
+    collect_rarely()
+    print(f"ready {address}", flush=True)
+    return address
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, FormatError | ConfigError | LogDirectoryError | KafkaError | OSError):
+        return one_line(error)
+    return f"the node cannot start: {type(error).__name__}: {one_line(error)}"
+
+
+async def _stop(node: Node) -> None:
+    try:
+        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
+    except TimeoutError:
+        raise CommandError(f"the node did not stop within {STOP_TIMEOUT_S:.0f} s") from None

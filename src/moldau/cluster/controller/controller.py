@@ -1,0 +1,180 @@
+"""The controller: requests in, records and answers out, and nothing changes but by replay.
+
+The driver's contract (:mod:`.service` keeps it):
+
+1. Before a term: :meth:`Controller.activate` with the image of everything committed.
+2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with them
+   *before* the next request is handled, and append them to the metadata log as one batch that is
+   committed whole or not at all. The next decision sees them though they are not committed yet.
+3. Answer a request after its records, and all that were decided before it, are committed.
+4. When an append fails or the term ends, everything not committed is dropped by activating anew.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from moldau.cluster.decisions import (
+    brokers,
+    configs,
+    elections,
+    features,
+    partitions,
+    producer_ids,
+    reassignments,
+    topics,
+)
+from moldau.cluster.decisions.brokers import BrokerInputs
+from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.view import (
+    ConfigPolicy,
+    ControllerResult,
+    ControllerSettings,
+    TopicPolicy,
+    View,
+)
+from moldau.cluster.image.delta import image_of
+from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
+from moldau.protocol.messages.alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.alter_partition import AlterPartitionRequest
+from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
+from moldau.protocol.messages.controller_registration import ControllerRegistrationRequest
+from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
+from moldau.protocol.messages.create_topics import CreateTopicsRequest
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
+from moldau.protocol.messages.update_features import UpdateFeaturesRequest
+from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.schema import Message
+from moldau.runtime import Entropy, ErrorCode, KafkaError
+
+LEADERS_BALANCED_MAX: Final = 1_000
+"""Leaderships that are moved in one batch of records."""
+
+Decision = Callable[[View, BrokerInputs, Any], ControllerResult]
+
+
+def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequest) -> ControllerResult:
+    response, records = elections.elect_leaders(view, request)
+    return ControllerResult(response, records)
+
+
+DECISIONS: dict[type[Message], Decision] = {
+    CreateTopicsRequest: lambda view, _, request: topics.create_topics(view, request),
+    DeleteTopicsRequest: lambda view, _, request: topics.delete_topics(view, request),
+    CreatePartitionsRequest: lambda view, _, request: partitions.create_partitions(view, request),
+    AlterPartitionRequest: lambda view, _, request: partitions.alter_partition(view, request),
+    ElectLeadersRequest: _elect_leaders,
+    IncrementalAlterConfigsRequest: lambda view, _, request: configs.incremental_alter_configs(view, request),
+    AlterConfigsRequest: lambda view, _, request: configs.alter_configs(view, request),
+    BrokerRegistrationRequest: brokers.register_broker,
+    BrokerHeartbeatRequest: brokers.heartbeat,
+    UnregisterBrokerRequest: brokers.unregister_broker,
+    ControllerRegistrationRequest: lambda view, _, request: brokers.register_controller(view, request),
+    AllocateProducerIdsRequest: lambda view, _, request: producer_ids.allocate_producer_ids(view, request),
+    UpdateFeaturesRequest: lambda view, _, request: features.update_features(view, request),
+    AlterPartitionReassignmentsRequest: (
+        lambda view, _, request: reassignments.alter_partition_reassignments(view, request)
+    ),
+    ListPartitionReassignmentsRequest: (
+        lambda view, _, request: reassignments.list_partition_reassignments(view, request)
+    ),
+}
+"""Every request that a controller decides. Controllers serve these APIs, brokers forward those of clients."""
+
+DECIDED_APIS: Final = frozenset(ApiKey(request.API_KEY) for request in DECISIONS)
+
+
+class Controller:
+    """Decides over an image that includes its own decisions that are not committed yet."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        config_policy: ConfigPolicy,
+        entropy: Entropy,
+        topic_policy: TopicPolicy | None = None,
+    ) -> None:
+        self._settings = settings
+        self._config_policy = config_policy
+        self._entropy = entropy
+        self._topic_policy = topic_policy
+        self._heartbeats = Heartbeats(settings.session_timeout_ms)
+        self._image = EMPTY_IMAGE
+
+    @property
+    def image(self) -> MetadataImage:
+        """Committed metadata with what was decided on top."""
+        return self._image
+
+    def activate(self, image: MetadataImage, now_ms: int) -> None:
+        """Begin a term on the committed image, or begin it again after a failed append."""
+        self._image = image
+        self._heartbeats.activate(image, now_ms)
+
+    def handle(self, request: Message, now_ms: int, next_offset: int) -> ControllerResult:
+        """Decide. ``next_offset`` is where the first record will land in the log.
+
+        Raises ``KafkaError`` for requests that are refused whole: see :func:`error_response`.
+        """
+        decision = DECISIONS.get(type(request))
+        if decision is None:
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"The controller does not take {type(request).__name__}."
+            )
+        return decision(self._view(), self._context(now_ms, next_offset), request)
+
+    def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
+        """The first records of a new cluster; none when the log has a metadata version already."""
+        if self._image.metadata_version:
+            return ()
+        if any(isinstance(record, FeatureLevelRecord) for record in records):
+            return records
+        return [*_default_features(), *records]
+
+    def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
+        """Records that fence one broker whose session is over; call again until there are none."""
+        return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
+
+    @property
+    def leader_balance_interval_ms(self) -> int:
+        """How often :meth:`balance_leaders` is due; 0: never."""
+        return self._settings.leader_balance_interval_ms
+
+    def balance_leaders(self) -> Sequence[Message]:
+        """Records that give leaderships back to preferred replicas, a bounded number at once."""
+        return elections.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When :meth:`expire_sessions` may have something to do."""
+        return self._heartbeats.next_deadline_ms(self._image, now_ms)
+
+    def replay(self, records: Sequence[Message]) -> None:
+        """Apply records that were decided."""
+        self._image = image_of(records, self._image)
+
+    def restore(self, image: MetadataImage) -> None:
+        """Take back records that were replayed and could not be appended."""
+        self._image = image
+
+    def _view(self) -> View:
+        return View(
+            image=self._image,
+            settings=self._settings,
+            configs=self._config_policy,
+            entropy=self._entropy,
+            topic_policy=self._topic_policy,
+        )
+
+    def _context(self, now_ms: int, next_offset: int) -> BrokerInputs:
+        return BrokerInputs(self._heartbeats, now_ms, next_offset)
+
+
+def _default_features() -> list[Message]:
+    return [FeatureLevelRecord(name="metadata.version", feature_level=features.METADATA_VERSION_LATEST)]

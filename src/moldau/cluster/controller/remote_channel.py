@@ -1,0 +1,111 @@
+"""The channel to an active controller in another process."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from moldau.cluster.controller.channel import Caller
+from moldau.network.client import RpcClient
+from moldau.protocol.schema import Message
+from moldau.quorum.core.voters import Voter, VoterSet
+from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+RETRY_S: Final = 0.05
+LAST_WORD_S: Final = 1.0
+"""For the answer of a controller that another one has replaced: it may be on its way."""
+
+
+class RemoteControllerChannel:
+    """Sends requests to the quorum's leader; a :class:`moldau.cluster.controller.channel.ControllerChannel`.
+
+    A request that cannot be sent waits for the leader as it is known by then, until the deadline. A request
+    whose answer is lost may have been carried out: it is never repeated here.
+    """
+
+    def __init__(
+        self,
+        client: RpcClient,
+        voters: VoterSet,
+        leader_id: Callable[[], int | None],
+        *,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """``timeout_ms`` bounds a request that has no deadline, with all its attempts."""
+        self._client = client
+        self._voters = voters
+        self._leader_id = leader_id
+        self._timeout_ms = timeout_ms
+
+    async def send(
+        self, request: Message, caller: Caller | None = None, deadline: float | None = None
+    ) -> Any:
+        """See :meth:`moldau.cluster.controller.channel.ControllerChannel.send`.
+
+        The controller sees this node's own principal, not the caller's.
+        """
+        loop = asyncio.get_running_loop()
+        late = ErrorCode.request_timed_out
+        if deadline is None:
+            deadline, late = loop.time() + self._timeout_ms / 1000, ErrorCode.not_controller
+        while True:
+            reason = "this node knows of no leader of the metadata quorum"
+            leader_id = self._leader_id()
+            leader = None if leader_id is None else self._voters.get(leader_id)
+            if leader is not None:
+                try:
+                    # Connects first: a request that was not sent was not carried out.
+                    await self._while_leading(
+                        leader.key.id,
+                        self._client.version_of(leader.host, leader.port, request.API_KEY),
+                        deadline,
+                    )
+                except (KafkaError, TimeoutError) as error:
+                    reason = f"controller {leader_id} cannot be reached: {error}"
+                else:
+                    try:
+                        return await self._ask(leader, request, deadline)
+                    except (KafkaError, TimeoutError) as error:
+                        code = late if loop.time() >= deadline else ErrorCode.not_controller
+                        reason = f"the controller's answer is lost: {error}"
+                        if caller is not None:
+                            logger.warning("%s of %s: %s", type(request).__name__, caller, reason)
+                        raise KafkaError(code, reason) from error
+            if loop.time() + RETRY_S >= deadline:
+                raise KafkaError(late, reason)
+            await asyncio.sleep(RETRY_S)
+
+    async def _ask(self, leader: Voter, request: Message, deadline: float) -> Any:
+        # Rounded up: the deadline here comes first.
+        left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
+        asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
+        return await self._while_leading(leader.key.id, asking, deadline, LAST_WORD_S)
+
+    async def _while_leading(
+        self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0
+    ) -> T:
+        """The result of ``work``, which is given up ``grace_s`` after another node is known to lead.
+
+        A node that is cut off neither answers nor refuses: without this, requests would wait for it until
+        their deadline while its successor leads. Raises ``TimeoutError``.
+        """
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+        try:
+            while True:
+                await asyncio.wait((task,), timeout=min(RETRY_S, max(0.0, deadline - loop.time())))
+                if task.done():
+                    return task.result()
+                if loop.time() >= deadline:
+                    raise TimeoutError("no answer within the time-out")
+                if self._leader_id() not in (None, leader_id):
+                    deadline = min(deadline, loop.time() + grace_s)
+                    if not grace_s:
+                        raise TimeoutError(f"controller {leader_id} leads no more")
+        finally:
+            task.cancel()

@@ -1,0 +1,266 @@
+"""Runs the controller on the metadata log while this node leads it. The contract is in :mod:`.controller`."""
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from moldau.cluster.controller.answers import error_response
+from moldau.cluster.controller.channel import Caller
+from moldau.cluster.controller.controller import Controller
+from moldau.cluster.image.delta import FENCE
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.image_records import encode_record
+from moldau.cluster.metadata_log import MetadataBatch, MetadataLog, Value
+from moldau.cluster.publisher import MetadataPublisher
+from moldau.protocol.api import Scope, scopes
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
+from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+RECORDS_A_TURN: Final = 1_000
+"""Records encoded without a break: some 3 ms."""
+
+
+class ControllerService:
+    """A listener of the metadata log; add it *after* the publisher, whose image it starts a term with."""
+
+    def __init__(
+        self,
+        node_id: int,
+        controller: Controller,
+        log: MetadataLog,
+        publisher: MetadataPublisher,
+        bootstrap_records: Sequence[Message] = (),
+    ) -> None:
+        self._node_id = node_id
+        self._controller = controller
+        self._log = log
+        self._publisher = publisher
+        self._bootstrap_records = bootstrap_records
+        self._epoch = -1
+        self._deciding = asyncio.Lock()
+        self._last_append: asyncio.Future[int] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._balance: asyncio.TimerHandle | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node is the active controller."""
+        return self._epoch >= 0
+
+    @property
+    def image(self) -> MetadataImage:
+        """The state that an active controller decides on: records that are not committed yet are in it."""
+        return self._controller.image
+
+    async def handle(
+        self, request: Message, caller: Caller | None = None, deadline: float | None = None
+    ) -> Message:
+        """Answer a request once everything that the answer rests on is committed.
+
+        Answers REQUEST_TIMED_OUT, and changes nothing, when its turn comes after ``deadline`` (the loop's
+        time, in seconds), as Kafka's controller does. What clients change is logged with their names.
+        Answers NOT_CONTROLLER while this node is not active, and when it loses its place before the
+        commit is known (the change may have been made all the same: callers ask again).
+        """
+        if not self.is_active:
+            return error_response(
+                request, ErrorCode.not_controller, "This node is not the active controller."
+            )
+        async with self._deciding:
+            if deadline is not None and asyncio.get_running_loop().time() >= deadline:
+                return error_response(
+                    request, ErrorCode.request_timed_out, "The request's time was over before its turn."
+                )
+            response = await self._decide(request, caller)
+        self._watch_sessions()
+        last_append = self._last_append
+        if last_append is None:
+            return response
+        try:
+            # Also when this request changed nothing: it may have seen what is not committed yet.
+            await asyncio.shield(last_append)
+        except KafkaError as error:
+            return error_response(request, ErrorCode.not_controller, error.message)
+        except asyncio.CancelledError:
+            if not last_append.cancelled():
+                raise
+            return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+        return response
+
+    async def _decide(self, request: Message, caller: Caller | None) -> Message:
+        epoch = self._epoch
+        if epoch < 0:
+            return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+        try:
+            result = self._controller.handle(request, self._now_ms(), self._log.next_offset())
+            if len(result.records) <= RECORDS_A_TURN:
+                if result.records:
+                    self._append(result.records)
+            elif not await self._append_in_turns(epoch, result.records):
+                return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+            if result.records and caller is not None and Scope.BROKER in scopes(request.API_KEY):
+                logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
+        except KafkaError as error:
+            is_refusal = isinstance(request, BrokerRegistrationRequest)
+            # The answer has no text. Brokers repeat this one until the session of a dead process ends.
+            if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
+                logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
+            return error_response(request, error.code, error.message)
+        except Exception:
+            # Decisions change nothing, so a fault in one leaves the controller as it was.
+            logger.exception("the controller failed on %s", type(request).__name__)
+            return error_response(request, ErrorCode.unknown_server_error)
+        return result.response
+
+    async def _append_in_turns(self, epoch: int, records: Sequence[Message]) -> bool:
+        """As :meth:`_append`, of many records, with turns of the loop in between; they are one batch.
+
+        False when the term ends meanwhile: then nothing is appended. Nobody else decides before this returns.
+        """
+        level = self._controller.image.metadata_version
+        await asyncio.sleep(0)
+        values: list[bytes] = []
+        for start in range(0, len(records), RECORDS_A_TURN):
+            values += [encode_record(record, level) for record in records[start : start + RECORDS_A_TURN]]
+            await asyncio.sleep(0)
+        if self._epoch != epoch:
+            return False
+        self._append(records, values)
+        return True
+
+    def close(self) -> None:
+        """Give up leading and stop all timers."""
+        if self.is_active:
+            epoch = self._epoch
+            self._deactivate()
+            self._log.resign(epoch)
+
+    def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
+        """The publisher reads it; a leader never gets one."""
+
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
+        """The publisher reads them; what this leader decided it has replayed already."""
+
+    def on_leader(self, leader_id: int, epoch: int) -> None:
+        if leader_id == self._node_id:
+            if epoch != self._epoch:
+                self._activate(epoch)
+        elif self.is_active:
+            logger.info("controller %d: epoch %d ended", self._node_id, self._epoch)
+            self._deactivate()
+
+    def _activate(self, epoch: int) -> None:
+        self._deactivate()
+        self._epoch = epoch
+        self._controller.activate(self._publisher.image, self._now_ms())
+        logger.info("controller %d: active in epoch %d", self._node_id, epoch)
+        first_records = self._controller.bootstrap(self._bootstrap_records)
+        if first_records:
+            self._append(first_records)
+        self._watch_sessions()
+        self._plan_balance()
+
+    def _deactivate(self) -> None:
+        self._epoch = -1
+        self._last_append = None
+        if self._balance is not None:
+            self._balance.cancel()
+            self._balance = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _append(self, records: Sequence[Message], values: Sequence[bytes] | None = None) -> None:
+        """Replay and append: the next decision stands on these records already.
+
+        ``values``: the records encoded at the metadata version that they do not change.
+        """
+        epoch = self._epoch
+        before = self._controller.image
+        try:
+            self._controller.replay(records)
+            if values is None:
+                level = self._controller.image.metadata_version
+                values = [encode_record(record, level) for record in records]
+            future = self._log.append(epoch, values)
+        except Exception:
+            # Nothing was appended: it is as if it had never been decided.
+            self._controller.restore(before)
+            raise
+        self._last_append = future
+        future.add_done_callback(lambda done: self._appended(epoch, done))
+
+    def _appended(self, epoch: int, future: "asyncio.Future[int]") -> None:
+        if self._failed(future) and epoch == self._epoch:
+            logger.warning("controller %d: an append failed in epoch %d", self._node_id, epoch)
+            self._deactivate()
+            self._log.resign(epoch)
+
+    @staticmethod
+    def _failed(future: "asyncio.Future[int]") -> bool:
+        return future.cancelled() or future.exception() is not None
+
+    def _watch_sessions(self) -> None:
+        if self._expiry is not None or not self.is_active:
+            return
+        deadline_ms = self._controller.next_deadline_ms(self._now_ms())
+        if deadline_ms is not None:
+            # One timer for all: when it fires early, because a heartbeat came, it is set again.
+            self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
+
+    def _expire_sessions(self) -> None:
+        self._expiry = None
+        if self._deciding.locked():
+            return  # whoever decides looks for sessions next
+        while self.is_active:
+            records = self._controller.expire_sessions(self._now_ms(), self._log.next_offset())
+            if not records:
+                break
+            for record in records:
+                if isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == FENCE:
+                    logger.warning(
+                        "controller %d: broker %d is fenced, its heartbeats have stopped",
+                        self._node_id,
+                        record.broker_id,
+                    )
+            self._append(records)
+        self._watch_sessions()
+
+    def _plan_balance(self) -> None:
+        interval_ms = self._controller.leader_balance_interval_ms
+        if interval_ms and self.is_active:
+            self._balance = asyncio.get_running_loop().call_later(interval_ms / 1000, self._balance_leaders)
+
+    def _balance_leaders(self) -> None:
+        # While a request is being decided, the next round is soon enough.
+        records = () if self._deciding.locked() else self._controller.balance_leaders()
+        if records:
+            logger.info(
+                "controller %d: %d leaderships go back to preferred replicas", self._node_id, len(records)
+            )
+            self._append(records)
+        self._plan_balance()
+
+    @staticmethod
+    def _now_ms() -> int:
+        """Rounded up, so that a timer set for a deadline finds it passed."""
+        return math.ceil(asyncio.get_running_loop().time() * 1000)
+
+
+class LocalControllerChannel:
+    """The channel to a controller in the same process."""
+
+    def __init__(self, service: ControllerService) -> None:
+        self._service = service
+
+    async def send(
+        self, request: Message, caller: Caller | None = None, deadline: float | None = None
+    ) -> Any:
+        """See :class:`moldau.cluster.controller.channel.ControllerChannel`."""
+        return await self._service.handle(request, caller, deadline)

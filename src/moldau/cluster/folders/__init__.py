@@ -1,0 +1,1 @@
+"""Formatting folders, and telling whose they are."""

@@ -1,0 +1,170 @@
+"""``storage format``: makes folders ready for a node of a cluster."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moldau.cluster.decisions.features import METADATA_VERSION_LATEST
+from moldau.cluster.folders.folder_contents import (
+    BOOTSTRAP_FILE_NAME,
+    METADATA_FOLDER,
+    check_no_data,
+    data_in,
+)
+from moldau.cluster.folders.meta_properties import (
+    FILE_NAME,
+    FormatError,
+    MetaProperties,
+    decode_uuid,
+    encode_uuid,
+    read_meta_properties,
+)
+from moldau.cluster.image.image import METADATA_VERSION_FEATURE
+from moldau.cluster.image.image_records import encode_record
+from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
+from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.schema import Message
+from moldau.records.builder import build_batch
+from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
+from moldau.records.record import Record
+from moldau.runtime import Disk, Entropy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatRequest:
+    """Folders to format. ``metadata_dir`` is one of ``log_dirs``."""
+
+    cluster_id: str
+    node_id: int
+    log_dirs: Sequence[str]
+    metadata_dir: str
+    ignore_formatted: bool = False
+    metadata_version: int = METADATA_VERSION_LATEST
+    bootstrap_records: Sequence[Message] = ()
+
+
+def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
+    """Format the folders that are not formatted yet; returns them.
+
+    Raises :class:`FormatError` before anything is written: a cluster id that is not one, a folder that
+    is formatted (unless ``ignore_formatted``), belongs to another cluster or node, or holds data.
+    """
+    check_cluster_id(request.cluster_id)
+    _check(request)
+    unformatted = []
+    existing_id = False
+    for folder in dict.fromkeys(request.log_dirs):
+        existing = read_meta_properties(disk, folder)
+        if existing is None:
+            unformatted.append(folder)
+            continue
+        if not request.ignore_formatted:
+            raise FormatError(f"{folder} is already formatted; use --ignore-formatted to format the others.")
+        check_belongs(existing, folder, request.cluster_id, request.node_id)
+        existing_id = True
+    for folder in unformatted:
+        check_no_data(disk, folder, request.node_id, request.cluster_id if existing_id else None)
+    if request.metadata_dir in unformatted:
+        _check_new_metadata(disk, request)
+    for folder in unformatted:
+        _make_durable_folder(disk, folder)
+        if folder == request.metadata_dir:
+            _write_bootstrap(disk, folder, request, now_ms)
+        # Last: a folder counts as formatted once this file is there.
+        properties = MetaProperties(request.cluster_id, request.node_id, new_directory_id(entropy))
+        disk.write_atomically(f"{folder}/{FILE_NAME}", properties.encode())
+    return unformatted
+
+
+def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
+    """New metadata beside old data would be a new cluster that takes the old one's topics for deleted."""
+    for folder in request.log_dirs:
+        found = data_in(disk, folder)
+        if found:
+            raise FormatError(
+                f"{request.metadata_dir} is not formatted and would get new metadata, but {folder} holds data"
+                f" of a cluster ({found[0]}). Nothing was changed. Restore {request.metadata_dir}, or take"
+                " that data away; see 'A folder without meta.properties' in docs/operations.md."
+            )
+
+
+def _make_durable_folder(disk: Disk, folder: str) -> None:
+    """Make a folder and its parents so that a crash of the machine cannot take them back."""
+    missing = []
+    path = folder
+    while path and not disk.is_dir(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    disk.make_dirs(folder)
+    for made in reversed(missing):
+        disk.sync_dir(made.rpartition("/")[0] or "/")
+
+
+def check_cluster_id(cluster_id: str) -> None:
+    """Raise :class:`FormatError` unless this is an id as :func:`new_cluster_id` makes them."""
+    try:
+        value = decode_uuid(cluster_id)
+    except ValueError as error:
+        raise FormatError(f"Cluster id {error}; make one with `moldau storage random-uuid`.") from None
+    if encode_uuid(value) != cluster_id:
+        raise FormatError(f"Cluster id '{cluster_id}' is not in its one form '{encode_uuid(value)}'.")
+
+
+def check_belongs(properties: MetaProperties, folder: str, cluster_id: str, node_id: int) -> None:
+    """Raise :class:`FormatError` when a folder is another cluster's or node's."""
+    if properties.cluster_id != cluster_id:
+        raise FormatError(f"{folder} belongs to cluster {properties.cluster_id}, not to {cluster_id}.")
+    if properties.node_id != node_id:
+        raise FormatError(f"{folder} belongs to node {properties.node_id}, not to node {node_id}.")
+
+
+def new_cluster_id(entropy: Entropy) -> str:
+    """A random cluster id. It never begins with '-', which would look like an option on a command line."""
+    while True:
+        text = encode_uuid(entropy.uuid4())
+        if not text.startswith("-"):
+            return text
+
+
+def new_directory_id(entropy: Entropy) -> uuid.UUID:
+    """A random directory id that KIP-858 does not reserve."""
+    while True:
+        value = entropy.uuid4()
+        if value.int >= RESERVED_DIRECTORY_COUNT and not encode_uuid(value).startswith("-"):
+            return value
+
+
+def bootstrap_snapshot(records: Sequence[Message], metadata_version: int, now_ms: int) -> bytes:
+    """The snapshot before the first offset: the records that a new cluster begins with."""
+    first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)
+    values = [encode_record(record, metadata_version) for record in (first, *records)]
+    header = build_control_batch(
+        [SnapshotHeader(last_contained_log_timestamp=now_ms)],
+        base_offset=0,
+        leader_epoch=0,
+        timestamp=now_ms,
+    )
+    data = build_batch(
+        [Record(offset, now_ms, None, value, ()) for offset, value in enumerate(values, 1)],
+        base_offset=1,
+        leader_epoch=0,
+    )
+    footer = build_control_batch(
+        [SnapshotFooter()], base_offset=1 + len(values), leader_epoch=0, timestamp=now_ms
+    )
+    return bytes(header) + bytes(data) + bytes(footer)
+
+
+def _check(request: FormatRequest) -> None:
+    if request.node_id < 0:
+        raise FormatError(f"Node id {request.node_id} is negative.")
+    if request.metadata_dir not in request.log_dirs:
+        raise FormatError(f"The metadata folder {request.metadata_dir} is not one of the log folders.")
+
+
+def _write_bootstrap(disk: Disk, folder: str, request: FormatRequest, now_ms: int) -> None:
+    path = f"{folder}/{METADATA_FOLDER}"
+    disk.make_dirs(path)
+    disk.sync_dir(folder)
+    content = bootstrap_snapshot(request.bootstrap_records, request.metadata_version, now_ms)
+    disk.write_atomically(f"{path}/{BOOTSTRAP_FILE_NAME}", content)

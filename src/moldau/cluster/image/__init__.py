@@ -1,0 +1,1 @@
+"""The immutable metadata image, and how records change it."""

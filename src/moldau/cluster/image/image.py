@@ -1,0 +1,99 @@
+"""The immutable metadata image: what the cluster is, as of one committed offset of the metadata log."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NewType
+
+from moldau.cluster.image.persistent_map import PersistentMap
+from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
+from moldau.cluster.image.topics_image import TopicsImage
+from moldau.protocol.metadata_records import (
+    AccessControlEntryRecord,
+    DelegationTokenRecord,
+    UserScramCredentialRecord,
+)
+
+
+class ResourceType(IntEnum):
+    """Kafka's numbers of the resources that carry configs."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+ConfigResource = tuple[int, str]
+"""(resource type, resource name). A broker's name is its id; the cluster-wide default's name is empty."""
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""(entity type, entity name or ``None`` for the default) pairs, sorted by type."""
+
+FeatureLevel = NewType("FeatureLevel", int)
+
+METADATA_VERSION_FEATURE = "metadata.version"
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The last record that an image contains."""
+
+    offset: int = -1
+    epoch: int = -1
+    timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """Equal images mean equal metadata, wherever in the log they were taken.
+
+    Security entries are kept as the records that made them: nothing here decides on them yet, and
+    nothing of them may be lost in a snapshot.
+    """
+
+    topics: TopicsImage = field(default_factory=TopicsImage)
+    brokers: PersistentMap[int, BrokerRegistration] = field(default_factory=PersistentMap)
+    controllers: PersistentMap[int, ControllerRegistration] = field(default_factory=PersistentMap)
+    configs: PersistentMap[ConfigResource, Mapping[str, str]] = field(default_factory=PersistentMap)
+    features: PersistentMap[str, FeatureLevel] = field(default_factory=PersistentMap)
+    next_producer_id: int = 0
+    client_quotas: PersistentMap[str, tuple[QuotaEntity, Mapping[str, float]]] = field(
+        default_factory=PersistentMap
+    )
+    acls: PersistentMap[int, AccessControlEntryRecord] = field(default_factory=PersistentMap)
+    scram_credentials: PersistentMap[tuple[int, str], UserScramCredentialRecord] = field(
+        default_factory=PersistentMap
+    )
+    delegation_tokens: PersistentMap[str, DelegationTokenRecord] = field(default_factory=PersistentMap)
+    provenance: Provenance = field(default_factory=Provenance, compare=False)
+
+    @property
+    def metadata_version(self) -> int:
+        """The finalized level of ``metadata.version``; 0 before the log was bootstrapped."""
+        return self.features.get(METADATA_VERSION_FEATURE, FeatureLevel(0))
+
+    def config(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
+        """Values that were set on a resource; empty when there are none. Not to be changed."""
+        return self.configs.get((resource_type, name), _NO_CONFIG)
+
+    def active_brokers(self) -> Iterator[BrokerRegistration]:
+        """Brokers that are neither fenced nor shutting down, by id."""
+        return (broker for broker in self.brokers.values() if broker.is_active)
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        """The name of a topic's id."""
+        topic = self.topics.get_by_id(topic_id)
+        return None if topic is None else topic.name
+
+
+_NO_CONFIG: Mapping[str, str] = {}
+
+EMPTY_IMAGE = MetadataImage()
+
+
+def quota_key(entity: QuotaEntity) -> str:
+    """A sortable key of an entity: ``None`` (the default entity) does not compare with names."""
+    return "\x00".join(f"{kind}\x01{'d' if name is None else 'n' + name}" for kind, name in entity)

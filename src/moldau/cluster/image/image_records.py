@@ -1,0 +1,153 @@
+"""An image as the records of a snapshot, and the record versions that a metadata level allows."""
+
+from collections.abc import Iterator, Mapping
+
+from moldau.cluster.image.image import METADATA_VERSION_FEATURE, MetadataImage
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
+from moldau.cluster.image.topics_image import Topic
+from moldau.protocol import metadata_records as r
+from moldau.protocol.record_schema import latest_version
+from moldau.protocol.schema import Message
+
+_VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {
+    # (from this level of metadata.version on, record version), newest first. Facts: Kafka's MetadataVersion.
+    r.RegisterBrokerRecord: ((30, 4), (17, 3), (8, 2), (0, 1)),
+    r.BrokerRegistrationChangeRecord: ((30, 3), (17, 2), (0, 1)),
+    r.PartitionRecord: ((23, 2), (17, 1), (0, 0)),
+    r.PartitionChangeRecord: ((23, 2), (17, 1), (0, 0)),
+}
+
+
+def record_version(record: Message, metadata_version: int) -> int:
+    """The version to write ``record`` in: the newest that every reader of this level understands."""
+    for level, version in _VERSIONS.get(type(record), ()):
+        if metadata_version >= level:
+            return version
+    return latest_version(type(record))
+
+
+def encode_record(record: Message, metadata_version: int) -> bytes:
+    """A record's value for the metadata log of a cluster at this level."""
+    return r.RECORDS.encode(record, record_version(record, metadata_version))
+
+
+def to_records(image: MetadataImage) -> Iterator[Message]:
+    """Records that lead from nothing to ``image``, in the same order on every node.
+
+    ``metadata.version`` comes first: it says how to read the rest.
+    """
+    yield from _features(image)
+    yield from (_broker(broker) for broker in image.brokers.values())
+    yield from (_controller(controller) for controller in image.controllers.values())
+    for topic in image.topics:
+        yield from _topic(topic)
+    for (resource_type, resource_name), values in image.configs.items():
+        for key in sorted(values):
+            yield r.ConfigRecord(
+                resource_type=resource_type, resource_name=resource_name, name=key, value=values[key]
+            )
+    yield from _client_quotas(image)
+    if image.next_producer_id > 0:
+        yield r.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
+    yield from image.acls.values()
+    yield from image.scram_credentials.values()
+    yield from image.delegation_tokens.values()
+
+
+def _features(image: MetadataImage) -> Iterator[Message]:
+    levels = sorted(image.features.items(), key=lambda item: (item[0] != METADATA_VERSION_FEATURE, item[0]))
+    for name, level in levels:
+        yield r.FeatureLevelRecord(name=name, feature_level=level)
+
+
+def _broker(broker: BrokerRegistration) -> Message:
+    return r.RegisterBrokerRecord(
+        broker_id=broker.broker_id,
+        is_migrating_zk_broker=broker.is_migrating_zk_broker,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        end_points=[
+            r.BrokerEndpoint(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for endpoint in broker.endpoints
+        ],
+        features=[
+            r.BrokerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_level,
+                max_supported_version=feature.max_level,
+            )
+            for feature in broker.features
+        ],
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=broker.log_dirs,
+        cordoned_log_dirs=broker.cordoned_log_dirs or None,
+    )
+
+
+def _controller(controller: ControllerRegistration) -> Message:
+    return r.RegisterControllerRecord(
+        controller_id=controller.controller_id,
+        incarnation_id=controller.incarnation_id,
+        zk_migration_ready=controller.zk_migration_ready,
+        end_points=[
+            r.ControllerEndpoint(
+                name=endpoint.name,
+                host=endpoint.host,
+                port=endpoint.port,
+                security_protocol=endpoint.security_protocol,
+            )
+            for endpoint in controller.endpoints
+        ],
+        features=[
+            r.ControllerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_level,
+                max_supported_version=feature.max_level,
+            )
+            for feature in controller.features
+        ],
+    )
+
+
+def _topic(topic: Topic) -> Iterator[Message]:
+    yield r.TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    for index, partition in enumerate(topic.partitions):
+        yield _partition(topic, index, partition)
+
+
+def _partition(topic: Topic, index: int, partition: Partition) -> Message:
+    return r.PartitionRecord(
+        partition_id=index,
+        topic_id=topic.topic_id,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        removing_replicas=partition.removing_replicas,
+        adding_replicas=partition.adding_replicas,
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=partition.directories,
+        eligible_leader_replicas=partition.eligible_leader_replicas or None,
+        last_known_elr=partition.last_known_eligible_leader_replicas or None,
+        diskless_coordinator=partition.diskless_coordinator,
+    )
+
+
+def _client_quotas(image: MetadataImage) -> Iterator[Message]:
+    for entity, values in image.client_quotas.values():
+        for key in sorted(values):
+            yield r.ClientQuotaRecord(
+                entity=[r.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                key=key,
+                value=values[key],
+                remove=False,
+            )

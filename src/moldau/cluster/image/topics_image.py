@@ -1,0 +1,140 @@
+"""Topics by name and by id, and what is derived from them."""
+
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, compress
+from operator import is_not
+
+from moldau.cluster.image.partition import NO_COORDINATOR, Partition
+from moldau.cluster.image.persistent_map import PersistentMap
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic; partition ``n`` is ``partitions[n]``."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: tuple[Partition, ...]
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether its partitions are owned by diskless coordinators (fixed at creation)."""
+        return bool(self.partitions) and self.partitions[0].diskless_coordinator != NO_COORDINATOR
+
+
+def collision_key(name: str) -> str:
+    """Names with equal keys would share metric names, where ``.`` becomes ``_``."""
+    return name.replace(".", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsImage:
+    """All topics. Two topics may not share a collision key."""
+
+    by_name: PersistentMap[str, Topic] = field(default_factory=PersistentMap)
+    # Keyed by the id's integer: comparing UUID objects would run Python code at every step of a search.
+    _names_by_id: PersistentMap[int, str] = field(default_factory=PersistentMap)
+    _names_by_collision_key: PersistentMap[str, str] = field(default_factory=PersistentMap, compare=False)
+    diskless_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
+    """Number of user partitions by partition of ``__diskless_metadata``."""
+    replica_load: PersistentMap[int, int] = field(default_factory=PersistentMap, compare=False)
+    """Number of partitions by the broker that has a replica."""
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return self.by_name.values()
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of this name."""
+        return self.by_name.get(name)
+
+    def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic of this id."""
+        name = self._names_by_id.get(topic_id.int)
+        return None if name is None else self.by_name.get(name)
+
+    def partition(self, topic_id: uuid.UUID, index: int) -> Partition | None:
+        """One partition, or ``None`` when the topic or the partition is unknown."""
+        topic = self.get_by_id(topic_id)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def colliding_name(self, name: str) -> str | None:
+        """The existing topic with the same collision key (may be ``name`` itself)."""
+        return self._names_by_collision_key.get(collision_key(name))
+
+    def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":
+        """These topics with some put in (by name, replacing what was there) and others taken out."""
+        if not changed and not removed:
+            return self
+        names = {topic.name: topic for topic in changed}
+        gone = [topic for topic in removed if topic.name not in names]
+        kept = {topic.topic_id.int for topic in changed}
+        # Most changes are of topics that exist: their entries in the lookup maps are as they were.
+        new = [topic for topic in changed if self._names_by_id.get(topic.topic_id.int) != topic.name]
+        keys = {collision_key(topic.name): topic.name for topic in new}
+        return replace(
+            self,
+            by_name=self.by_name.updated(names, [topic.name for topic in gone]),
+            _names_by_id=self._names_by_id.updated(
+                {topic.topic_id.int: topic.name for topic in new},
+                [topic.topic_id.int for topic in removed if topic.topic_id.int not in kept],
+            ),
+            _names_by_collision_key=self._names_by_collision_key.updated(
+                keys, [key for key in (collision_key(topic.name) for topic in gone) if key not in keys]
+            ),
+            diskless_load=_counted(self.diskless_load, self._coordinator_changes(changed, removed)),
+            replica_load=_counted(self.replica_load, self._replica_changes(changed, removed)),
+        )
+
+    def _coordinator_changes(self, changed: Collection[Topic], removed: Collection[Topic]) -> dict[int, int]:
+        differences: dict[int, int] = {}
+        before = [topic for topic in removed if topic.is_diskless]
+        gone = {topic.topic_id for topic in removed}
+        for topic in changed:
+            old = self.get_by_id(topic.topic_id)
+            if old is not None and old.is_diskless and old.topic_id not in gone:
+                before.append(old)
+        for sign, topics in ((-1, before), (1, [topic for topic in changed if topic.is_diskless])):
+            for topic in topics:
+                for partition in topic.partitions:
+                    owner = partition.diskless_coordinator
+                    differences[owner] = differences.get(owner, 0) + sign
+        return differences
+
+    def _replica_changes(self, changed: Collection[Topic], removed: Collection[Topic]) -> dict[int, int]:
+        less: Counter[int] = Counter()
+        more: Counter[int] = Counter()
+        gone = {topic.topic_id.int for topic in removed}
+        for topic in removed:
+            less.update(_replicas(topic.partitions))
+        for topic in changed:
+            old = None if topic.topic_id.int in gone else self.get_by_id(topic.topic_id)
+            before = () if old is None else old.partitions
+            # Most partitions of a topic that changes are the same objects as before.
+            for was, is_now in compress(
+                zip(before, topic.partitions, strict=False), map(is_not, before, topic.partitions)
+            ):
+                less.update(was.replicas)
+                more.update(is_now.replicas)
+            less.update(_replicas(before[len(topic.partitions) :]))
+            more.update(_replicas(topic.partitions[len(before) :]))
+        return {broker_id: more[broker_id] - less[broker_id] for broker_id in {**less, **more}}
+
+
+def _replicas(partitions: Sequence[Partition]) -> Iterable[int]:
+    return chain.from_iterable(partition.replicas for partition in partitions)
+
+
+def _counted(load: PersistentMap[int, int], differences: Mapping[int, int]) -> PersistentMap[int, int]:
+    counts = {key: load.get(key, 0) + difference for key, difference in differences.items() if difference}
+    return load.updated(
+        {key: count for key, count in counts.items() if count > 0},
+        [key for key, count in counts.items() if count <= 0],
+    )

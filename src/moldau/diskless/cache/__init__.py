@@ -1,0 +1,1 @@
+"""The local segments of diskless partitions, and how they follow the coordinators."""

@@ -1,0 +1,350 @@
+"""Builds and keeps the local segments of the diskless partitions that this broker hosts.
+
+For each coordinator there are two lanes (see :mod:`moldau.diskless.cache.follow_lane`): a partition begins by
+catching up, moves to the tail when it has all that is committed, and back when it falls behind for long.
+
+Where a cache that is opened begins: at its own end when the coordinator's offsets fit it and no more than
+``first_max_bytes`` are missing; else, empty, at the high watermark, and older offsets are cold reads.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import (
+    LOG_APPEND_TIME,
+    BatchCoordinate,
+    FindBatchesCall,
+    FoundPartition,
+    ListedOffset,
+    TimestampToList,
+)
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.cache.cache_bound import CacheBound
+from moldau.diskless.cache.follow_lane import FollowLane, LaneSettings
+from moldau.diskless.cache.partition_cache import UNKNOWN, PartitionCache, Scratch
+from moldau.diskless.reading.object_reads import ObjectReads, RecentObjects
+from moldau.diskless.reading.read_meters import ReadMeters
+from moldau.diskless.reading.read_round import Batches
+from moldau.diskless.writing.own_commits import OwnRun
+from moldau.metrics import Meters
+from moldau.objects.storage import ObjectStorage
+from moldau.protocol.special_timestamps import (
+    LATEST_TIMESTAMP,
+)
+from moldau.records.errors import CorruptRecordError
+from moldau.replication.partition import PartitionKey
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.log.aside import AsideWrite
+
+logger = logging.getLogger(__name__)
+
+_LAGGING_ROUNDS: Final = 16
+"""So many rounds in a row without reaching the high watermark, and a partition leaves the tail."""
+
+
+class OffsetFinder(Protocol):
+    """The part of a batch coordinator that the cacher needs."""
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+    async def list_offsets(self, partitions: Sequence[TimestampToList]) -> Sequence[ListedOffset]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CacherSettings:
+    """Bounds of the cacher; bytes, milliseconds."""
+
+    cache_max_bytes: int = 4 * 1024**3
+    tail_round_bytes: int = 16 * 1024**2
+    tail_partition_bytes: int = 8 * 1024**2
+    tail_budget_bytes: int = 64 * 1024**2
+    tail_max_wait_ms: int = 500
+    catch_up_round_bytes: int = 8 * 1024**2
+    catch_up_partition_bytes: int = 4 * 1024**2
+    catch_up_budget_bytes: int = 16 * 1024**2
+    first_max_bytes: int = 64 * 1024**2
+
+
+class Cacher:
+    """Follows the coordinators; the :class:`Follower` of its lanes."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        finder: OffsetFinder,
+        storage: ObjectStorage,
+        recent: RecentObjects,
+        arrivals: WaitingRoom[PartitionKey],
+        meters: Meters,
+        settings: CacherSettings | None = None,
+    ) -> None:
+        self._finder = finder
+        self._arrivals = arrivals
+        self.settings = settings = settings or CacherSettings()
+        self._tail_meters = ReadMeters(meters, "tail")
+        self._catch_up_meters = ReadMeters(meters, "catch-up")
+        self._unexpected = machine.unexpected
+        self._tail_reads = ObjectReads(
+            storage, recent, ByteBudget(settings.tail_budget_bytes), self._tail_meters, machine.unexpected
+        )
+        self._catch_up_reads = ObjectReads(
+            storage,
+            recent,
+            ByteBudget(settings.catch_up_budget_bytes),
+            self._catch_up_meters,
+            machine.unexpected,
+        )
+        self._bound = CacheBound(machine, settings.cache_max_bytes, meters)
+        self._scratch = Scratch()
+        self._caches: dict[PartitionKey, PartitionCache] = {}
+        self._tails: dict[int, FollowLane] = {}
+        self._catch_ups: dict[int, FollowLane] = {}
+        self._lagging: dict[PartitionKey, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._removals: set[asyncio.Task[None]] = set()
+        self._meter_state(meters)
+
+    def _meter_state(self, meters: Meters) -> None:
+        scope = meters.scoped("moldau.diskless", "Cache")
+        scope.gauge("SizeBytes", lambda: sum(_size_of(cache) for cache in self._caches.values()))
+        scope.gauge("Partitions", lambda: len(self._caches))
+        scope.gauge("CatchingUp", lambda: sum(len(lane) for lane in self._catch_ups.values()))
+        scope.gauge("LagRecords", lambda: sum(_lag_of(cache) for cache in self._caches.values()))
+
+    def in_hand(self) -> Mapping[str, int]:
+        """As the writer's."""
+        lanes = (*self._tails.values(), *self._catch_ups.values())
+        return {
+            "read bytes at the tail": self._tail_reads.taken_bytes,
+            "read bytes of catching up": self._catch_up_reads.taken_bytes,
+            "partitions being read": sum(lane.busy_count for lane in lanes),
+            "promised caches": sum(cache.is_promised for cache in self._caches.values()),
+        }
+
+    # -- partitions ---------------------------------------------------------------------------
+
+    def add(self, cache: PartitionCache) -> None:
+        """Begin to follow a partition."""
+        self._caches[cache.key] = cache
+        self._lane(self._catch_ups, cache.coordinator_id).add(cache)
+
+    def remove(self, cache: PartitionCache) -> None:
+        """Follow a partition no more; its log is the caller's to close."""
+        cache.close()
+        self._caches.pop(cache.key, None)
+        self._lagging.pop(cache.key, None)
+        for lanes in (self._tails, self._catch_ups):
+            lane = lanes.get(cache.coordinator_id)
+            if lane is not None:
+                lane.remove(cache)
+        self._arrivals.notify(cache.key)
+
+    def _lane(self, lanes: dict[int, FollowLane], coordinator_id: int) -> FollowLane:
+        lane = lanes.get(coordinator_id)
+        if lane is None:
+            lane = lanes[coordinator_id] = self._new_lane(coordinator_id, is_tail=lanes is self._tails)
+            task = asyncio.get_running_loop().create_task(lane.run(), name=lane.name)
+            self._unexpected.watch(task, "following a coordinator")
+            self._tasks.append(task)
+        return lane
+
+    def _new_lane(self, coordinator_id: int, *, is_tail: bool) -> FollowLane:
+        settings = self.settings
+        if is_tail:
+            lane_settings = LaneSettings(
+                settings.tail_round_bytes,
+                settings.tail_partition_bytes,
+                settings.first_max_bytes,
+                settings.tail_max_wait_ms,
+            )
+            reads, meters = self._tail_reads, self._tail_meters
+        else:
+            lane_settings = LaneSettings(
+                settings.catch_up_round_bytes, settings.catch_up_partition_bytes, settings.first_max_bytes, 0
+            )
+            reads, meters = self._catch_up_reads, self._catch_up_meters
+        name = f"{'tail' if is_tail else 'catch-up'} of coordinator {coordinator_id}"
+        return FollowLane(name, self._finder, reads, self, lane_settings, meters, self._unexpected)
+
+    async def close(self) -> None:
+        """End all following."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._removals, return_exceptions=True)
+
+    # -- the follower's side of the lanes -------------------------------------------------------
+
+    async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
+        if found.high_watermark < 0 or found.high_watermark < cache.local_end_offset:
+            return await self._resolve(cache)
+        is_first = not cache.is_known
+        restart = self._restart_offset(cache, found, is_first)
+        if restart is not None:
+            logger.info(
+                "the cache of %s-%d begins anew at offset %d", cache.topic, cache.key.partition, restart
+            )
+            await cache.restart_at(restart)
+        self._learn(cache, found)
+        return restart is None or bool(found.batches and found.batches[0].base_offset == restart)
+
+    @staticmethod
+    def _restart_offset(cache: PartitionCache, found: FoundPartition, is_first: bool) -> int | None:
+        """Where the local log has to begin anew, if it does not fit the answer."""
+        local_end = cache.local_end_offset
+        if not cache.is_usable:
+            return None
+        if found.error is not ErrorCode.none or found.moved_to_tier:
+            return max(found.wal_start_offset, found.log_start_offset)
+        batches = found.batches
+        if is_first and batches and batches[-1].last_offset + 1 < found.high_watermark:
+            return found.high_watermark
+        if batches and batches[0].base_offset != local_end:
+            return batches[0].base_offset
+        if not batches and local_end < found.high_watermark and is_first:
+            return found.high_watermark
+        return None
+
+    def _learn(self, cache: PartitionCache, found: FoundPartition | ListedOffset, end: int = -1) -> None:
+        before = cache.high_watermark
+        if isinstance(found, FoundPartition):
+            end = found.high_watermark
+            cache.learn_aborted(found.aborted)
+        cache.learn(
+            log_start_offset=found.log_start_offset,
+            wal_start_offset=found.wal_start_offset,
+            high_watermark=end,
+            last_stable_offset=found.last_stable_offset,
+        )
+        if cache.high_watermark != before and (before < 0 or not cache.is_usable):
+            self._arrivals.notify(cache.key)
+
+    async def _resolve(self, cache: PartitionCache) -> bool:
+        """The answer does not fit the cache: ask for what is surely committed, and go by that."""
+        (listed,) = await self._finder.list_offsets([TimestampToList(*cache.partition_id, LATEST_TIMESTAMP)])
+        if listed.error is not ErrorCode.none:
+            raise KafkaError(listed.error, listed.message)
+        start = max(listed.log_start_offset, listed.wal_start_offset, 0)
+        if not start <= cache.local_end_offset <= listed.offset:
+            restart = start if cache.local_end_offset < start else listed.offset
+            logger.warning(
+                "the cache of %s-%d ends at offset %d, the partition at %d: it begins anew at %d",
+                *(cache.topic, cache.key.partition, cache.local_end_offset, listed.offset, restart),
+            )
+            await cache.restart_at(restart)
+            if cache.high_watermark > listed.offset:
+                cache.correct(listed.offset)
+        self._learn(cache, listed, listed.offset)
+        return False
+
+    def take(self, cache: PartitionCache, batches: Batches) -> bool:
+        size_bytes = sum(len(view) for _, view in batches)
+        return self._take(cache, size_bytes, lambda: cache.append(batches, self._scratch))
+
+    # -- this broker's own commits (moldau.diskless.writing.own_commits.RunTaker) -------------------------
+
+    def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
+        cache = self._caches.get(key)
+        if cache is None:
+            return True
+        end = cache.promised_offset if cache.is_promised else cache.local_end_offset
+        if not (cache.is_at_tail and cache.is_usable and end == batches[0].base_offset):
+            return False
+        lane = self._lane(self._tails, cache.coordinator_id)
+        if lane.is_reading(cache):
+            return False
+        lane.put_off()
+        cache.promised_offset = batches[-1].last_offset + 1
+        cache.learn(log_start_offset=-1, wal_start_offset=-1, high_watermark=cache.promised_offset)
+        return True
+
+    def begin(self, run: OwnRun) -> AsideWrite | None:
+        cache = self._caches.get(run.key)
+        first = run.batches[0]
+        if cache is None or not cache.is_usable or cache.local_end_offset != first.base_offset:
+            return None
+        if cache.promised_offset <= run.batches[-1].last_offset:
+            return None  # a run before this one could not be appended, and the lane has seen to it
+        if any(batch.timestamp_type == LOG_APPEND_TIME for batch in run.batches):
+            start = first.byte_offset
+            views = [run.content[one.byte_offset - start :][: one.size_bytes] for one in run.batches]
+            self.take(cache, list(zip(run.batches, views, strict=True)))
+            return None
+        writes: list[AsideWrite | None] = []
+        self._take(cache, len(run.content), lambda: writes.append(cache.begin_own(run.batches, run.content)))
+        return writes[0] if writes else None
+
+    def end(self, run: OwnRun, write: AsideWrite) -> None:
+        cache = self._caches.get(run.key)
+        if cache is None or cache.log is not write.log:
+            write.log.end_aside(write)
+        else:
+            self._take(cache, 0, lambda: cache.end_own(write))
+
+    def over(self, run: OwnRun) -> bool:
+        cache = self._caches.get(run.key)
+        if cache is None:
+            return True
+        end = run.batches[-1].last_offset + 1
+        is_cached = cache.local_end_offset >= end
+        if cache.promised_offset == end or not is_cached:
+            cache.promised_offset = UNKNOWN
+            self._lane(self._tails, cache.coordinator_id).look_again()
+        cache.note_kept()
+        return is_cached
+
+    def _take(self, cache: PartitionCache, size_bytes: int, append: Callable[[], None]) -> bool:
+        before = cache.local_end_offset
+        try:
+            append()
+        except CorruptRecordError as error:
+            self._tail_meters.corrupt_batches.value += 1
+            logger.error("a batch of %s-%d cannot be cached: %s", cache.topic, cache.key.partition, error)
+            self.got_stuck(cache)
+            return False
+        except KafkaError as error:
+            logger.error("%s-%d has no cache any more: %s", cache.topic, cache.key.partition, error)
+            return False
+        finally:
+            if cache.local_end_offset != before:
+                self._arrivals.notify(cache.key)
+        if self._bound.appended(size_bytes):
+            paths = self._bound.enforce(self._caches.values())
+            if paths:
+                task = asyncio.get_running_loop().create_task(self._bound.remove(paths))
+                self._removals.add(task)
+                task.add_done_callback(self._removals.discard)
+                self._unexpected.watch(task, "removing cached segments")
+        return True
+
+    def got_stuck(self, cache: PartitionCache) -> None:
+        cache.is_stuck = True
+        self._arrivals.notify(cache.key)
+
+    def round_over(self, cache: PartitionCache) -> None:
+        if cache.is_closed or not cache.is_known:
+            return
+        tail = self._lane(self._tails, cache.coordinator_id)
+        catch_up = self._lane(self._catch_ups, cache.coordinator_id)
+        if cache.is_caught_up:
+            self._lagging.pop(cache.key, None)
+            if catch_up.remove(cache):
+                cache.is_at_tail = True
+                tail.add(cache)
+            return
+        rounds = self._lagging[cache.key] = self._lagging.get(cache.key, 0) + 1
+        if rounds > _LAGGING_ROUNDS and tail.remove(cache):
+            cache.is_at_tail = False
+            catch_up.add(cache)
+
+
+def _size_of(cache: PartitionCache) -> int:
+    return cache.log.size_bytes if cache.is_usable else 0
+
+
+def _lag_of(cache: PartitionCache) -> int:
+    return max(0, cache.high_watermark - cache.local_end_offset) if cache.is_known else 0

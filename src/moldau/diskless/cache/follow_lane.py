@@ -1,0 +1,399 @@
+"""Follows one coordinator for a set of partitions: find batches, read them, append them, again.
+
+A lane is one of two kinds. The *tail* waits at the coordinator until something is committed, by any broker,
+and asks for it at once. *Catching up* never waits at the coordinator, and has budgets of its own, so that a
+partition that is far behind does not slow those that are not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import (
+    BatchCoordinate,
+    FindBatchesCall,
+    FoundPartition,
+    PartitionId,
+    PartitionToFind,
+)
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.reading.object_reads import ObjectReads
+from moldau.diskless.reading.read_meters import ReadMeters
+from moldau.diskless.reading.read_round import Batches, ReadRound
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+
+logger = logging.getLogger(__name__)
+
+_EXPECTED: Final = (KafkaError, OSError)
+_FIRST_BACKOFF_S: Final = 0.02
+_MAX_BACKOFF_S: Final = 2.0
+_NEW_AT_A_TIME: Final = 16
+_LOOK_AGAIN_S: Final = 0.02
+_ANSWER_S: Final = 0.25
+"""How long a coordinator may be away from its answers: when there was none for so long, the next question is
+not put off before that time."""
+
+
+class BatchFinder(Protocol):
+    """The part of a batch coordinator that readers need."""
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+
+class Follower(Protocol):
+    """The owner of a lane: interprets the answers and takes the batches."""
+
+    async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
+        """Take note of an answer; false when its batches are not to be read (look again)."""
+        ...
+
+    def take(self, cache: PartitionCache, batches: Batches) -> bool:
+        """Append batches and wake readers; false when they cannot be taken."""
+        ...
+
+    def got_stuck(self, cache: PartitionCache) -> None:
+        """The batch at the cache's end cannot be had: its object is gone."""
+        ...
+
+    def round_over(self, cache: PartitionCache) -> None:
+        """All of a partition's batches of a round were taken."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSettings:
+    """How much a lane reads at a time."""
+
+    max_bytes: int
+    """Of one round."""
+    partition_max_bytes: int
+    """Of one partition in a round, so that a large one leaves room for the others."""
+    first_max_bytes: int
+    """Bytes that a new member may lag behind; a larger lag is skipped, not read."""
+    max_wait_ms: int
+    slow_round_ms: int = 200
+    """After this, the lane goes on without the partitions that still wait for their bytes."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A partition in the lane."""
+
+    cache: PartitionCache
+    is_busy: bool = False
+    is_resting: bool = False
+    backoff_s: float = 0.0
+    asked_offset: int = -1
+
+    @property
+    def may_be_asked_for(self) -> bool:
+        """Whether nothing is on its way into the cache."""
+        return not (self.is_busy or self.is_resting or self.cache.is_promised)
+
+    def back_off(self) -> float:
+        """Wait, longer each time in a row, before the next try; how long."""
+        self.backoff_s = min(_MAX_BACKOFF_S, max(_FIRST_BACKOFF_S, 2 * self.backoff_s))
+        self.is_resting = True
+        return self.backoff_s
+
+
+class FollowLane:
+    """The loop; :meth:`run` is a task of the cacher."""
+
+    def __init__(
+        self,
+        name: str,
+        finder: BatchFinder,
+        reads: ObjectReads,
+        follower: Follower,
+        settings: LaneSettings,
+        meters: ReadMeters,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self.name = name
+        self._finder = finder
+        self._reads = reads
+        self._follower = follower
+        self._settings = settings
+        self._meters = meters
+        self._unexpected = unexpected
+        self._members: dict[PartitionId, Member] = {}
+        self._changed = asyncio.Event()
+        self._slow: set[asyncio.Task[None]] = set()
+        self._turn = 0
+        self._failures = 0
+        self._nudge: asyncio.TimerHandle | None = None
+        self._finding: asyncio.Future[Sequence[FoundPartition]] | None = None
+        self._asked_at = self._answered_at = 0.0
+
+    @property
+    def busy_count(self) -> int:
+        """Members for which bytes are on their way."""
+        return sum(member.is_busy for member in self._members.values())
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, cache: PartitionCache) -> None:
+        self._members[cache.partition_id] = Member(cache)
+        self._changed.set()
+
+    def remove(self, cache: PartitionCache) -> bool:
+        """False when it was not in the lane."""
+        if self._members.pop(cache.partition_id, None) is None:
+            return False
+        self._changed.set()
+        return True
+
+    def is_reading(self, cache: PartitionCache) -> bool:
+        """Whether batches of the partition are on their way into its cache."""
+        member = self._members.get(cache.partition_id)
+        return member is not None and member.is_busy
+
+    def put_off(self) -> None:
+        """A cache was promised what this broker has committed: ask nothing for a moment.
+
+        The question that is under way would be answered with just that, which is found for nothing.
+        """
+        self.look_again()
+        if self._finding is not None and not self._is_awaited():
+            self._finding.cancel()
+
+    def look_again(self) -> None:
+        """Soon, ask for those, too, whose caches are promised nothing any more.
+
+        Not at once: where this broker's own commits follow one another, each question would find what has
+        been promised again.
+        """
+        if self._nudge is None:
+            self._nudge = asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, self._look)
+
+    def _look(self) -> None:
+        self._nudge = None
+        if self._finding is None or not self._is_awaited():
+            self._changed.set()
+
+    def _is_awaited(self) -> bool:
+        """Whether the question that is under way should have its answer; else, of questions that are put
+        off again and again, a coordinator far away would never come to answer one."""
+        now = asyncio.get_running_loop().time()
+        return now - self._answered_at > _ANSWER_S > now - self._asked_at
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        try:
+            while True:
+                self._changed.clear()
+                members = self._ready() if self._nudge is None else ()
+                if not members:
+                    await self._changed.wait()
+                    continue
+                try:
+                    found = await self._find(members)
+                    self._failures = 0
+                    if found is not None:
+                        await self._process(found)
+                except _EXPECTED as error:
+                    await self._pause(error)
+                except Exception as error:
+                    self._unexpected.report("following a coordinator", error)
+                    await self._pause(None)
+        finally:
+            if self._nudge is not None:
+                self._nudge.cancel()
+            slow = list(self._slow)
+            for task in slow:
+                task.cancel()
+            await asyncio.gather(*slow, return_exceptions=True)
+
+    def _ready(self) -> list[Member]:
+        """Members to ask for now, starting with another one each time."""
+        ready = [member for member in self._members.values() if member.may_be_asked_for]
+        self._turn += 1
+        start = self._turn % len(ready) if ready else 0
+        turned = ready[start:] + ready[:start]
+        # New ones are asked for by themselves: how far each is behind is to be seen whole.
+        new = [member for member in turned if not member.cache.is_known]
+        return new[:_NEW_AT_A_TIME] or turned
+
+    async def _find(self, members: Sequence[Member]) -> Sequence[FoundPartition] | None:
+        """Ask the coordinator; ``None`` when meanwhile something has changed about what to ask."""
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        are_new = not members[0].cache.is_known
+        partition_max_bytes = settings.first_max_bytes if are_new else settings.partition_max_bytes
+        for member in members:
+            member.asked_offset = member.cache.local_end_offset
+        call = FindBatchesCall(
+            [
+                PartitionToFind(*member.cache.partition_id, member.asked_offset, partition_max_bytes)
+                for member in members
+            ],
+            max_bytes=partition_max_bytes * len(members) if are_new else settings.max_bytes,
+            min_bytes=0 if are_new else 1,
+            max_wait_ms=0 if are_new else settings.max_wait_ms,
+        )
+        begin = self._asked_at = loop.time()
+        finding = self._finding = asyncio.ensure_future(self._finder.find_batches(call))
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait((finding, changing), return_when=asyncio.FIRST_COMPLETED)
+            if not finding.done() or finding.cancelled():
+                return None
+            found = finding.result()
+            self._answered_at = loop.time()
+        finally:
+            self._finding = None
+            changing.cancel()
+            finding.cancel()
+            await asyncio.gather(changing, finding, return_exceptions=True)
+        if not call.max_wait_ms and any(partition.batches for partition in found):
+            self._meters.find_time_ms.update((loop.time() - begin) * 1000)
+        return found
+
+    async def _process(self, found: Sequence[FoundPartition]) -> None:
+        wanted: list[tuple[Member, Sequence[BatchCoordinate]]] = []
+        starved: list[Member] = []
+        left_bytes = self._settings.max_bytes
+        for partition in found:
+            member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
+            if member is None or member.is_busy or member.cache.is_closed or member.cache.is_promised:
+                continue
+            if not self._is_answer(member, partition):
+                continue
+            if member.cache.local_end_offset != member.asked_offset:
+                found_still = _still_news(partition, member.cache.local_end_offset)
+                if found_still is None:
+                    continue
+                partition = found_still
+            is_fit = False
+            with self._unexpected.contained("judging what a coordinator found", passing=_EXPECTED):
+                is_fit = await self._follower.judge(member.cache, partition)
+            if not is_fit:
+                # At once the first time, but an answer that never fits must not make a busy loop.
+                self._retry_later(member)
+                continue
+            batches = partition.batches if member.cache.is_usable else ()
+            some = _within(batches, min(left_bytes, self._settings.partition_max_bytes), bool(wanted))
+            if some:
+                left_bytes -= sum(batch.size_bytes for batch in some)
+                wanted.append((member, some))
+            elif member.cache.is_caught_up:
+                member.backoff_s = 0.0
+                self._follower.round_over(member.cache)
+            else:
+                starved.append(member)
+        if wanted:
+            await self._read(wanted)
+        else:
+            for member in starved:
+                self._retry_later(member)
+
+    def _is_answer(self, member: Member, found: FoundPartition) -> bool:
+        if found.error in (ErrorCode.none, ErrorCode.offset_out_of_range):
+            return True
+        self._retry_later(member)
+        return False
+
+    async def _read(self, wanted: list[tuple[Member, Sequence[BatchCoordinate]]]) -> None:
+        # Since they were judged, others of this broker's own may have been promised.
+        wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
+        members = [member for member, _ in wanted]
+
+        def deliver(number: int, batches: Batches) -> None:
+            member, is_taken = members[number], False
+            # One partition's batches must not hold up those that are read with them.
+            with self._unexpected.contained("caching batches"):
+                is_taken = not member.cache.is_closed and self._follower.take(member.cache, batches)
+            if not is_taken:
+                read_round.give_up(number)
+                self._retry_later(member)
+
+        def fail(number: int, error: StorageError) -> None:
+            self._read_failed(members[number], error)
+
+        read_round = ReadRound(self._reads, [batches for _, batches in wanted], deliver, fail)
+        self._meters.rounds.value += 1
+        self._meters.round_bytes.update(sum(batch.size_bytes for _, some in wanted for batch in some))
+        for member in members:
+            member.is_busy = True
+        task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
+        await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
+        if task.done():
+            task.result()
+            return
+        self._slow.add(task)
+        self._unexpected.watch(task, "reading batches of a slow object")
+        task.add_done_callback(self._slow.discard)
+        for number, member in enumerate(members):
+            if read_round.is_over(number):
+                self._over(member)
+
+    async def _finish(self, read_round: ReadRound, members: list[Member]) -> None:
+        try:
+            await read_round.run()
+        finally:
+            self._meters.gets_per_round.update(read_round.gets)
+            for member in members:
+                self._over(member)
+
+    def _over(self, member: Member) -> None:
+        """A round is over for a partition: it may be asked for again."""
+        if not member.is_busy:
+            return
+        member.is_busy = False
+        if not member.is_resting:
+            member.backoff_s = 0.0
+        if self._members.get(member.cache.partition_id) is member:
+            self._changed.set()
+            self._follower.round_over(member.cache)
+
+    def _read_failed(self, member: Member, error: StorageError) -> None:
+        if isinstance(error, ObjectNotFoundError):
+            # Its batches have moved to the tier or were deleted since, and the coordinator will say so; or
+            # the store has lost it, and readers are told.
+            self._meters.lost_objects.value += 1
+            self._follower.got_stuck(member.cache)
+        logger.warning(
+            "cannot read batches of %s-%d: %s", member.cache.topic, member.cache.key.partition, error
+        )
+        self._retry_later(member)
+
+    def _retry_later(self, member: Member) -> None:
+        if not member.is_resting:
+            # By a flag and not by the time: a timer may fire a little before its time has come.
+            asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
+
+    def _rested(self, member: Member) -> None:
+        member.is_resting = False
+        self._changed.set()
+
+    async def _pause(self, error: Exception | None) -> None:
+        """The coordinator does not answer: wait a little, longer each time."""
+        self._failures += 1
+        if error is not None and self._failures in (1, 10, 100):
+            logger.warning("the diskless coordinator cannot be followed: %s", error)
+        await asyncio.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._failures, 10)))
+
+
+def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:
+    """An answer without what was cached since it was asked for; ``None`` when it says nothing new."""
+    if found.error is not ErrorCode.none or found.moved_to_tier:
+        return None
+    batches = [batch for batch in found.batches if batch.base_offset >= local_end]
+    return found._replace(batches=batches) if batches and batches[0].base_offset == local_end else None
+
+
+def _within(
+    batches: Sequence[BatchCoordinate], max_bytes: int, others_have_some: bool
+) -> Sequence[BatchCoordinate]:
+    """The first batches that fit; one at least if nobody else has any, so that all get on."""
+    size_bytes = 0
+    for count, batch in enumerate(batches):
+        size_bytes += batch.size_bytes
+        if size_bytes > max_bytes and (count or others_have_some):
+            return batches[:count]
+    return batches

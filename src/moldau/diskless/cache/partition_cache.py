@@ -1,0 +1,318 @@
+"""The local cache of a diskless partition: segments, and copies of the coordinator's offsets.
+
+The coordinator owns log start, WAL start and high watermark; here they are copies that are true up to
+the last answer and only move up. The local log holds a dense run of offsets ``[local start, local end)``
+that may begin anywhere and is dropped whenever it does not fit what the coordinator says.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from moldau.coordinators.diskless.calls import AbortedRange, BatchCoordinate, PartitionId
+from moldau.diskless.reading.finishing import LEADER_EPOCH, finish_batch
+from moldau.records.batch import check_batch, set_base_offset_and_epoch
+from moldau.records.errors import CorruptRecordError
+from moldau.replication.partition import AbortedTransaction, PartitionKey
+from moldau.storage.log.append_info import ReadResult
+from moldau.storage.log.aside import AsideWrite
+from moldau.storage.log.partition_log import PartitionLog
+
+UNKNOWN: Final = -1
+_WRITE_BYTES_MAX: Final = 4 * 1024 * 1024
+
+
+class Scratch:
+    """One buffer for batches on their way into logs: fresh pages would cost more than the copy."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def take(self, size_bytes: int) -> memoryview:
+        """``size_bytes`` writable bytes, valid until the next call."""
+        if len(self._buffer) < size_bytes:
+            self._buffer = bytearray(max(size_bytes, 2 * len(self._buffer)))
+        return memoryview(self._buffer)[:size_bytes]
+
+
+class PartitionCache:
+    """The cached run of one partition."""
+
+    def __init__(self, key: PartitionKey, topic: str, coordinator_id: int, log: PartitionLog) -> None:
+        self.key = key
+        self.topic = topic
+        self.coordinator_id = coordinator_id
+        self.log = log
+        self.log_start_offset = UNKNOWN
+        self.wal_start_offset = UNKNOWN
+        self.high_watermark = UNKNOWN
+        self._open_since = UNKNOWN
+        """First offset of the oldest open transaction."""
+        self._aborted: dict[tuple[int, int], AbortedRange] = {}
+        self._is_restarting = False
+        self.is_closed = False
+        if log.holes and not log.is_offline:
+            # Readers rely on a dense run; the records are in the object store. Blocking: after damage only.
+            log.truncate_fully_now(log.log_end_offset)
+        self.is_at_tail = False
+        """Batches are cached as they are committed; else this cache is catching up."""
+        self.is_stuck = False
+        """The batch at the local end cannot be cached: its object is gone, or its bytes are not what was
+        committed. Who reads there is not to wait for it but to be told."""
+        self.promised_offset = UNKNOWN
+        """Up to here this broker's own batches are on their way from the local end on, so that nobody else
+        appends; unknown when none are. See :mod:`moldau.diskless.writing.own_commits`."""
+        self._inherited_end = UNKNOWN if log.is_offline else log.log_end_offset
+        """Where the bytes of a former life end; whatever befell the disk meanwhile, the objects are whole."""
+        self._verified = (UNKNOWN, UNKNOWN)
+        """The range of them that was found to be whole."""
+        self._on_known: list[Callable[[], None]] = []
+        self._on_kept: list[asyncio.Future[None]] = []
+
+    @property
+    def partition_id(self) -> PartitionId:
+        return PartitionId(self.key.topic_id, self.key.partition)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the coordinator has told the partition's offsets."""
+        return self.high_watermark >= 0
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether local segments can be read and written; without them every read is a cold one."""
+        return not (self.log.is_offline or self._is_restarting)
+
+    @property
+    def local_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def local_end_offset(self) -> int:
+        """From where on batches are wanted next."""
+        return self.log.log_end_offset if self.is_usable else max(0, self.high_watermark)
+
+    @property
+    def is_caught_up(self) -> bool:
+        return self.is_known and self.local_end_offset >= self.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed records stop: at the high watermark unless a transaction is open."""
+        return self.high_watermark if self._open_since < 0 else min(self._open_since, self.high_watermark)
+
+    def learn(
+        self,
+        *,
+        log_start_offset: int,
+        wal_start_offset: int,
+        high_watermark: int,
+        last_stable_offset: int = UNKNOWN,
+    ) -> None:
+        """Take note of offsets; answers that were overtaken by newer ones change nothing.
+
+        Without ``last_stable_offset`` no transaction began or ended up to the high watermark.
+        """
+        was_known = self.is_known
+        if last_stable_offset >= 0 and high_watermark >= self.high_watermark:
+            is_open = last_stable_offset < high_watermark
+            self._open_since = last_stable_offset if is_open else UNKNOWN
+        self.log_start_offset = max(self.log_start_offset, log_start_offset)
+        self.wal_start_offset = max(self.wal_start_offset, wal_start_offset)
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        if self.is_known and not was_known:
+            waiting, self._on_known = self._on_known, []
+            for callback in waiting:
+                callback()
+
+    def learn_aborted(self, ranges: Sequence[AbortedRange]) -> None:
+        """Take note of aborted transactions; those below the log start are forgotten."""
+        if ranges:
+            self._aborted.update({(each.producer_id, each.first_offset): each for each in ranges})
+            start = self.log_start_offset
+            kept = {at: each for at, each in self._aborted.items() if each.last_offset >= start}
+            self._aborted = kept
+
+    def aborted_within(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Aborted transactions with an offset in the range, as far as they were told."""
+        return [
+            AbortedTransaction(each.producer_id, each.first_offset)
+            for each in self._aborted.values()
+            if each.last_offset >= start_offset and each.first_offset < end_offset
+        ]
+
+    def when_known(self, callback: Callable[[], None]) -> None:
+        """Call back, once, as soon as the offsets are known (also when the partition is closed)."""
+        self._on_known.append(callback)
+
+    async def until_known(self, timeout_s: float) -> bool:
+        """Wait until the offsets are known; false when the time was up or the partition is gone."""
+        if not self.is_known and not self.is_closed:
+            known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_known(lambda: None if known.done() else known.set_result(None))
+            await asyncio.wait([known], timeout=timeout_s)
+            known.cancel()
+        return self.is_known and not self.is_closed
+
+    def correct(self, high_watermark: int) -> None:
+        """The coordinator has, surely, less than it once said (its log was restored from a backup)."""
+        self.high_watermark = high_watermark
+        self.log_start_offset = min(self.log_start_offset, high_watermark)
+
+    def append(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
+        """Append batches that follow the local end.
+
+        Raises :class:`CorruptRecordError` for the first one that is not what was committed, after those
+        before it were appended; ``KafkaError`` when the disk fails.
+        """
+        position = 0
+        while position < len(batches):
+            count = _fitting(batches, position)
+            self._append_some(batches[position : position + count], scratch)
+            position += count
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether batches are on their way that only this broker's own commits may append."""
+        return self.promised_offset >= 0
+
+    async def until_kept(self, offset: int, timeout_s: float) -> bool:
+        """Wait for a batch that was promised; false when it did not come, or not in time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.local_end_offset <= offset < self.promised_offset and loop.time() < deadline:
+            kept: asyncio.Future[None] = loop.create_future()
+            self._on_kept.append(kept)
+            await asyncio.wait([kept], timeout=deadline - loop.time())
+        return self.local_end_offset > offset
+
+    def note_kept(self) -> None:
+        """End a promise: the batches are in the cache, or will not come this way."""
+        waiting, self._on_kept = self._on_kept, []
+        for kept in waiting:
+            if not kept.done():
+                kept.set_result(None)
+
+    def begin_own(self, run: Sequence[BatchCoordinate], content: memoryview) -> AsideWrite | None:
+        """Begin to append batches that this broker checked when it took them, and holds in ``content`` one
+        behind the other; they are finished there. Raises as :meth:`append`.
+
+        ``None``: they are appended already. Else :meth:`end_own` follows when the write is done.
+        """
+        position = 0
+        for coordinate in run:
+            set_base_offset_and_epoch(content, position, coordinate.base_offset, LEADER_EPOCH)
+            position += coordinate.size_bytes
+        write = self.log.begin_aside(content)
+        if write is None:
+            self._to_log(content)
+        return write
+
+    def end_own(self, write: AsideWrite) -> None:
+        """Take what was written into the log, unless it was dropped meanwhile. Raises as :meth:`append`."""
+        if self.log.end_aside(write):
+            self.log.high_watermark = self.log.log_end_offset
+            self.is_stuck = False
+
+    def _to_log(self, batches: memoryview) -> None:
+        self.log.append_as_follower(batches)
+        self.log.high_watermark = self.log.log_end_offset
+        self.is_stuck = False
+
+    def _append_some(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:
+        log = self.log
+        expected = log.log_end_offset
+        buffer = scratch.take(sum(len(view) for _, view in batches))
+        end = 0
+        error: CorruptRecordError | None = None
+        for coordinate, view in batches:
+            if coordinate.base_offset != expected:
+                error = CorruptRecordError(
+                    f"{self.topic}-{self.key.partition}: offset {coordinate.base_offset} came after"
+                    f" {expected - 1}"
+                )
+                break
+            buffer[end : end + len(view)] = view
+            try:
+                finish_batch(buffer, end, coordinate)
+            except CorruptRecordError as corrupt:
+                error = corrupt
+                break
+            end += len(view)
+            expected = coordinate.last_offset + 1
+        if end:
+            self._to_log(buffer[:end])
+        if error is not None:
+            raise error
+
+    def verify(self, offset: int, result: ReadResult) -> None:
+        """Check what was read from ``offset`` on, once, if a former life has written it.
+
+        Raises :class:`CorruptRecordError` for bytes that changed since, and for a hole.
+        """
+        next_offset = result.next_offset
+        start, end = self._verified
+        if offset >= self._inherited_end or start <= offset <= next_offset <= end or not result.views:
+            return
+        expected = offset
+        for view in result.views:
+            position = 0
+            while position < len(view):
+                header = check_batch(view, position)
+                if header.base_offset != expected and not (
+                    expected == offset and header.base_offset < offset
+                ):
+                    raise CorruptRecordError(f"offset {header.base_offset} stands where {expected} was next")
+                expected = header.next_offset
+                position += header.size_bytes
+        if expected != next_offset:
+            raise CorruptRecordError(f"the batches end at offset {expected}, not at {next_offset}")
+        self._verified = (start if start <= offset <= end else offset, next_offset)
+
+    async def drop_inherited(self) -> None:
+        """Give up what is cached, for it is damaged; it is read from objects again."""
+        await self.restart_at(self.local_end_offset)
+
+    async def restart_at(self, offset: int) -> None:
+        """Drop what is cached; the next batch to cache begins at ``offset``.
+
+        Meanwhile there is no cache: readers go to the objects, and nothing is appended.
+        """
+        self.is_stuck = False
+        self._inherited_end = UNKNOWN
+        if self.is_usable:
+            self._is_restarting = True
+            try:
+                await self.log.truncate_fully_and_start_at(offset)
+                self.log.high_watermark = offset
+            finally:
+                self._is_restarting = False
+
+    def evict_first_segment(self) -> list[str]:
+        """Give up the oldest cached batches; returns the paths of the files to be removed."""
+        log = self.log
+        segments = log.segments.segments
+        if len(segments) == 1:
+            if self.is_promised:
+                return []  # its only segment is being written to
+            log.roll()
+        log.update_log_start_offset(log.segments.segments[1].base_offset)
+        return log.evict_segments_before_start()
+
+    def close(self) -> None:
+        """The partition has left this broker: nobody waits for it any more."""
+        self.is_closed = True
+        self.promised_offset = UNKNOWN
+        self.note_kept()
+        waiting, self._on_known = self._on_known, []
+        for callback in waiting:
+            callback()
+
+
+def _fitting(batches: Sequence[tuple[BatchCoordinate, memoryview]], position: int) -> int:
+    size_bytes = 0
+    for count, (_, view) in enumerate(batches[position:]):
+        size_bytes += len(view)
+        if count and size_bytes > _WRITE_BYTES_MAX:
+            return count
+    return len(batches) - position

@@ -1,0 +1,1 @@
+"""A diskless partition as requests see it."""

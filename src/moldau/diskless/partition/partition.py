@@ -1,0 +1,464 @@
+"""A diskless partition on this broker: produced through the writer, read from the cache or from objects."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from moldau.coordinators.diskless.calls import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    OffsetToDelete,
+)
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.partition.client_errors import client_error
+from moldau.diskless.partition.remote_part import RemotePart
+from moldau.diskless.partition.services import PartitionServices
+from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.reading.cold_reads import ColdOutcome
+from moldau.diskless.reading.finishing import LEADER_EPOCH
+from moldau.records.batch import BatchHeader, TimestampType, refuse_transaction, validate_produce
+from moldau.records.errors import CorruptRecordError, OpenedSizeError, RecordsRejectedError
+from moldau.records.record import QUICK_BYTES
+from moldau.replication.appending.opening import OpeningQueue
+from moldau.replication.partition import (
+    AbortedTransaction,
+    ActiveProducer,
+    AppendAnswer,
+    AppendOutcome,
+    FoundOffset,
+    PartitionKey,
+    PartitionState,
+    ReadAnswer,
+    ReadOutcome,
+    ReadRequest,
+)
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import Client, Steps, exhaust
+from moldau.storage.log.admission import checked, must_open, takes_long
+from moldau.storage.log.config import LogConfig
+
+logger = logging.getLogger(__name__)
+
+_UNBORN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes that may wait until the coordinator knows a new partition."""
+
+_KNOWN_TIMEOUT_S: Final = 5.0
+
+_DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
+
+_KEPT_TIMEOUT_S: Final = 1.0
+"""Writing what this broker has committed into its cache takes milliseconds."""
+
+
+class _Unborn(NamedTuple):
+    """An append that waits until the partition is known."""
+
+    records: bytes
+    header: BatchHeader
+    timeout_at_s: float
+    answer: "asyncio.Future[AppendOutcome]"
+
+
+class DisklessPartition:
+    """One partition behind the interface of all partitions.
+
+    Every broker may serve it: a leader epoch in a request is not checked, for the order of a diskless
+    partition does not depend on who leads it. Batches carry leader epoch 0 for ever.
+    """
+
+    def __init__(
+        self,
+        cache: PartitionCache,
+        services: PartitionServices,
+        config: LogConfig,
+        traffic: TopicTraffic,
+    ) -> None:
+        """``services`` are those of all partitions of the broker, ``config`` and ``traffic`` the topic's."""
+        self.cache = cache
+        self.config = config
+        """The topic's own; that of the cached log has other bounds."""
+        self.leader_epoch_in_metadata = 0
+        self.is_leader_in_metadata = False
+        self.remote: RemotePart | None = None
+        """The part that has left the WAL; None on a broker without remote storage."""
+        self._key = cache.key
+        self._writer = services.writer
+        self._deleter = services.deleter
+        self._cold_reads = services.cold_reads
+        self._lookup = services.lookup
+        self._clock = services.clock
+        self._opening = OpeningQueue(services.opening, services.unexpected)
+        self._meters = services.meters
+        self._traffic = traffic
+        self._unexpected = services.unexpected
+        self._unborn: deque[_Unborn] = deque()
+        self._unborn_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Of batches that wait until the partition is known."""
+        return self._unborn_bytes
+
+    @property
+    def key(self) -> PartitionKey:
+        return self._key
+
+    @property
+    def topic(self) -> str:
+        return self.cache.topic
+
+    @property
+    def leader_epoch(self) -> int:
+        """The partition's epoch in the metadata, which clients compare with what they know."""
+        return self.leader_epoch_in_metadata
+
+    @property
+    def is_leader(self) -> bool:
+        return self.is_leader_in_metadata
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Never: the object store keeps the copies."""
+        return False
+
+    # -- produce ------------------------------------------------------------------------------
+
+    def append(
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: Client | None = None
+    ) -> AppendAnswer:
+        with self._unexpected.contained("taking a batch"):
+            return self._append(records, required_acks, timeout_ms, client)
+        return _DEFECT
+
+    def _append(
+        self, records: memoryview, required_acks: int, timeout_ms: int, client: Client | None
+    ) -> AppendAnswer:
+        size_bytes = len(records)
+        try:
+            config, now_ms = self.config, self._clock.now_ms()
+            header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]
+            refuse_transaction(header)
+            is_lasting = required_acks == 0
+            if self._opening.is_busy(client) or takes_long(config, header, now_ms):
+                answer: AppendAnswer = self._append_opened(
+                    records, header, timeout_ms, client, is_lasting=is_lasting
+                )
+            elif not must_open(config, header, now_ms):
+                answer = self._append_stored(records, header, size_bytes, timeout_ms)
+            else:
+                try:
+                    stored, header = exhaust(_as_stored(config, records, header, now_ms, QUICK_BYTES))
+                except OpenedSizeError:
+                    answer = self._append_opened(records, header, timeout_ms, client, is_lasting=is_lasting)
+                else:
+                    answer = self._append_stored(stored, header, size_bytes, timeout_ms)
+        except KafkaError as error:
+            return self._refuse(size_bytes, error)
+        if required_acks == 0 and not (
+            isinstance(answer, AppendOutcome) and answer.error is ErrorCode.not_leader_or_follower
+        ):
+            return AppendOutcome()
+        return answer
+
+    def _refuse(self, size_bytes: int, error: KafkaError) -> AppendOutcome:
+        self._traffic.refused(error.code, size_bytes)
+        bad = error.record_errors if isinstance(error, RecordsRejectedError) else ()
+        return AppendOutcome(error.code, message=error.message, record_errors=bad)
+
+    def _append_opened(
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        timeout_ms: int,
+        client: Client | None,
+        *,
+        is_lasting: bool,
+    ) -> "asyncio.Future[AppendOutcome]":
+        """A worker looks into the batch; what this client appends meanwhile waits behind it."""
+        batch = memoryview(bytes(records))
+        return self._opening.put(
+            client,
+            _as_stored(self.config, batch, header, self._clock.now_ms()),
+            lambda opened: self._append_stored(opened[0], opened[1], len(batch), timeout_ms),
+            partial(self._refuse, len(batch)),
+            is_lasting=is_lasting,
+        )
+
+    def _append_stored(
+        self, stored: memoryview, header: BatchHeader, size_bytes: int, timeout_ms: int
+    ) -> AppendAnswer:
+        if self.cache.is_closed:
+            return AppendOutcome(ErrorCode.not_leader_or_follower)
+        if not self.cache.is_known or self._unborn:
+            answer: AppendAnswer = self._append_when_known(stored, header, timeout_ms)
+        else:
+            answer = self._append_now(stored, header, timeout_ms)
+        if not isinstance(answer, AppendOutcome) or answer.error is ErrorCode.none:
+            self._traffic.appended(header.records_count, size_bytes)
+        return answer
+
+    def _append_now(self, records: memoryview, header: BatchHeader, timeout_ms: float) -> AppendAnswer:
+        stamps = self.config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return self._writer.append(
+            self._key,
+            records,
+            header,
+            timeout_ms=int(timeout_ms),
+            timestamp_type=LOG_APPEND_TIME if stamps else CREATE_TIME,
+        )
+
+    def _append_when_known(
+        self, records: memoryview, header: BatchHeader, timeout_ms: int
+    ) -> "asyncio.Future[AppendOutcome]":
+        """Keep the order of what is produced to a partition that its coordinator is still to create."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[AppendOutcome] = loop.create_future()
+        # One batch may always wait, or a large one could never be the first.
+        if self._unborn and self._unborn_bytes + len(records) > _UNBORN_BYTES_MAX:
+            answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+            return answer
+        if not self._unborn:
+            self.cache.when_known(self._born)
+        timer = loop.call_later(timeout_ms / 1000, _time_out, answer)
+        answer.add_done_callback(lambda _: timer.cancel())
+        self._unborn.append(_Unborn(bytes(records), header, loop.time() + timeout_ms / 1000, answer))
+        self._unborn_bytes += len(records)
+        return answer
+
+    def _born(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._unborn:
+            unborn = self._unborn.popleft()
+            self._unborn_bytes -= len(unborn.records)
+            if unborn.answer.done():
+                continue
+            if self.cache.is_closed:
+                unborn.answer.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+                continue
+            rest_ms = max(0.0, unborn.timeout_at_s - loop.time()) * 1000
+            answer: AppendAnswer = _DEFECT
+            with self._unexpected.contained("taking a batch that has waited"):
+                answer = self._append_now(memoryview(unborn.records), unborn.header, rest_ms)
+            if isinstance(answer, AppendOutcome):
+                unborn.answer.set_result(answer)
+            else:
+                answer.add_done_callback(_passing_on(unborn.answer))
+
+    # -- consume ------------------------------------------------------------------------------
+
+    def read(self, request: ReadRequest) -> ReadAnswer:
+        cache = self.cache
+        offset = request.offset
+        if cache.is_closed:
+            return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        if not cache.is_known:
+            return asyncio.ensure_future(self._read_when_known(request))
+        if offset < cache.log_start_offset:
+            return self._known(error=ErrorCode.offset_out_of_range)
+        local_end = cache.local_end_offset
+        if request.read_committed and cache.last_stable_offset <= offset < cache.high_watermark:
+            return self._known(read_committed=True, readable_end=local_end)
+        if cache.is_usable and cache.local_start_offset <= offset < local_end:
+            return self._read_local(request, local_end)
+        if local_end <= offset < cache.promised_offset:
+            return asyncio.ensure_future(self._read_when_kept(request))
+        if offset < cache.wal_start_offset and self.remote is not None:
+            return asyncio.ensure_future(self._read_remote(request, self.remote))
+        if offset == cache.high_watermark or (offset == local_end and cache.is_usable and not cache.is_stuck):
+            return self._known(readable_end=local_end)
+        return asyncio.ensure_future(self._read_cold(request))
+
+    def _known(
+        self,
+        *,
+        error: ErrorCode = ErrorCode.none,
+        views: Sequence[memoryview] = (),
+        size_bytes: int = 0,
+        read_committed: bool = False,
+        aborted: Sequence[AbortedTransaction] = (),
+        readable_end: int | None = None,
+    ) -> ReadOutcome:
+        """``readable_end``: where the cache ends, for reads that it answers. At the tail, what is committed
+        beyond comes in a moment, and a consumer is not shown a high watermark that it cannot read up to."""
+        cache = self.cache
+        high_watermark = cache.high_watermark
+        if readable_end is not None and cache.is_at_tail:
+            high_watermark = min(high_watermark, readable_end)
+        return ReadOutcome(
+            error=error,
+            views=views,
+            size_bytes=size_bytes,
+            high_watermark=high_watermark,
+            last_stable_offset=min(cache.last_stable_offset, high_watermark),
+            log_start_offset=cache.log_start_offset,
+            aborted=aborted if read_committed and error is ErrorCode.none else None,
+        )
+
+    def _read_local(self, request: ReadRequest, local_end: int) -> ReadAnswer:
+        cache = self.cache
+        committed = request.read_committed
+        try:
+            result = cache.log.read(
+                request.offset,
+                request.max_bytes,
+                upper_bound_offset=min(local_end, cache.last_stable_offset) if committed else local_end,
+                min_one_batch=request.min_one_batch,
+            )
+            cache.verify(request.offset, result)
+        except CorruptRecordError as damage:
+            self._meters.errors.value += 1
+            logger.error(
+                "the cache of %s-%d is damaged at offset %d and begins anew: %s",
+                *(cache.topic, cache.key.partition, request.offset, damage),
+            )
+            return asyncio.ensure_future(self._read_without_cache(request))
+        except KafkaError as failure:
+            self._meters.errors.value += 1
+            return self._known(error=failure.code)
+        self._meters.cache_hits.value += 1
+        self._meters.cache_hit_bytes.value += result.size_bytes
+        self._traffic.read(result.size_bytes)
+        return self._known(
+            views=result.views,
+            size_bytes=result.size_bytes,
+            read_committed=committed,
+            aborted=cache.aborted_within(request.offset, result.next_offset) if committed else (),
+            readable_end=local_end,
+        )
+
+    async def _read_without_cache(self, request: ReadRequest) -> ReadOutcome:
+        try:
+            await self.cache.drop_inherited()
+        except KafkaError as failure:
+            return self._known(error=failure.code)
+        answer = self.read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
+
+    async def _read_when_known(self, request: ReadRequest) -> ReadOutcome:
+        if not await self.cache.until_known(_KNOWN_TIMEOUT_S):
+            closed = self.cache.is_closed
+            return ReadOutcome(
+                error=ErrorCode.not_leader_or_follower if closed else ErrorCode.kafka_storage_error
+            )
+        answer = self.read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
+
+    async def _read_when_kept(self, request: ReadRequest) -> ReadOutcome:
+        """Its producer may have been answered: what is on its way into the cache can be read."""
+        if not await self.cache.until_kept(request.offset, _KEPT_TIMEOUT_S) and self.cache.is_promised:
+            return self._known(readable_end=self.cache.local_end_offset)
+        answer = self.read(request)
+        return answer if isinstance(answer, ReadOutcome) else await answer
+
+    async def _read_cold(self, request: ReadRequest) -> ReadOutcome:
+        outcome = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
+        if outcome.moved_to_tier and self.remote is not None:
+            return await self._read_remote(request, self.remote)
+        if outcome.failure is not None:
+            self._meters.errors.value += outcome.failure.code is not ErrorCode.offset_out_of_range
+            return self._known(error=outcome.failure.code)
+        if request.read_committed:
+            outcome = outcome.before(self.cache.last_stable_offset)
+        too_large = outcome.batches and outcome.batches[0][0].size_bytes > request.max_bytes
+        if not outcome.batches or (too_large and not request.min_one_batch):
+            return self._known(read_committed=request.read_committed)
+        return self._cold_result(request, outcome)
+
+    async def _read_remote(self, request: ReadRequest, remote: RemotePart) -> ReadOutcome:
+        """Below the WAL, or what a moment ago still was in it."""
+        outcome = await remote.read(request, self._known(read_committed=request.read_committed))
+        if outcome.error is ErrorCode.none:
+            self._traffic.read(outcome.size_bytes)
+            return outcome
+        # Perhaps the records were deleted meanwhile: the coordinator knows.
+        resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
+        deleted = resolved.failure is not None and resolved.failure.code is ErrorCode.offset_out_of_range
+        self._meters.errors.value += not deleted
+        return self._known(error=ErrorCode.offset_out_of_range if deleted else outcome.error)
+
+    def _cold_result(self, request: ReadRequest, outcome: ColdOutcome) -> ReadOutcome:
+        try:
+            view = outcome.finished()
+        except CorruptRecordError:
+            self._meters.errors.value += 1
+            return self._known(error=ErrorCode.corrupt_message)
+        self._meters.cold_reads.value += 1
+        self._meters.cold_bytes.value += len(view)
+        self._traffic.read(len(view))
+        end = outcome.batches[-1][0].last_offset + 1
+        return self._known(
+            views=(view,),
+            size_bytes=len(view),
+            read_committed=request.read_committed,
+            aborted=self.cache.aborted_within(request.offset, end) if request.read_committed else (),
+        )
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def find_offset(
+        self,
+        timestamp_ms: int,
+        *,
+        read_committed: bool,
+        current_leader_epoch: int,
+        client: Client | None = None,
+    ) -> FoundOffset:
+        return await self._lookup.find(
+            self.cache, timestamp_ms, self.remote, read_committed=read_committed, client=client
+        )
+
+    async def delete_records(self, before_offset: int) -> int:
+        (deleted,) = await self._deleter.delete_records(
+            [OffsetToDelete(*self.cache.partition_id, before_offset)]
+        )
+        if deleted.error is not ErrorCode.none:
+            raise client_error(deleted.error, deleted.message, ErrorCode.leader_not_available)
+        self.cache.learn(log_start_offset=deleted.low_watermark, wal_start_offset=-1, high_watermark=-1)
+        return deleted.low_watermark
+
+    def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        if not self.cache.is_known:
+            raise KafkaError(ErrorCode.offset_not_available)
+        if leader_epoch < LEADER_EPOCH:
+            return -1, -1
+        return LEADER_EPOCH, self.cache.high_watermark
+
+    def state(self) -> PartitionState:
+        cache = self.cache
+        return PartitionState(
+            cache.high_watermark,
+            cache.log_start_offset,
+            cache.high_watermark,
+            cache.log.size_bytes if cache.is_usable else 0,
+            cache.log.directory,
+            tuple(ActiveProducer(*producer) for producer in cache.log.active_producers()),
+        )
+
+
+def _as_stored(
+    config: LogConfig, records: memoryview, header: BatchHeader, now_ms: int, limit: int | None = None
+) -> Steps[tuple[memoryview, BatchHeader]]:
+    """``log_admission.checked``; the writer stamps the batch."""
+    batch, header = yield from checked(config, records, header, now_ms, limit)
+    return memoryview(batch), header
+
+
+def _passing_on(
+    target: "asyncio.Future[AppendOutcome]",
+) -> "Callable[[asyncio.Future[AppendOutcome]], None]":
+    def pass_on(done: "asyncio.Future[AppendOutcome]") -> None:
+        if not target.done():
+            if done.cancelled():
+                target.set_result(AppendOutcome(ErrorCode.not_leader_or_follower))
+            else:
+                target.set_result(_DEFECT if done.exception() is not None else done.result())
+
+    return pass_on
+
+
+def _time_out(answer: "asyncio.Future[AppendOutcome]") -> None:
+    if not answer.done():
+        answer.set_result(AppendOutcome(ErrorCode.request_timed_out))

@@ -1,0 +1,33 @@
+"""Remote storage as a diskless partition uses it: the records below its WAL."""
+
+from collections.abc import Awaitable
+from typing import Protocol
+
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+
+__all__ = ["RemotePart"]
+
+
+class RemotePart(Protocol):
+    """One partition's records between its log start and its WAL's start."""
+
+    def read(self, request: ReadRequest, known: ReadOutcome) -> Awaitable[ReadOutcome]:
+        """Complete ``known`` with batches from the wanted offset on.
+
+        Never raises: UNKNOWN_SERVER_ERROR when remote storage fails or has nothing there, no records when it
+        takes too long.
+        """
+        ...
+
+    async def find_timestamp(
+        self, timestamp_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        """The first record of ``[start, end)`` at or after a time. Raises ``KafkaError``."""
+        ...
+
+    async def find_max_timestamp(
+        self, above_ms: int, start: int, end: int, lookup: RecordLookup
+    ) -> FoundOffset | None:
+        """The first record with the largest timestamp of ``[start, end)``, if that is above ``above_ms``."""
+        ...

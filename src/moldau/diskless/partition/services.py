@@ -1,0 +1,57 @@
+"""The services that all diskless partitions of a broker share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from moldau.coordinators.diskless.calls import DeletedRecords, OffsetToDelete
+from moldau.diskless.reading.cold_reads import ColdReads
+from moldau.diskless.reading.offset_lookup import OffsetLookup
+from moldau.diskless.reading.read_meters import FetchMeters
+from moldau.records.batch import BatchHeader
+from moldau.replication.partition import AppendAnswer, PartitionKey
+from moldau.runtime import Clock, UnexpectedErrors
+from moldau.runtime.fair_lane import FairLane
+
+
+class BatchWriter(Protocol):
+    """The part of the WAL writer that a partition needs."""
+
+    def append(
+        self,
+        key: PartitionKey,
+        records: memoryview,
+        header: BatchHeader,
+        *,
+        timeout_ms: int,
+        timestamp_type: int = 0,
+        request_id: int = 0,
+    ) -> AppendAnswer:
+        """Take a validated batch (copied before this returns); its outcome when that is known.
+
+        Batches of a partition are committed in the order of these calls.
+        """
+        ...
+
+
+class RecordDeleter(Protocol):
+    """The part of a batch coordinator that deletes records."""
+
+    async def delete_records(self, partitions: Sequence[OffsetToDelete]) -> Sequence[DeletedRecords]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionServices:
+    """The way of a partition's records into the WAL and back."""
+
+    writer: BatchWriter
+    deleter: RecordDeleter
+    cold_reads: ColdReads
+    """Reads of what is not in a local cache."""
+    lookup: OffsetLookup
+    """Offsets by timestamp."""
+    opening: FairLane
+    """Opens batches that take long to check."""
+    clock: Clock
+    meters: FetchMeters
+    unexpected: UnexpectedErrors

@@ -1,0 +1,1 @@
+"""Reading what no local segment holds: from objects, within budgets."""

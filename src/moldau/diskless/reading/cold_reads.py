@@ -1,0 +1,299 @@
+"""Reads of offsets that no local segment holds: from objects, with budgets of their own.
+
+The reads of one Fetch request come in one turn of the loop; they share one question to the coordinator and
+one ranged request for each object. What the coordinator told is kept for the reads that follow, for less
+time than a deleted object stays, so that a coordinate always dies before its object.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from moldau.coordinators.diskless.calls import (
+    BatchCoordinate,
+    FindBatchesCall,
+    FoundPartition,
+    PartitionToFind,
+)
+from moldau.diskless.cache.follow_lane import BatchFinder
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.partition.client_errors import client_error
+from moldau.diskless.reading.finishing import finish_batches
+from moldau.diskless.reading.object_reads import ObjectReads
+from moldau.diskless.reading.read_meters import ColdReadMeters
+from moldau.diskless.reading.read_round import Batches, ReadRound
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.replication.partition import PartitionKey
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+
+_ATTEMPTS: Final = 3
+_RETRY_DELAY_S: Final = 0.05
+_REMEMBERED_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ColdReadSettings:
+    """Bounds; bytes, milliseconds."""
+
+    budget_bytes: int = 64 * 1024**2
+    look_ahead_bytes: int = 8 * 1024**2
+    """For how many bytes the coordinator is asked at a time."""
+    coordinate_lifetime_ms: int = 10_000
+    """How long its answer is used; must be less than the grace period of deleted objects."""
+    timeout_ms: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ColdOutcome:
+    """Batches from the one that holds the asked offset on; none when it is at the high watermark."""
+
+    batches: Sequence[tuple[BatchCoordinate, memoryview]] = ()
+    """Not yet finished."""
+    failure: KafkaError | None = None
+    moved_to_tier: bool = False
+    """The offset has left the WAL: a failure here, and to be read from remote storage."""
+
+    def before(self, offset: int) -> "ColdOutcome":
+        """A copy without the batches from ``offset`` on."""
+        return replace(self, batches=[each for each in self.batches if each[0].base_offset < offset])
+
+    def finished(self) -> memoryview:
+        """As consumers see them. Raises :class:`CorruptRecordError`."""
+        return finish_batches(self.batches)
+
+
+@dataclass(slots=True)
+class _Ask:
+    cache: PartitionCache
+    offset: int
+    max_bytes: int
+    answer: "asyncio.Future[ColdOutcome]"
+    batches: Batches = field(default_factory=list)
+    failure: StorageError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    """Coordinates behind those that were read."""
+
+    next_offset: int
+    coordinates: Sequence[BatchCoordinate]
+    dies_at_s: float
+
+
+class ColdReads:
+    """All cold reads of a broker."""
+
+    def __init__(
+        self,
+        finder: BatchFinder,
+        reads: ObjectReads,
+        meters: ColdReadMeters,
+        settings: ColdReadSettings,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self._finder = finder
+        self._reads = reads
+        self._meters = meters
+        self._settings = settings
+        self._unexpected = unexpected
+        self._asked: list[_Ask] = []
+        self._remembered: dict[PartitionKey, _Remembered] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def in_hand(self) -> Mapping[str, int]:
+        """As the writer's."""
+        return {
+            "cold reads asked": len(self._asked),
+            "cold reads": len(self._tasks),
+            "cold read bytes": self._reads.taken_bytes,
+        }
+
+    def read(self, cache: PartitionCache, offset: int, max_bytes: int) -> "asyncio.Future[ColdOutcome]":
+        """Batches from ``offset`` on: at least one if there is any, else at most ``max_bytes``.
+
+        A failure is a ``KafkaError`` in the outcome: OFFSET_OUT_OF_RANGE outside of what is committed,
+        KAFKA_STORAGE_ERROR when the object store or the coordinator do not answer.
+        """
+        loop = asyncio.get_running_loop()
+        ask = _Ask(cache, offset, max_bytes, loop.create_future())
+        if not self._asked:
+            loop.call_soon(self._begin)
+        self._asked.append(ask)
+        return ask.answer
+
+    def forget(self, key: PartitionKey) -> None:
+        """The partition has left."""
+        self._remembered.pop(key, None)
+
+    async def close(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self) -> None:
+        asked, self._asked = self._asked, []
+        task = asyncio.get_running_loop().create_task(self._answer(asked))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, asked: list[_Ask]) -> None:
+        try:
+            async with asyncio.timeout(self._settings.timeout_ms / 1000):
+                await self._try(asked)
+        except (TimeoutError, KafkaError, OSError) as error:
+            self._fail_rest(asked, str(error) or "no answer in time")
+        except asyncio.CancelledError:
+            self._fail_rest(asked, "the node stops")
+            raise
+        except Exception as error:
+            self._unexpected.report("reading from objects", error)
+            self._fail_rest(asked, "the read failed")
+
+    @staticmethod
+    def _fail_rest(asked: list[_Ask], reason: str) -> None:
+        for ask in asked:
+            _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
+
+    async def _try(self, asked: list[_Ask]) -> None:
+        gets = 0
+        try:
+            gets = await self._try_again(asked)
+        finally:
+            self._meters.gets_per_fetch.update(gets)
+        for ask in asked:
+            reason = str(ask.failure or "the coordinator's answers do not fit")
+            _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, reason)))
+
+    async def _try_again(self, asked: list[_Ask]) -> int:
+        """Until all are answered, or a few times; how many requests that took."""
+        gets = 0
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                await asyncio.sleep(_RETRY_DELAY_S * 2**attempt)
+            lots = await self._resolve([ask for ask in asked if not ask.answer.done()])
+            gets += await self._read(lots)
+            if all(ask.answer.done() for ask in asked):
+                break
+        return gets
+
+    async def _resolve(self, asked: list[_Ask]) -> list[tuple[_Ask, Sequence[BatchCoordinate]]]:
+        """Where the batches of each read lie; asks that need no bytes are answered."""
+        lots: list[tuple[_Ask, Sequence[BatchCoordinate]]] = []
+        unknown: list[_Ask] = []
+        for ask in asked:
+            known = self._recall(ask)
+            if known:
+                lots.append((ask, self._take(ask, known)))
+            else:
+                unknown.append(ask)
+        if unknown:
+            wanted_bytes = self._settings.look_ahead_bytes
+            call = FindBatchesCall(
+                [PartitionToFind(*ask.cache.partition_id, ask.offset, wanted_bytes) for ask in unknown],
+                max_bytes=wanted_bytes * len(unknown),
+            )
+            begin = asyncio.get_running_loop().time()
+            found = await self._finder.find_batches(call)
+            self._meters.find_time_ms.update((asyncio.get_running_loop().time() - begin) * 1000)
+            for ask, partition in zip(unknown, found, strict=True):
+                if self._has_batches(ask, partition):
+                    lots.append((ask, self._take(ask, partition.batches)))
+        return lots
+
+    def _has_batches(self, ask: _Ask, found: FoundPartition) -> bool:
+        """Take note of the offsets; an ask that gets no batches is answered."""
+        if found.high_watermark >= 0:
+            ask.cache.learn(
+                log_start_offset=found.log_start_offset,
+                wal_start_offset=found.wal_start_offset,
+                high_watermark=found.high_watermark,
+                last_stable_offset=found.last_stable_offset,
+            )
+            ask.cache.learn_aborted(found.aborted)
+        failure: KafkaError | None = None
+        if found.moved_to_tier:
+            failure = KafkaError(
+                ErrorCode.kafka_storage_error, f"offset {ask.offset} lies in remote storage only"
+            )
+        elif found.error is not ErrorCode.none:
+            failure = client_error(found.error, found.message, ErrorCode.kafka_storage_error)
+        elif not found.log_start_offset <= ask.offset <= found.high_watermark:
+            failure = KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{ask.offset} is not in [{found.log_start_offset}, {found.high_watermark}]",
+            )
+        elif found.batches:
+            return True
+        _give(ask, ColdOutcome(failure=failure, moved_to_tier=found.moved_to_tier))
+        return False
+
+    def _recall(self, ask: _Ask) -> Sequence[BatchCoordinate]:
+        remembered = self._remembered.pop(ask.cache.key, None)
+        if remembered is None or remembered.next_offset != ask.offset or ask.failure is not None:
+            return ()
+        # In-flight time counts too: the object must outlive the request that is about to be made.
+        return remembered.coordinates if asyncio.get_running_loop().time() < remembered.dies_at_s else ()
+
+    def _take(self, ask: _Ask, coordinates: Sequence[BatchCoordinate]) -> Sequence[BatchCoordinate]:
+        """As many coordinates as the read wants; the rest is for the next one."""
+        size_bytes, count = 0, 0
+        for coordinate in coordinates:
+            size_bytes += coordinate.size_bytes
+            if count and size_bytes > ask.max_bytes:
+                break
+            count += 1
+        rest = coordinates[count:]
+        if rest and len(self._remembered) < _REMEMBERED_MAX:
+            dies_at_s = asyncio.get_running_loop().time() + self._settings.coordinate_lifetime_ms / 1000
+            self._remembered[ask.cache.key] = _Remembered(rest[0].base_offset, rest, dies_at_s)
+        return coordinates[:count]
+
+    async def _read(self, lots: list[tuple[_Ask, Sequence[BatchCoordinate]]]) -> int:
+        def deliver(number: int, batches: Batches) -> None:
+            ask, wanted = lots[number]
+            ask.batches += batches
+            if len(ask.batches) == len(wanted):
+                _give(ask, ColdOutcome(tuple(ask.batches)))
+
+        def fail(number: int, error: StorageError) -> None:
+            ask = lots[number][0]
+            ask.failure = error
+            ask.batches.clear()
+            self._remembered.pop(ask.cache.key, None)
+            if isinstance(error, ObjectNotFoundError):
+                self._meters.lost_objects.value += 1
+            else:
+                # The storage has retried by itself already; the consumer will come again.
+                _give(ask, ColdOutcome(failure=KafkaError(ErrorCode.kafka_storage_error, str(error))))
+
+        if not lots:
+            return 0
+        for ask, _ in lots:
+            ask.batches.clear()
+        read_round = ReadRound(self._reads, [wanted for _, wanted in lots], deliver, fail)
+        self._meters.rounds.value += 1
+        await read_round.run()
+        self._meters.gets_per_round.update(read_round.gets)
+        self._meters.round_bytes.update(sum(batch.size_bytes for _, wanted in lots for batch in wanted))
+        return read_round.gets
+
+
+def _give(ask: _Ask, outcome: ColdOutcome) -> None:
+    if not ask.answer.done():
+        ask.answer.set_result(outcome)
+
+
+def check_lifetimes(coordinate_lifetime_ms: int, timeout_ms: int, grace_period_ms: int) -> None:
+    """A coordinate, and the request made with it, must end before a deleted object does.
+
+    Raises ``ValueError`` naming the settings otherwise.
+    """
+    if coordinate_lifetime_ms + timeout_ms >= grace_period_ms:
+        raise ValueError(
+            "diskless.coordinator.orphan.scan.grace.period.ms: a grace of"
+            f" {grace_period_ms} ms is not longer than coordinates live ({coordinate_lifetime_ms} ms)"
+            f" and a read may take ({timeout_ms} ms)"
+        )

@@ -1,0 +1,110 @@
+"""Which bytes of which objects a set of batches needs, and their fetching within a budget."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.diskless.byte_budget import ByteBudget
+from moldau.diskless.reading.read_meters import ReadMeters
+from moldau.objects.storage import ObjectStorage, StorageError
+from moldau.runtime import UnexpectedErrors
+
+DEFAULT_GAP_BYTES = 8 * 1024 * 1024
+"""As large as an object usually is: a request costs more than the bytes that are read for nothing."""
+
+
+class RecentObjects(Protocol):
+    """Objects that this broker wrote a moment ago and still has in memory."""
+
+    def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+        """Bytes of such an object, not to be changed; ``None`` when it is not in memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRead:
+    """One ranged request and the batches that lie in its range (positions in the planned list)."""
+
+    object_key: str
+    start: int
+    size_bytes: int
+    members: tuple[int, ...]
+
+
+def plan_reads(
+    coordinates: Sequence[BatchCoordinate], max_gap_bytes: int = DEFAULT_GAP_BYTES
+) -> list[PlannedRead]:
+    """Requests that cover all of ``coordinates``, in the order in which their objects are first named.
+
+    Ranges of one object become one request unless more than ``max_gap_bytes`` lie between them.
+    """
+    by_object: dict[str, list[int]] = {}
+    for position, coordinate in enumerate(coordinates):
+        by_object.setdefault(coordinate.object_key, []).append(position)
+    reads: list[PlannedRead] = []
+    for object_key, positions in by_object.items():
+        positions.sort(key=lambda position: coordinates[position].byte_offset)
+        members: list[int] = []
+        start = end = coordinates[positions[0]].byte_offset
+        for position in positions:
+            coordinate = coordinates[position]
+            if coordinate.byte_offset - end > max_gap_bytes:
+                reads.append(PlannedRead(object_key, start, end - start, tuple(members)))
+                members, start = [], coordinate.byte_offset
+            members.append(position)
+            end = max(end, coordinate.byte_offset + coordinate.size_bytes)
+        reads.append(PlannedRead(object_key, start, end - start, tuple(members)))
+    return reads
+
+
+class ObjectReads:
+    """Fetches ranges of objects, never more than the budget at once; what is in memory is not fetched."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        recent: RecentObjects,
+        budget: ByteBudget,
+        meters: ReadMeters,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self._storage = storage
+        self._recent = recent
+        self._budget = budget
+        self._meters = meters
+        self._unexpected = unexpected
+
+    @property
+    def taken_bytes(self) -> int:
+        """Of the budget."""
+        return self._budget.taken_bytes
+
+    def in_memory(self, read: PlannedRead) -> memoryview | None:
+        """The bytes of a range that this broker wrote itself a moment ago."""
+        view = self._recent.get(read.object_key, read.start, read.size_bytes)
+        if view is not None:
+            self._meters.memory_reads.value += 1
+            self._meters.memory_bytes.value += read.size_bytes
+        return view
+
+    async def fetch(self, read: PlannedRead) -> memoryview:
+        """The bytes of a range from the store. Raises :class:`StorageError`, also when the object is gone."""
+        async with self._budget.taking(read.size_bytes):
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            self._meters.gets.value += 1
+            try:
+                view = await self._storage.fetch(read.object_key, read.start, read.size_bytes)
+            except StorageError:
+                self._meters.get_errors.value += 1
+                raise
+            except Exception as error:
+                # Whoever waits for the bytes knows what to do when a store fails.
+                self._meters.get_errors.value += 1
+                self._unexpected.report("reading an object", error)
+                raise StorageError(f"{read.object_key}: {error!r}") from error
+            self._meters.get_time_ms.update((loop.time() - begin) * 1000)
+            self._meters.get_bytes.value += read.size_bytes
+            return view

@@ -1,0 +1,211 @@
+"""ListOffsets of a diskless partition: the coordinator names the batch, its bytes name the record."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import (
+    LOG_APPEND_TIME,
+    BatchCoordinate,
+    FindBatchesCall,
+    FoundPartition,
+    ListedOffset,
+    PartitionToFind,
+    TimestampToList,
+)
+from moldau.diskless.cache.partition_cache import PartitionCache
+from moldau.diskless.partition.client_errors import client_error
+from moldau.diskless.partition.remote_part import RemotePart
+from moldau.diskless.reading.finishing import LEADER_EPOCH, finish_batches
+from moldau.diskless.reading.object_reads import ObjectReads, plan_reads
+from moldau.objects.storage import ObjectNotFoundError, StorageError
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
+from moldau.records.errors import CorruptRecordError
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.partition import (
+    FoundOffset,
+)
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.fair_lane import Client
+
+_KNOWN_TIMEOUT_S: Final = 5.0
+_ATTEMPTS: Final = 3
+_FOUND_BATCHES: Final = 1_000
+
+
+class OffsetLister(Protocol):
+    """The part of a batch coordinator that knows offsets."""
+
+    async def list_offsets(self, partitions: Sequence[TimestampToList]) -> Sequence[ListedOffset]: ...
+
+    async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
+
+
+class OffsetLookup:
+    """Answers lookups; the latest and earliest offsets are the coordinator's, strictly."""
+
+    def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:
+        self._lister = lister
+        self._reads = reads
+        self._machine = machine
+
+    async def find(
+        self,
+        cache: PartitionCache,
+        timestamp_ms: int,
+        remote: RemotePart | None = None,
+        *,
+        read_committed: bool = False,
+        client: Client | None = None,
+    ) -> FoundOffset:
+        """The first record at or after a time, or a special offset. Raises ``KafkaError``.
+
+        ``remote``: what lies below the WAL is looked at too. With ``read_committed``, the partition ends at
+        its last stable offset.
+        """
+        if timestamp_ms == EARLIEST_LOCAL_TIMESTAMP:
+            return await self._earliest_local(cache)
+        if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            return FoundOffset() if remote is None else await self._earliest_in_wal(cache)
+        if timestamp_ms < EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
+            )
+        lookup = RecordLookup(self._machine, client, f"{cache.topic}-{cache.key.partition}")
+        for _ in range(_ATTEMPTS):
+            listed = await self._list(cache, timestamp_ms)
+            start, end = listed.log_start_offset, listed.wal_start_offset
+            if remote is not None and timestamp_ms >= 0 and start < end:
+                older = await remote.find_timestamp(timestamp_ms, start, end, lookup)
+                if older is not None:
+                    return older
+            try:
+                found = await self._in_wal(cache, listed, timestamp_ms, lookup)
+                if read_committed:
+                    found = _bounded(found, timestamp_ms, listed.last_stable_offset)
+            except ObjectNotFoundError:
+                continue  # its batches were deleted or moved since: ask again
+            except StorageError as error:
+                raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+            except CorruptRecordError as error:
+                raise KafkaError(ErrorCode.corrupt_message, str(error)) from error
+            if remote is not None and timestamp_ms == MAX_TIMESTAMP and start < end:
+                # Of several records with the largest timestamp the first counts.
+                older = await remote.find_max_timestamp(max(-1, found.timestamp_ms - 1), start, end, lookup)
+                return older or found
+            return found
+        raise KafkaError(ErrorCode.kafka_storage_error, "the batch's object is gone")
+
+    async def _in_wal(
+        self, cache: PartitionCache, listed: ListedOffset, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset:
+        """Resolve the coordinator's answer to an offset."""
+        if listed.batch is None:
+            # A special offset, or a batch whose records all have its append time, or nothing.
+            epoch = LEADER_EPOCH if listed.offset >= 0 else -1
+            return FoundOffset(listed.offset, listed.timestamp_ms, epoch)
+        batch = listed.batch
+        found = await self._in_batch(listed.log_start_offset, batch, timestamp_ms, lookup)
+        if timestamp_ms == MAX_TIMESTAMP and batch.base_offset < listed.log_start_offset:
+            return await self._latest_behind(cache, batch, found, lookup)
+        if found.offset < 0:
+            return await self._behind(cache, batch.last_offset + 1, timestamp_ms, lookup)
+        return found
+
+    async def _list(self, cache: PartitionCache, timestamp_ms: int) -> ListedOffset:
+        (listed,) = await self._lister.list_offsets([TimestampToList(*cache.partition_id, timestamp_ms)])
+        if listed.error is not ErrorCode.none:
+            raise client_error(listed.error, listed.message, ErrorCode.leader_not_available)
+        return listed
+
+    @staticmethod
+    async def _earliest_local(cache: PartitionCache) -> FoundOffset:
+        """This replica's own: where its cache begins."""
+        if not await cache.until_known(_KNOWN_TIMEOUT_S):
+            raise KafkaError(ErrorCode.leader_not_available)
+        start = cache.local_start_offset if cache.is_usable else cache.high_watermark
+        return FoundOffset(max(start, cache.log_start_offset), -1, LEADER_EPOCH)
+
+    async def _earliest_in_wal(self, cache: PartitionCache) -> FoundOffset:
+        """The first offset that is not in the remote tier (KIP-1023)."""
+        listed = await self._list(cache, EARLIEST_TIMESTAMP)
+        return FoundOffset(max(listed.log_start_offset, listed.wal_start_offset), -1, LEADER_EPOCH)
+
+    async def _behind(
+        self, cache: PartitionCache, offset: int, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset:
+        """The record lies below the log start inside its batch: search from ``offset`` on."""
+        while timestamp_ms >= 0:
+            found = await self._batches(cache, offset)
+            for coordinate in found.batches:
+                if coordinate.max_timestamp_ms >= timestamp_ms:
+                    record = await self._in_batch(found.log_start_offset, coordinate, timestamp_ms, lookup)
+                    if record.offset >= 0:
+                        return record
+            if not found.batches:
+                break
+            offset = found.batches[-1].last_offset + 1
+        return FoundOffset()
+
+    async def _latest_behind(
+        self, cache: PartitionCache, batch: BatchCoordinate, found: FoundOffset, lookup: RecordLookup
+    ) -> FoundOffset:
+        """``found`` is the latest record that is left of a batch; one behind the batch may be later."""
+        log_start, offset = 0, batch.last_offset + 1
+        latest: BatchCoordinate | None = None
+        while found.timestamp_ms < batch.max_timestamp_ms:
+            some = await self._batches(cache, offset)
+            log_start = max(log_start, some.log_start_offset)
+            for coordinate in some.batches:
+                latest_ms = found.timestamp_ms if latest is None else latest.max_timestamp_ms
+                if coordinate.max_timestamp_ms > latest_ms:
+                    latest = coordinate
+            if not some.batches:
+                break
+            offset = some.batches[-1].last_offset + 1
+        return found if latest is None else await self._in_batch(log_start, latest, MAX_TIMESTAMP, lookup)
+
+    async def _batches(self, cache: PartitionCache, offset: int) -> FoundPartition:
+        call = FindBatchesCall(
+            [PartitionToFind(*cache.partition_id, offset, 1 << 30)],
+            max_bytes=1 << 30,
+            max_batches_per_partition=_FOUND_BATCHES,
+        )
+        (found,) = await self._lister.find_batches(call)
+        if found.error is not ErrorCode.none:
+            raise client_error(found.error, found.message, ErrorCode.leader_not_available)
+        return found
+
+    async def _in_batch(
+        self, log_start: int, coordinate: BatchCoordinate, timestamp_ms: int, lookup: RecordLookup
+    ) -> FoundOffset:
+        if coordinate.timestamp_type == LOG_APPEND_TIME:
+            # All its records have one timestamp: it need not be read.
+            offset = max(coordinate.base_offset, log_start)
+            return FoundOffset(offset, coordinate.log_append_time_ms, LEADER_EPOCH)
+        (read,) = plan_reads([coordinate])
+        view = self._reads.in_memory(read)
+        if view is None:
+            view = await self._reads.fetch(read)
+        batch = finish_batches([(coordinate, view)])
+        if timestamp_ms == MAX_TIMESTAMP:
+            position = await lookup.latest(batch, log_start)
+        else:
+            position = await lookup.at_or_after(batch, timestamp_ms, log_start)
+        return FoundOffset() if position is None else FoundOffset(*position, LEADER_EPOCH)
+
+
+def _bounded(found: FoundOffset, timestamp_ms: int, last_stable_offset: int) -> FoundOffset:
+    """Bound a found offset by the last stable offset."""
+    if found.offset < last_stable_offset or last_stable_offset < 0:
+        return found
+    if timestamp_ms == LATEST_TIMESTAMP:
+        return replace(found, offset=last_stable_offset)
+    return found if timestamp_ms in (EARLIEST_TIMESTAMP, LATEST_TIERED_TIMESTAMP) else FoundOffset()

@@ -1,0 +1,133 @@
+"""One round of reading batches of several partitions from objects.
+
+Ranges are fetched side by side; a partition is given its batches in order, as far as they have come, so
+that a slow object holds up only those who need it. An object that fails ends the round for them alone.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from moldau.coordinators.diskless.calls import BatchCoordinate
+from moldau.diskless.reading.object_reads import DEFAULT_GAP_BYTES, ObjectReads, PlannedRead, plan_reads
+from moldau.objects.storage import StorageError
+
+Batches: TypeAlias = list[tuple[BatchCoordinate, memoryview]]
+
+
+class _Lot:
+    """One partition's batches of the round."""
+
+    __slots__ = ("arrived", "coordinates", "given", "is_over")
+
+    def __init__(self, coordinates: Sequence[BatchCoordinate]) -> None:
+        self.coordinates = coordinates
+        self.arrived: dict[int, memoryview] = {}
+        self.given = 0
+        self.is_over = not coordinates
+
+
+class ReadRound:
+    """Reads ``lots`` (a partition's coordinates each) and calls back, by the number of the lot.
+
+    ``deliver`` gets the next batches in order; ``fail`` is called at most once and ends a lot.
+    """
+
+    def __init__(
+        self,
+        reads: ObjectReads,
+        lots: Sequence[Sequence[BatchCoordinate]],
+        deliver: Callable[[int, Batches], None],
+        fail: Callable[[int, StorageError], None],
+        *,
+        max_gap_bytes: int = DEFAULT_GAP_BYTES,
+    ) -> None:
+        self._reads = reads
+        self._lots = [_Lot(lot) for lot in lots]
+        self._deliver = deliver
+        self._fail = fail
+        self._owners = [(number, position) for number, lot in enumerate(lots) for position in range(len(lot))]
+        self.plan = plan_reads([coordinate for lot in lots for coordinate in lot], max_gap_bytes)
+        self.gets = 0
+
+    @property
+    def unfinished(self) -> list[int]:
+        """The lots that still wait for bytes."""
+        return [number for number, lot in enumerate(self._lots) if not lot.is_over]
+
+    def is_over(self, number: int) -> bool:
+        """Whether a lot was given all its batches, or failed."""
+        return self._lots[number].is_over
+
+    async def run(self) -> None:
+        """Returns when every lot is over; raises nothing but what the callbacks raise."""
+        away: list[PlannedRead] = []
+        for read in self.plan:
+            view = self._reads.in_memory(read)
+            if view is None:
+                away.append(read)
+            else:
+                self._arrived(read, view)
+        self.gets = len(away)
+        if len(away) == 1:
+            await self._fetch(away[0])
+        elif away:
+            async with asyncio.TaskGroup() as group:
+                for read in away:
+                    group.create_task(self._fetch(read))
+
+    async def _fetch(self, read: PlannedRead) -> None:
+        try:
+            view = await self._reads.fetch(read)
+        except StorageError as error:
+            for number in {self._owners[member][0] for member in read.members}:
+                self._failed(number, error)
+            return
+        self._arrived(read, view)
+
+    def _arrived(self, read: PlannedRead, view: memoryview) -> None:
+        touched: dict[int, None] = {}
+        wanted = 0
+        for member in read.members:
+            number, position = self._owners[member]
+            lot = self._lots[number]
+            if lot.is_over:
+                continue
+            coordinate = lot.coordinates[position]
+            start = coordinate.byte_offset - read.start
+            lot.arrived[position] = view[start : start + coordinate.size_bytes]
+            wanted += coordinate.size_bytes
+            touched[number] = None
+        for number in touched:
+            self._advance(number)
+        if wanted * 2 < read.size_bytes:
+            self._let_go(touched)
+
+    def _let_go(self, numbers: dict[int, None]) -> None:
+        """Copy the batches that wait, so that they do not keep larger buffers in memory."""
+        for number in numbers:
+            arrived = self._lots[number].arrived
+            for position, view in arrived.items():
+                arrived[position] = memoryview(bytes(view))
+
+    def _advance(self, number: int) -> None:
+        lot = self._lots[number]
+        ready: Batches = []
+        while (view := lot.arrived.pop(lot.given, None)) is not None:
+            ready.append((lot.coordinates[lot.given], view))
+            lot.given += 1
+        lot.is_over = lot.given == len(lot.coordinates)
+        if ready:
+            self._deliver(number, ready)
+
+    def _failed(self, number: int, error: StorageError) -> None:
+        lot = self._lots[number]
+        if not lot.is_over:
+            lot.is_over = True
+            lot.arrived.clear()
+            self._fail(number, error)
+
+    def give_up(self, number: int) -> None:
+        """The caller wants no more of a lot."""
+        self._lots[number].is_over = True
+        self._lots[number].arrived.clear()

@@ -1,0 +1,82 @@
+"""Objects that this broker wrote a moment ago: its cacher reads them here and never asks the store."""
+
+from collections.abc import Callable
+
+from moldau.diskless.writing.arenas import Arena
+
+__all__ = ["RecentObjects"]
+
+
+class RecentObjects:
+    """Bytes of objects by key, at most ``max_bytes``; the oldest go first, whether they were read or not.
+
+    The cacher reads them in this order, so that what it still needs is what stays the longest. Those that
+    are not committed yet stay, even beyond the bound: nobody could have read them, and the writer bounds
+    them. Views that were handed out stay valid for as long as they are held.
+    """
+
+    def __init__(self, max_bytes: int, on_evicted: Callable[[Arena], None] = lambda arena: None) -> None:
+        """``on_evicted`` is given the memory of an object that was dropped."""
+        self._max_bytes = max_bytes
+        self._on_evicted = on_evicted
+        self._objects: dict[str, tuple[Arena, int]] = {}
+        self._uncommitted: set[str] = set()
+        self.size_bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    def put(self, key: str, arena: Arena, size_bytes: int, *, is_committed: bool = True) -> None:
+        """Keep the first ``size_bytes`` bytes of ``arena``; what it holds in memory is the whole arena."""
+        self.discard(key)
+        self._objects[key] = (arena, size_bytes)
+        self.size_bytes += len(arena)
+        if not is_committed:
+            self._uncommitted.add(key)
+        self._make_room()
+
+    def committed(self, key: str) -> None:
+        """The object's outcome is known: from now on it may go."""
+        self._uncommitted.discard(key)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self.size_bytes > self._max_bytes:
+            oldest = next((key for key in self._objects if key not in self._uncommitted), None)
+            if oldest is None:
+                return
+            self._drop(oldest)
+
+    def get(self, key: str, offset: int, size_bytes: int) -> memoryview | None:
+        """A range of an object, or None when the object is not here (any more)."""
+        found = self._objects.get(key)
+        if found is None or offset + size_bytes > found[1]:
+            self.misses += 1
+            return None
+        self.hits += 1
+        return memoryview(found[0])[offset : offset + size_bytes].toreadonly()
+
+    def writable(self, key: str) -> memoryview | None:
+        """All of an object, to be finished in place: offsets and epochs, which no reader here goes by."""
+        found = self._objects.get(key)
+        return None if found is None else memoryview(found[0])[: found[1]]
+
+    def discard(self, key: str) -> None:
+        """Forget an object; fine when it is not there."""
+        if key in self._objects:
+            self._drop(key)
+
+    def clear(self) -> None:
+        while self._objects:
+            self._drop(next(iter(self._objects)))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._objects
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def _drop(self, key: str) -> None:
+        arena, _ = self._objects.pop(key)
+        self._uncommitted.discard(key)
+        self.size_bytes -= len(arena)
+        self._on_evicted(arena)

@@ -1,0 +1,1 @@
+"""The work in the background: retention, freeing objects, finding strays and orphans."""

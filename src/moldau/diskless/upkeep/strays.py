@@ -1,0 +1,137 @@
+"""Finds files whose owner never learnt of them, and gives them to a coordinator that did.
+
+A file with batches of several coordinators is committed at each of them in turn, and the first in its list
+owns it. When its broker dies in between, or the owner refuses its share, some coordinators know the file
+and nobody owns it: without an owner it would never be freed. Such a file is adopted, by the lowest of the
+coordinators that know it, once that one needs it no more, and when all of this holds:
+
+1. it was begun longer ago than the max commit age and the clocks' skew;
+2. every coordinator of the cluster was asked, and none owns it;
+3. those that do not know it have logged it closed, so that none of them ever will.
+
+From then on it goes the way of every file: handed on to the others that know it, and freed by the last.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from moldau.coordinators.diskless.calls import DescribedFile, FileToHandOver, FreeFile
+from moldau.diskless.object_keys import parse_object_key
+from moldau.diskless.upkeep.orphans import FileWitness
+from moldau.runtime import Clock, ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_ASKED_AT_A_TIME: Final = 200
+_FILES_A_SCAN: Final = 10_000
+
+
+class StrayKeeper(Protocol):
+    """The coordinators led here, as far as files that they do not own go."""
+
+    @property
+    def coordinator_ids(self) -> list[int]: ...
+
+    def is_active(self, coordinator_id: int) -> bool: ...
+
+    def files_of_others(
+        self, coordinator_id: int, unused_before_ms: int, limit: int = 1000, *, unused_from_ms: int = 0
+    ) -> Sequence[FreeFile]: ...
+
+    async def take_over(self, coordinator_id: int, file: FileToHandOver) -> None: ...
+
+
+class StrayScan:
+    """Looks at a bounded number of files at a time, and goes on behind them the next time."""
+
+    def __init__(
+        self,
+        keeper: StrayKeeper,
+        witness: FileWitness,
+        coordinator_ids: Callable[[], Sequence[int]],
+        clock: Clock,
+        min_age_ms: int,
+    ) -> None:
+        """``coordinator_ids``: every coordinator of the cluster. ``min_age_ms``: of a file (see above)."""
+        self._keeper = keeper
+        self._witness = witness
+        self._coordinator_ids = coordinator_ids
+        self._clock = clock
+        self._min_age_ms = min_age_ms
+        self._resume_from_ms: dict[int, int] = {}
+
+    async def run(self) -> int:
+        """One bounded scan over the coordinators led here; the number of files adopted."""
+        adopted = 0
+        for coordinator_id in self._keeper.coordinator_ids:
+            try:
+                if self._keeper.is_active(coordinator_id):
+                    adopted += await self._scan(coordinator_id)
+            except (KafkaError, OSError) as error:
+                logger.info("files without an owner cannot be judged now: %s", error)
+        return adopted
+
+    async def _scan(self, coordinator_id: int) -> int:
+        before_ms = self._clock.now_ms() - self._min_age_ms
+        from_ms = self._resume_from_ms.pop(coordinator_id, 0)
+        listed = self._keeper.files_of_others(
+            coordinator_id, before_ms, _FILES_A_SCAN, unused_from_ms=from_ms
+        )
+        if len(listed) == _FILES_A_SCAN:
+            # One more millisecond: were all of them unused since the same one, it would stay there for ever.
+            last_ms = listed[-1].free_since_ms
+            self._resume_from_ms[coordinator_id] = last_ms + (last_ms == from_ms)
+        files: dict[str, tuple[int, int]] = {}
+        for file in listed:
+            parsed = parse_object_key(file.object_key)
+            if parsed is not None and parsed.created_ms < before_ms:
+                files[file.object_key] = (file.size_bytes, parsed.created_ms)
+        adopted, keys = 0, list(files)
+        for start in range(0, len(keys), _ASKED_AT_A_TIME):
+            some = keys[start : start + _ASKED_AT_A_TIME]
+            for key, others in (await self._without_owner(coordinator_id, some)).items():
+                await self._keeper.take_over(coordinator_id, FileToHandOver(key, others, *files[key]))
+                logger.info("coordinator %d adopts %s, whose owner never learnt of it", coordinator_id, key)
+                adopted += 1
+        return adopted
+
+    async def _without_owner(self, adopter_id: int, keys: Sequence[str]) -> dict[str, list[int]]:
+        """Keys that nobody owns and that are this coordinator's to adopt, with the others that know them."""
+        knowing: dict[str, list[int]] = {key: [] for key in keys}
+        # Itself last: what another hands over meanwhile is owned by one of them, and seen.
+        others = [found for found in self._coordinator_ids() if found != adopter_id]
+        for coordinator_id in (*others, adopter_id):
+            if not knowing:
+                break
+            described = await self._described(coordinator_id, list(knowing))
+            unknown = []
+            for key, file in described.items():
+                if file.is_owned or (coordinator_id < adopter_id and _is_there(file)):
+                    del knowing[key]
+                elif not _is_there(file):
+                    unknown.append(key)
+                elif coordinator_id != adopter_id:
+                    knowing[key].append(coordinator_id)
+            for key in await self._refused_to_close(coordinator_id, unknown):
+                del knowing[key]
+        return knowing
+
+    async def _described(self, coordinator_id: int, keys: list[str]) -> dict[str, DescribedFile]:
+        described = await self._witness.describe_files(coordinator_id, keys)
+        found = {file.object_key: file for file in described}
+        if found.keys() != set(keys):
+            raise KafkaError(ErrorCode.unknown_server_error, "a coordinator left objects out of its answer")
+        return found
+
+    async def _refused_to_close(self, coordinator_id: int, keys: list[str]) -> list[str]:
+        if not keys:
+            return []
+        closed = await self._witness.close_files(coordinator_id, keys)
+        agreed = {file.object_key for file in closed if file.error is ErrorCode.none}
+        return [key for key in keys if key not in agreed]
+
+
+def _is_there(file: DescribedFile) -> bool:
+    """Whether the coordinator has the file, and does not only remember that it had."""
+    return file.size_bytes >= 0

@@ -1,0 +1,1 @@
+"""The produce path: batches are gathered into objects, stored and committed."""

@@ -1,0 +1,247 @@
+"""The batches that will make the next object, and when to close it. Pure: times are arguments."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from typing import Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from moldau.diskless.wal import footer_size_bytes, write_tail
+from moldau.diskless.writing.arenas import Arena, ArenaPool
+from moldau.records import BatchHeader
+from moldau.replication.partition import PartitionKey
+
+__all__ = ["BufferedBatch", "BuiltObject", "CloseDecision", "ClosePolicy", "CloseReason", "WalBuffer"]
+
+T = TypeVar("T")
+
+SMALL_SHARE = 4
+"""An object below this share of an arena gets memory of its own size, so that little data holds little."""
+
+STEADY_SHARE = 5
+"""Batches that arrive all the time wait this share of the interval at least, or objects would be small."""
+
+
+LARGE_SHARE = 4
+"""An object of this share of the size bound is large."""
+
+QUIET_UPLOAD_SHARE = 12
+UPLOADS_AVERAGED = 8
+
+
+class CloseReason(Enum):
+    """Why a buffer was closed."""
+
+    FULL = "full"
+    INTERVAL = "interval"
+    EARLY = "early"
+    FLUSH = "flush"
+
+
+class CloseDecision(NamedTuple):
+    """Close now for a reason, or look again at a time (None: when something changes)."""
+
+    reason: CloseReason | None
+    look_again_ms: float | None = None
+
+
+@dataclass(slots=True)
+class ClosePolicy:
+    """When to close a buffer that is not full; times in milliseconds of one monotonic clock.
+
+    A buffer is due ``interval_ms`` after its first batch. It closes before that once nothing has arrived
+    for a while (producers with a bounded number of requests in flight then wait for us) or, when
+    batches arrive all the time, as soon as the budget would allow to go on like this for ever; if an
+    upload slot is free, and the budget of ``puts_per_second`` has a token; 0 turns early closing off.
+    Every object takes a token, so early ones come on top of the interval's only while the bill allows
+    it; but large ones (``LARGE_SHARE``) are free, for a GiB of them is billed little more than one of full
+    objects. While no slot is free nothing is gained by closing: what is due waits and grows.
+
+    A large one that holds all that is ever under way need not wait for quiet: producers with five requests
+    in flight have sent their five.
+
+    How long quiet has to last goes by what an object takes to upload: a batch that comes a moment too late
+    waits for an object of its own, and its producer that much longer.
+    """
+
+    interval_ms: float
+    quiet_ms: float = 5.0
+    puts_per_second: float = 8.0
+    _tokens: float = 0.0
+    _counted_ms: float | None = None
+    _upload_ms: float = 0.0
+
+    def decide(
+        self,
+        now_ms: float,
+        opened_ms: float,
+        last_arrival_ms: float,
+        slot_free: bool,
+        *,
+        large: bool = False,
+        complete: bool = False,
+    ) -> CloseDecision:
+        """``complete``: here is all that is ever under way at a time."""
+        if not slot_free:
+            return CloseDecision(None)
+        due_ms = opened_ms + self.interval_ms
+        if now_ms >= due_ms:
+            return CloseDecision(CloseReason.INTERVAL)
+        if self.puts_per_second <= 0:
+            return CloseDecision(None, due_ms)
+        steady_ms = opened_ms + max(1000.0 / self.puts_per_second, self.interval_ms / STEADY_SHARE)
+        early_ms = min(last_arrival_ms + self._quiet_needed_ms, steady_ms)
+        if not large:
+            early_ms = max(early_ms, self._token_at_ms(now_ms))
+        elif complete:
+            early_ms = now_ms
+        if now_ms >= early_ms:
+            return CloseDecision(CloseReason.EARLY)
+        return CloseDecision(None, min(due_ms, early_ms))
+
+    def closed(self, now_ms: float, *, large: bool = False) -> None:
+        """A buffer was closed, for whatever reason: its object is a PUT."""
+        self._refill(now_ms)
+        if not large:
+            self._tokens = max(0.0, self._tokens - 1.0)
+
+    def uploaded(self, took_ms: float) -> None:
+        """An object was stored, so long after its buffer was closed."""
+        self._upload_ms += (took_ms - self._upload_ms) / UPLOADS_AVERAGED
+
+    @property
+    def _quiet_needed_ms(self) -> float:
+        return max(self.quiet_ms, min(self._upload_ms, self.interval_ms) / QUIET_UPLOAD_SHARE)
+
+    def _token_at_ms(self, now_ms: float) -> float:
+        self._refill(now_ms)
+        if self._tokens >= 1.0:
+            return now_ms
+        # A hair later, so that rounding never makes us look again at the very time that we have.
+        return now_ms + (1.0 - self._tokens) * 1000.0 / self.puts_per_second + 0.01
+
+    def _refill(self, now_ms: float) -> None:
+        burst = max(1.0, self.puts_per_second)
+        if self._counted_ms is None:
+            self._tokens = burst
+        else:
+            earned = (now_ms - self._counted_ms) * self.puts_per_second / 1000.0
+            self._tokens = min(burst, self._tokens + max(0.0, earned))
+        self._counted_ms = now_ms
+
+
+class BufferedBatch(Generic[T]):
+    """A batch on its way: where it lies, what its header says, and whatever the owner ties to it."""
+
+    __slots__ = ("byte_offset", "header", "key", "owner", "position", "timestamp_type")
+
+    def __init__(
+        self, key: PartitionKey, position: int, header: BatchHeader, timestamp_type: int, owner: T
+    ) -> None:
+        self.key = key
+        self.position = position
+        """In the buffer, in order of arrival."""
+        self.byte_offset = -1
+        """In the object, once that is built."""
+        self.header = header
+        self.timestamp_type = timestamp_type
+        self.owner = owner
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltObject(Generic[T]):
+    """A whole object in ``arena[:size_bytes]``, and its batches in the order of its bytes."""
+
+    arena: Arena
+    size_bytes: int
+    runs: Sequence[Sequence[BufferedBatch[T]]]
+    """By partition."""
+    batches: Sequence[BufferedBatch[T]]
+
+
+class WalBuffer(Generic[T]):
+    """Takes a copy of each batch at once; sorts them into an object at the end.
+
+    A batch is copied when it arrives (its memory is the network's) and once more when the object is
+    built, into memory that is warm. When the batches came in the object's order, as those of a single
+    partition do, the buffer itself becomes the object.
+    """
+
+    __slots__ = ("_arena", "_batches", "_pool", "size_bytes")
+
+    def __init__(self, pool: ArenaPool, first_batch_bytes: int) -> None:
+        self._pool = pool
+        self._arena: Arena = pool.acquire(first_batch_bytes + footer_size_bytes(1, 1))
+        self._batches: list[BufferedBatch[T]] = []
+        self.size_bytes = 0
+
+    @property
+    def batches(self) -> Sequence[BufferedBatch[T]]:
+        """In order of arrival."""
+        return self._batches
+
+    def fits(self, size_bytes: int) -> bool:
+        return self.size_bytes + size_bytes <= len(self._arena)
+
+    def add(
+        self, key: PartitionKey, records: memoryview, header: BatchHeader, timestamp_type: int, owner: T
+    ) -> BufferedBatch[T]:
+        """Copy one batch in; it must fit, and be all that its header says."""
+        position = self.size_bytes
+        end = position + len(records)
+        assert end <= len(self._arena)
+        assert len(records) == header[1] + 12
+        self._arena[position:end] = records
+        self.size_bytes = end
+        batch = BufferedBatch(key, position, header, timestamp_type, owner)
+        self._batches.append(batch)
+        return batch
+
+    def abandon(self) -> None:
+        """Give the memory back; also when :meth:`build` has failed."""
+        self._pool.release(self._arena)
+
+    def build(self, *, created_ms: int, broker_id: int) -> BuiltObject[T]:
+        """Make the object; the buffer is used up."""
+        by_partition: dict[PartitionKey, list[BufferedBatch[T]]] = {}
+        for batch in self._batches:
+            run = by_partition.get(batch.key)
+            if run is None:
+                by_partition[batch.key] = [batch]
+            else:
+                run.append(batch)
+        # By the number: comparing UUIDs themselves runs Python code each time.
+        keys = sorted(by_partition, key=lambda key: (key[0].int, key[1]))
+        ordered = [batch for key in keys for batch in by_partition[key]]
+        size = self.size_bytes + footer_size_bytes(len(keys), len(ordered))
+        arena = self._arena = self._arranged(ordered, size)
+        runs: list[tuple[UUID, int, int, Sequence[BatchHeader]]] = []
+        for key in keys:
+            run = by_partition[key]
+            runs.append((key.topic_id, key.partition, run[0].byte_offset, [batch.header for batch in run]))
+        end = write_tail(arena, self.size_bytes, runs, created_ms=created_ms, broker_id=broker_id)
+        assert end == size
+        return BuiltObject(arena, size, [by_partition[key] for key in keys], ordered)
+
+    def _arranged(self, ordered: Sequence[BufferedBatch[T]], size: int) -> Arena:
+        """The batches in this order at the begin of an arena with room for ``size`` bytes."""
+        is_small = size * SMALL_SHARE < self._pool.arena_size_bytes
+        in_order = all(left.position < right.position for left, right in pairwise(ordered))
+        if in_order and size <= len(self._arena) and not is_small:
+            for batch in ordered:
+                batch.byte_offset = batch.position
+            return self._arena
+        arena: Arena = bytearray(size) if is_small else self._pool.acquire(size)
+        # Byte arrays assign to and from views without a copy in between.
+        source, target = memoryview(self._arena), memoryview(arena)
+        offset = 0
+        for batch in ordered:
+            length = batch.header.size_bytes
+            target[offset : offset + length] = source[batch.position : batch.position + length]
+            batch.byte_offset = offset
+            offset += length
+        source.release()
+        target.release()
+        self._pool.release(self._arena)
+        return arena

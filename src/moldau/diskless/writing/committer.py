@@ -1,0 +1,168 @@
+"""Commits files to one coordinator, strictly in the order in which they were closed.
+
+Uploads finish in any order; the queue waits for the first file's. One commit is under way at a time: were a
+second sent while the outcome of the first is unknown, batches of one producer could swap places.
+
+The driver's contract: a share's batches are answered only after its commit was answered; a commit whose
+outcome is unknown is repeated, by the key of its object, until it is known, whatever the producers'
+time-outs; a file none of whose batches was accepted is reported through ``on_done`` like any other.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, CommitFileResult
+from moldau.diskless.batch_coordinator import BatchCoordinator
+from moldau.diskless.writing.sequence_gaps import SequenceGaps
+from moldau.diskless.writing.wal_file import Batch, FileShare
+from moldau.diskless.writing.writer_meters import WriterMeters
+from moldau.objects import RetryPolicy
+from moldau.replication.partition import AppendOutcome
+from moldau.runtime import Entropy, ErrorCode, KafkaError, UnexpectedErrors
+
+__all__ = ["Committing", "FileCommitQueue"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committing:
+    """How a broker commits its files, to whichever coordinator."""
+
+    broker_id: int
+    coordinator: BatchCoordinator
+    retries: RetryPolicy
+    gaps: SequenceGaps
+    """The producers whose batches were dropped; one for all coordinators."""
+    entropy: Entropy
+    meters: WriterMeters
+    unexpected: UnexpectedErrors
+
+
+class FileCommitQueue:
+    """The shares of one coordinator. ``on_done`` is called once for each share, in order."""
+
+    def __init__(
+        self, coordinator_id: int, committing: Committing, on_done: Callable[[FileShare], None]
+    ) -> None:
+        self._id = coordinator_id
+        self._coordinator = committing.coordinator
+        self._entropy = committing.entropy
+        self._policy = committing.retries
+        self._meters = committing.meters
+        self._broker_id = committing.broker_id
+        self._on_done = on_done
+        self._gaps = committing.gaps
+        self._unexpected = committing.unexpected
+        self._shares: deque[FileShare] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Shares that are not done."""
+        return len(self._shares)
+
+    def push(self, share: FileShare) -> None:
+        """Queue a share of a file whose upload may still go on."""
+        self._shares.append(share)
+        if self._task is None:
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._run(), name=f"diskless commits to coordinator {self._id}")
+
+    async def stop(self) -> None:
+        """Give up what is queued, outcome unknown."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while self._shares:
+            share = self._shares[0]
+            with self._unexpected.contained("committing a WAL object", partial(_lost_track, share)):
+                if await asyncio.shield(share.file.uploaded):
+                    await self._commit(share)
+                else:
+                    self._note_dropped(share.batches)
+            self._shares.popleft()
+            self._on_done(share)
+        self._task = None
+
+    async def _commit(self, share: FileShare) -> None:
+        if len(share.file.owner_ids) == 1:
+            share.drop_expired()  # nobody else was told of this owner, so it may still be left out
+        self._note_dropped(share.dropped)
+        gaps = self._gaps
+        share.follow_dropped = {
+            at for at, batch in enumerate(share.batches) if gaps.follows_dropped(batch.key, batch.header)
+        }
+        if not share.batches:
+            return
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        result = await self._until_known(share)
+        self._meters.committed(len(share.batches), (loop.time() - begin) * 1000)
+        if isinstance(result, KafkaError):
+            _log.warning("coordinator %d refused %s: %s", self._id, share.file.key, result)
+            _answer_all(share, _refusal_code(share, result), result.message)
+            self._note_dropped(share.batches)
+            return
+        share.outcomes = result.batches
+        rejected = 0
+        for at, (batch, committed) in enumerate(zip(share.batches, result.batches, strict=True)):
+            if committed.error is ErrorCode.none and at in share.follow_dropped:
+                self._gaps.committed(batch.key, batch.header)
+            if committed.error is not ErrorCode.none:
+                rejected += 1
+            elif not committed.is_duplicate:
+                share.file.accepted_count += 1
+            batch.owner.resolve(AppendOutcome(*committed[:5]))
+        if rejected:
+            self._meters.rejected(rejected)
+
+    def _note_dropped(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            self._gaps.dropped(batch.key, batch.header)
+
+    async def _until_known(self, share: FileShare) -> CommitFileResult | KafkaError:
+        """The answer, or the refusal after which nothing of the share is ever committed."""
+        call = share.call(self._broker_id)
+        retry = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
+                    return await self._coordinator.commit_file(self._id, call)
+            except KafkaError as error:
+                if error.code in DEFINITE_REFUSALS:
+                    return error
+                reason: Exception = error
+            except (OSError, TimeoutError) as error:
+                reason = error
+            share.file.is_uncertain = True
+            self._meters.commit_failed()
+            log = _log.warning if retry == 0 else _log.debug
+            log("commit of %s to coordinator %d: %r; asking again", share.file.key, self._id, reason)
+            await asyncio.sleep(self._policy.backoff_ms(retry, self._entropy) / 1000)
+            retry += 1
+
+
+def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:
+    """Error code for producers. librdkafka takes KAFKA_STORAGE_ERROR for "not persisted" as certain."""
+    if refusal.code is ErrorCode.invalid_request:
+        return ErrorCode.unknown_server_error
+    return ErrorCode.request_timed_out if share.file.is_uncertain else ErrorCode.kafka_storage_error
+
+
+def _lost_track(share: FileShare, error: Exception) -> None:
+    """A defect must not leave every later file of a coordinator waiting for ever."""
+    share.file.is_uncertain = True
+    share.outcomes = ()  # whatever they are, the cache is not to go by them
+    _answer_all(share, ErrorCode.unknown_server_error, "unexpected error")
+
+
+def _answer_all(share: FileShare, code: ErrorCode, message: str | None) -> None:
+    outcome = AppendOutcome(code, message=message)
+    for batch in share.batches:
+        batch.owner.resolve(outcome)

@@ -1,0 +1,214 @@
+"""This broker's own commits go from its memory into its cache, without a request.
+
+The driver's contract. When a file's batches have their offsets, and before anybody else can act on it, each
+cache is asked whether it will take its run: it does when it follows the tail, reads nothing just now, and
+ends where the run begins. Such a *promise* keeps everybody else from appending to that cache. A worker thread
+writes the runs of a file, one file of a coordinator after the other; then they are in the cache, and the
+promises are over. Producers are answered meanwhile. A cache that takes no run, or has lost what it ended
+with, finds the same batches at the coordinator, as those of other brokers.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from moldau.coordinators.diskless.calls import BatchCoordinate, CommittedBatch
+from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.diskless.writing.wal_file import Batch, FileShare
+from moldau.replication.partition import PartitionKey
+from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
+from moldau.storage.log.aside import AsideWrite
+
+__all__ = ["OwnCommits", "OwnRun", "RunTaker"]
+
+
+class OwnRun(NamedTuple):
+    """Batches of a partition that lie one behind the other, in memory that may be changed on the way."""
+
+    key: PartitionKey
+    batches: Sequence[BatchCoordinate]
+    content: memoryview
+
+
+class RunTaker(Protocol):
+    """The cacher, as far as it takes what nobody had to find for it."""
+
+    def promise(self, key: PartitionKey, batches: Sequence[BatchCoordinate]) -> bool:
+        """Whether the partition's cache will take these batches, and from now on others only behind them.
+
+        True also when there is no such cache. The promise ends with :meth:`over`.
+        """
+        ...
+
+    def begin(self, run: OwnRun) -> AsideWrite | None:
+        """Begin to append what was promised; ``None`` when there is nothing to write (any more)."""
+        ...
+
+    def end(self, run: OwnRun, write: AsideWrite) -> None:
+        """It was written: append it."""
+        ...
+
+    def over(self, run: OwnRun) -> bool:
+        """The promise is over; whether the cache has the batches."""
+        ...
+
+
+class OwnCommits:
+    """Told of each share of a file that was committed; the file is dropped when nobody needs it here."""
+
+    def __init__(
+        self, recent: RecentObjects, taker: RunTaker, workers: Workers, unexpected: UnexpectedErrors
+    ) -> None:
+        self._recent = recent
+        self._taker = taker
+        self._workers = workers
+        self._unexpected = unexpected
+        self._waiting: dict[int, deque[tuple[FileShare, list[OwnRun], Callable[[FileShare], None]]]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def committed(self, share: FileShare, on_over: Callable[[FileShare], None]) -> None:
+        """Give the share's batches to the caches; ``on_over`` is called when they need its bytes no more."""
+        runs: list[OwnRun] = []
+        # Should it fail, the cacher finds the batches at the coordinator; the commits behind go on.
+        with self._unexpected.contained("promising own commits", lambda _: _not_cached(share)):
+            self._promise(share, runs)
+        if not runs:
+            on_over(share)
+            return
+        coordinator_id = share.coordinator_id
+        self._waiting.setdefault(coordinator_id, deque()).append((share, runs, on_over))
+        if coordinator_id not in self._tasks:
+            self._tasks[coordinator_id] = asyncio.get_running_loop().create_task(
+                self._keep_all(coordinator_id), name=f"own commits to coordinator {coordinator_id}"
+            )
+
+    def _promise(self, share: FileShare, runs: list[OwnRun]) -> None:
+        content = self._recent.writable(share.file.key)
+        share.is_cached = content is not None
+        if content is None:
+            return
+        for key, pairs in groupby(zip(share.batches, share.outcomes, strict=True), lambda pair: pair[0].key):
+            for batches in _runs(share.file.key, pairs):
+                first, last = batches[0], batches[-1]
+                run = OwnRun(key, batches, content[first.byte_offset : last.byte_offset + last.size_bytes])
+                is_promised = False
+                # A promise that failed half-way is over, too, or its cache would wait for ever.
+                with self._unexpected.contained("promising own commits", partial(self._no_promise, run)):
+                    is_promised = self._taker.promise(key, batches)
+                if not is_promised:
+                    share.is_cached = False
+                    break
+                runs.append(run)
+
+    def finished(self, shares: Sequence[FileShare]) -> None:
+        """All of a file's shares are done."""
+        if shares and all(share.is_cached or not share.outcomes for share in shares):
+            self._recent.discard(shares[0].file.key)
+
+    async def drain(self) -> None:
+        """Return when all that was committed before is cached, or will not be."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+
+    async def stop(self) -> None:
+        """Cache nothing more than what is being written."""
+        for waiting in self._waiting.values():
+            waiting.clear()
+        await self.drain()
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def _keep_all(self, coordinator_id: int) -> None:
+        waiting = self._waiting[coordinator_id]
+        try:
+            while waiting:
+                await self._keep_next(waiting)
+        finally:
+            del self._tasks[coordinator_id]
+
+    async def _keep_next(
+        self, waiting: deque[tuple[FileShare, list[OwnRun], Callable[[FileShare], None]]]
+    ) -> None:
+        share, runs, on_over = waiting.popleft()
+        try:
+            with self._unexpected.contained("caching own commits"):
+                await self._keep(runs)
+        finally:
+            kept = [self._over(run) for run in runs]
+            share.is_cached = share.is_cached and all(kept)
+        # Whoever drops the object gives its memory back, of which nobody may hold a view then.
+        runs.clear()
+        on_over(share)
+
+    def _no_promise(self, run: OwnRun, error: Exception) -> None:
+        self._over(run)
+
+    def _over(self, run: OwnRun) -> bool:
+        is_cached = False
+        with self._unexpected.contained("ending a promise"):
+            is_cached = self._taker.over(run)
+        return is_cached
+
+    async def _keep(self, runs: list[OwnRun]) -> None:
+        rest = deque(runs)
+        while rest:
+            # Of a log one write at a time.
+            together: dict[PartitionKey, OwnRun] = {}
+            while rest and rest[0].key not in together:
+                run = rest.popleft()
+                together[run.key] = run
+            writes: list[tuple[OwnRun, AsideWrite]] = []
+            try:
+                for run in together.values():
+                    write = self._taker.begin(run)
+                    if write is not None:
+                        writes.append((run, write))
+                if writes:
+                    await self._workers.run(_write_all, [write for _, write in writes])
+            finally:
+                for run, write in writes:
+                    with self._unexpected.contained("ending a write aside"):
+                        self._taker.end(run, write)
+
+
+def _not_cached(share: FileShare) -> None:
+    share.is_cached = False
+
+
+def _write_all(writes: list[AsideWrite]) -> None:
+    for write in writes:
+        write.run()
+
+
+def _runs(
+    object_key: str, pairs: Iterator[tuple[Batch, CommittedBatch]]
+) -> Iterator[Sequence[BatchCoordinate]]:
+    """A partition's batches that got offsets now, those together that lie together."""
+    run: list[BatchCoordinate] = []
+    end = -1
+    for batch, outcome in pairs:
+        if outcome.error is not ErrorCode.none or outcome.is_duplicate:
+            continue
+        if run and batch.byte_offset != end:
+            yield run
+            run = []
+        header = batch.header
+        end = batch.byte_offset + header.size_bytes
+        run.append(
+            BatchCoordinate(
+                *batch.key,
+                outcome.base_offset,
+                outcome.base_offset + header.last_offset_delta,
+                object_key,
+                batch.byte_offset,
+                header.size_bytes,
+                outcome.log_append_time_ms,
+                header.max_timestamp,
+                batch.timestamp_type,
+            )
+        )
+    if run:
+        yield run

@@ -1,0 +1,152 @@
+"""An object on its way from a closed buffer to its last answer."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import TypeAlias
+
+from moldau.coordinators.diskless.calls import (
+    FOLLOWS_DROPPED,
+    TRANSACTIONAL,
+    BatchToCommit,
+    CommitFileCall,
+    CommittedBatch,
+)
+from moldau.diskless.writing.buffer import BufferedBatch, BuiltObject
+from moldau.diskless.writing.waiters import ObjectWaiters, Waiter
+
+__all__ = ["Batch", "FileShare", "WalFile"]
+
+Batch: TypeAlias = BufferedBatch[Waiter]
+
+
+class FileShare:
+    """The batches of a file that one coordinator commits."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_id",
+        "dropped",
+        "file",
+        "follow_dropped",
+        "is_answered",
+        "is_cached",
+        "is_done",
+        "outcomes",
+    )
+
+    def __init__(self, file: "WalFile", coordinator_id: int) -> None:
+        self.file = file
+        self.coordinator_id = coordinator_id
+        self.batches: list[Batch] = []
+        self.dropped: list[Batch] = []
+        """Never to be committed; their producers were told of a time-out."""
+        self.follow_dropped: Collection[int] = ()
+        """Positions in ``batches`` of those that follow a dropped batch of their producer."""
+        self.is_answered = False
+        self.is_done = False
+        """Answered, and this broker's cache has what it takes of it."""
+        self.outcomes: Sequence[CommittedBatch] = ()
+        """Of ``batches``, when they are committed."""
+        self.is_cached = False
+        """All of them are in this broker's cache: it needs the object's bytes no more."""
+
+    def call(self, broker_id: int) -> CommitFileCall:
+        file = self.file
+        return CommitFileCall(
+            object_key=file.key,
+            size_bytes=file.object.size_bytes,
+            created_ms=file.created_ms,
+            uploader_broker_id=broker_id,
+            batches=self._batches_to_commit(),
+            owner_ids=file.owner_ids,
+        )
+
+    def _batches_to_commit(self) -> list[BatchToCommit]:
+        batches = [_to_commit(batch) for batch in self.batches]
+        for at in self.follow_dropped:
+            batches[at] = batches[at]._replace(flags=batches[at].flags | FOLLOWS_DROPPED)
+        return batches
+
+    def drop_expired(self) -> None:
+        """Leave out batches whose producers were told of a time-out: they will send them again."""
+        self.dropped += [batch for batch in self.batches if batch.owner.is_expired]
+        self.batches = [batch for batch in self.batches if not batch.owner.is_expired]
+
+
+class WalFile:
+    """A file, its shares, and what became of them."""
+
+    __slots__ = (
+        "accepted_count",
+        "created_ms",
+        "is_uncertain",
+        "key",
+        "object",
+        "opened_s",
+        "owner_ids",
+        "payload_bytes",
+        "shares",
+        "uploaded",
+        "waiters",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        built: BuiltObject[Waiter],
+        waiters: ObjectWaiters,
+        *,
+        created_ms: int,
+        payload_bytes: int,
+        opened_s: float,
+    ) -> None:
+        self.key = key
+        self.object = built
+        self.waiters = waiters
+        self.created_ms = created_ms
+        self.payload_bytes = payload_bytes
+        """Of its batches."""
+        self.opened_s = opened_s
+        self.shares: list[FileShare] = []
+        self.owner_ids: Sequence[int] = ()
+        self.uploaded: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        """True: the object is in the store. False: given up, and nobody waits for it any more."""
+        self.accepted_count = 0
+        """Batches of it that got offsets: while there are none, nothing refers to the object."""
+        self.is_uncertain = False
+        """Some commit had to be repeated, so ``accepted_count`` may be too low."""
+
+    @property
+    def is_done(self) -> bool:
+        return all(share.is_done for share in self.shares)
+
+    def settle_shares(self) -> None:
+        """The object is stored: decide, once for all coordinators, which batches are committed.
+
+        The list of owners goes to each of them, so none may be left out afterwards.
+        """
+        for share in self.shares:
+            share.drop_expired()
+        self.owner_ids = tuple(share.coordinator_id for share in self.shares if share.batches)
+
+
+def _to_commit(batch: Batch) -> BatchToCommit:
+    header = batch.header
+    topic_id, partition_index = batch.key
+    last_offset_delta, base_sequence = header[6], header[11]
+    return BatchToCommit(
+        topic_id,
+        partition_index,
+        batch.owner.request_id,
+        batch.byte_offset,
+        header[1] + 12,
+        last_offset_delta,
+        header[12],
+        header[8],
+        batch.timestamp_type,
+        header[9],
+        header[10],
+        base_sequence,
+        -1 if base_sequence < 0 else (base_sequence + last_offset_delta) & 0x7FFFFFFF,
+        TRANSACTIONAL if header[5] & 0x10 else 0,
+    )

@@ -1,0 +1,492 @@
+"""From record batches to objects that are stored and committed (KIP-1163's produce path).
+
+The driver's contract, in this order: a batch is copied into the buffer; the buffer is closed and becomes an
+object; the object is uploaded, several at a time; its batches are committed, in the order in which buffers
+were closed, at each coordinator; then, and never before, its producers are answered.
+
+Memory is bounded by ``max_buffered_bytes``. When that is reached :attr:`DisklessWriter.is_full` says so, and
+producers are read in small sips (``ProduceHandlers``); requests that were read already are
+still taken, for their producers wait anyway. Past twice the bound a batch is refused at once with
+KAFKA_STORAGE_ERROR, which producers try again and librdkafka takes for "not persisted", as is the case.
+
+When the store is down, uploads are tried again until the last producer's time-out. Producers get
+REQUEST_TIMED_OUT (retriable, "perhaps persisted") at theirs, the object is dropped, and what is dropped
+never reaches a coordinator.
+
+Whatever raises on the way (``UnexpectedErrors``) costs one object: its producers are answered with an error,
+its bytes are given back, and the objects behind it go on.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from moldau.diskless.batch_coordinator import BatchCoordinator
+from moldau.diskless.object_keys import new_object_key
+from moldau.diskless.reading.recent_objects import RecentObjects
+from moldau.diskless.wal import footer_size_bytes
+from moldau.diskless.writing.arenas import ArenaPool, new_arena
+from moldau.diskless.writing.buffer import LARGE_SHARE, ClosePolicy, CloseReason, WalBuffer
+from moldau.diskless.writing.committer import Committing, FileCommitQueue
+from moldau.diskless.writing.own_commits import OwnCommits
+from moldau.diskless.writing.sequence_gaps import SequenceGaps
+from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters, Waiter
+from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
+from moldau.diskless.writing.writer_meters import WriterMeters
+from moldau.diskless.writing.writer_settings import WriterSettings
+from moldau.metrics import Meters
+from moldau.objects import ObjectStorage, StorageError
+from moldau.records import BatchHeader
+from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
+from moldau.runtime import ErrorCode, KafkaError, Machine
+
+__all__ = ["DisklessWriter", "WriterSettings"]
+
+_log = logging.getLogger(__name__)
+
+FORGETTING = 0.98
+
+_REFUSED = AppendOutcome(ErrorCode.kafka_storage_error, message="too many bytes wait for the object store")
+_CLOSING = AppendOutcome(ErrorCode.kafka_storage_error, message="the broker is shutting down")
+_LOST = AppendOutcome(ErrorCode.kafka_storage_error, message="the object of the batch could not be made")
+_UNCERTAIN = AppendOutcome(ErrorCode.request_timed_out, message="the broker lost track of the batch's object")
+
+
+class DisklessWriter:
+    """A broker's one way into the object store for what producers send to diskless topics."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        coordinator: BatchCoordinator,
+        machine: Machine,
+        meters: Meters,
+        *,
+        broker_id: int,
+        settings: WriterSettings | None = None,
+    ) -> None:
+        """To be made on the event loop that will run it."""
+        self._storage = storage
+        self._coordinator = coordinator
+        self._clock = machine.clock
+        self._entropy = machine.entropy
+        self._workers = machine.workers
+        self._unexpected = machine.unexpected
+        self._broker_id = broker_id
+        self._loop = asyncio.get_running_loop()
+        self._buffer: WalBuffer[Waiter] | None = None
+        self._waiters: ObjectWaiters | None = None
+        self._opened_s = 0.0
+        self._last_arrival_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._to_upload: deque[WalFile] = deque()
+        self._uploading = 0
+        self._files: dict[WalFile, None] = {}
+        """Not finished: answers are owed, or this broker's own cache still needs the bytes."""
+        self._unanswered: dict[WalFile, None] = {}
+        self._queues: dict[int, FileCommitQueue] = {}
+        self._gaps = SequenceGaps()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closing = False
+        self._is_making_arenas = False
+        self._buffered_bytes = 0
+        self._under_way = 0
+        """Batches in files that are not answered."""
+        self._most_under_way = 0.0
+        """Recent maximum of the batches under way."""
+        self.configure(settings or WriterSettings())
+        self.recent = RecentObjects(self._settings.recent_bytes, lambda arena: self._pool.release(arena))
+        """Objects of ours, for our cacher: by key, from when they are stored (before they are committed)."""
+        self.own_commits: OwnCommits | None = None
+        """Told of what is committed, before its producers are answered."""
+        self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
+
+    def in_hand(self) -> Mapping[str, int]:
+        """Resources held for producers; all zero when nothing is under way."""
+        queues = self._queues.values()
+        return {
+            "buffered bytes": self._buffered_bytes,
+            "batches under way": self._under_way,
+            "files": len(self._files),
+            "unanswered files": len(self._unanswered),
+            "files to upload": len(self._to_upload),
+            "uploads": self._uploading,
+            "shares": sum(len(queue) for queue in queues),
+            "batches in the buffer": 0 if self._buffer is None else len(self._buffer.batches),
+        }
+
+    def configure(self, settings: WriterSettings) -> None:
+        """Take other settings from the next buffer on (``recent_bytes`` stays as it was)."""
+        self._settings = settings
+        self._policy = ClosePolicy(settings.commit_interval_ms, settings.quiet_ms, settings.puts_per_second)
+        # Room for the data, and for the footer of a few thousand batches in 64 partitions.
+        arena_bytes = settings.buffer_max_bytes + footer_size_bytes(64, 4096)
+        # All that full load needs at once: an arena made anew costs as much as filling it ten times.
+        in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
+        self._pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
+
+    # Appending ------------------------------------------------------------------------------------
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of batches that are not answered for."""
+        return self._buffered_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the network should stop reading produce requests."""
+        return self._buffered_bytes >= self._settings.max_buffered_bytes
+
+    def append(
+        self,
+        key: PartitionKey,
+        records: memoryview,
+        header: BatchHeader,
+        *,
+        timeout_ms: int,
+        timestamp_type: int = 0,
+        request_id: int = 0,
+    ) -> AppendAnswer:
+        """Take one batch that has passed the produce checks; ``records`` is only valid during the call.
+
+        The batches of a partition get offsets in the order of these calls. ``timestamp_type`` is the
+        topic's. The outcome comes by a future, within ``timeout_ms``; a refusal comes at once.
+        """
+        size = len(records)
+        if self._is_closing:
+            return _CLOSING
+        if self._buffered_bytes + size > 2 * self._settings.max_buffered_bytes:
+            self._gaps.dropped(key, header)
+            return _REFUSED
+        max_bytes = self._settings.buffer_max_bytes
+        buffer = self._buffer
+        if buffer is not None and (buffer.size_bytes + size > max_bytes or not buffer.fits(size)):
+            self._close_buffer(CloseReason.FULL)
+            buffer = None
+        now = self._loop.time()
+        if buffer is None:
+            buffer = self._buffer = WalBuffer(self._pool, size)
+            self._waiters = ObjectWaiters(self._loop)
+            self._opened_s = now
+        answer: asyncio.Future[AppendOutcome] = self._loop.create_future()
+        waiter = Waiter(answer, now + timeout_ms / 1000, request_id)
+        buffer.add(key, records, header, timestamp_type, waiter)
+        self._buffered_bytes += size
+        assert self._waiters is not None
+        self._waiters.add(waiter)
+        self._last_arrival_s = now
+        if max_bytes - buffer.size_bytes < size:
+            # The next batch, if it is like this one, has no room: do not wait for it to find out.
+            self._close_buffer(CloseReason.FULL)
+        elif self._timer is None or self._is_complete(buffer):
+            self._consider()
+        return answer
+
+    def _consider(self) -> None:
+        """Close the buffer if it is time, else look again when it may be."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._buffer is None:
+            return
+        decision = self._policy.decide(
+            self._loop.time() * 1000,
+            self._opened_s * 1000,
+            self._last_arrival_s * 1000,
+            self._uploading < self._settings.max_uploads,
+            large=self._is_large(self._buffer.size_bytes),
+            complete=self._is_complete(self._buffer),
+        )
+        if decision.reason is not None:
+            self._close_buffer(decision.reason)
+        elif decision.look_again_ms is not None:
+            self._timer = self._loop.call_at(decision.look_again_ms / 1000, self._consider)
+
+    def _is_large(self, size_bytes: int) -> bool:
+        return size_bytes * LARGE_SHARE >= self._settings.buffer_max_bytes
+
+    def _is_complete(self, buffer: WalBuffer[Waiter]) -> bool:
+        return not self._unanswered and 0 < self._most_under_way <= len(buffer.batches)
+
+    def _close_buffer(self, reason: CloseReason) -> None:
+        buffer, waiters = self._buffer, self._waiters
+        if buffer is None or waiters is None:
+            return
+        self._buffer = self._waiters = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # What was buffered, should it not become a file.
+        batches, payload_bytes = tuple(buffer.batches), buffer.size_bytes
+
+        def lose(_: Exception) -> None:
+            buffer.abandon()
+            self._answer_lost(batches, waiters, payload_bytes, _LOST)
+
+        file: WalFile | None = None
+        with self._unexpected.contained("making a WAL object", lose):
+            file = self._make_file(buffer, waiters, reason)
+        if file is None:
+            return
+        with self._unexpected.contained("sending a WAL object off", lambda _: self._abandon(file)):
+            self._send_off(file)
+            if reason is CloseReason.FULL and self._pool.is_low and not self._is_making_arenas:
+                self._is_making_arenas = True
+                self._run(self._make_arenas(), "diskless arenas")
+
+    def _make_file(self, buffer: WalBuffer[Waiter], waiters: ObjectWaiters, reason: CloseReason) -> WalFile:
+        now = self._loop.time()
+        created_ms = self._clock.now_ms()
+        payload_bytes = buffer.size_bytes
+        self._policy.closed(now * 1000, large=self._is_large(payload_bytes))
+        file = WalFile(
+            new_object_key(created_ms, self._broker_id, self._entropy, self._settings.prefix),
+            buffer.build(created_ms=created_ms, broker_id=self._broker_id),
+            waiters,
+            created_ms=created_ms,
+            payload_bytes=payload_bytes,
+            opened_s=self._opened_s,
+        )
+        waited_ms = (now - self._opened_s) * 1000
+        self._meters.closed(reason, file.object.size_bytes, len(file.object.batches), waited_ms)
+        return file
+
+    def _send_off(self, file: WalFile) -> None:
+        self._files[file] = self._unanswered[file] = None
+        self._under_way += len(file.object.batches)
+        self._most_under_way = max(self._most_under_way, self._under_way)
+        self._share_out(file)
+        if not file.shares:
+            self._drop(file)
+            return
+        self._to_upload.append(file)
+        self._start_uploads()
+
+    async def _make_arenas(self) -> None:
+        """Under full load, have a worker make the memory that the next buffers will need."""
+        pool = self._pool
+        try:
+            while pool.is_low:
+                pool.release(await self._workers.run(new_arena, pool.arena_size_bytes))
+        finally:
+            self._is_making_arenas = False
+
+    def _share_out(self, file: WalFile) -> None:
+        """Queue the file at its coordinators: from here on its place in their order is fixed."""
+        shares: dict[int, FileShare] = {}
+        for run in file.object.runs:
+            try:
+                coordinator_id = self._coordinator.coordinator_of(*run[0].key)
+            except KafkaError as error:
+                for batch in run:
+                    batch.owner.resolve(AppendOutcome(error.code, message=error.message))
+                continue
+            share = shares.get(coordinator_id)
+            if share is None:
+                share = shares[coordinator_id] = FileShare(file, coordinator_id)
+            share.batches.extend(run)
+        file.shares = list(shares.values())
+        for share in file.shares:
+            self._queue(share.coordinator_id).push(share)
+
+    def _queue(self, coordinator_id: int) -> FileCommitQueue:
+        queue = self._queues.get(coordinator_id)
+        if queue is None:
+            queue = self._queues[coordinator_id] = FileCommitQueue(
+                coordinator_id,
+                Committing(
+                    broker_id=self._broker_id,
+                    coordinator=self._coordinator,
+                    retries=self._settings.retries,
+                    gaps=self._gaps,
+                    entropy=self._entropy,
+                    meters=self._meters,
+                    unexpected=self._unexpected,
+                ),
+                self._share_done,
+            )
+        return queue
+
+    # Uploading ------------------------------------------------------------------------------------
+
+    def _start_uploads(self) -> None:
+        while self._to_upload and self._uploading < self._settings.max_uploads:
+            self._uploading += 1
+            file = self._to_upload.popleft()
+            self._run(self._upload_and_free_slot(file), f"upload {file.key}")
+
+    async def _upload_and_free_slot(self, file: WalFile) -> None:
+        is_stored = False
+        try:
+            with self._unexpected.contained("uploading a WAL object", lambda _: self._abandon(file)):
+                is_stored = await self._upload(file)
+        finally:
+            self._uploading -= 1
+            if file in self._files:
+                with self._unexpected.contained("settling a WAL object", lambda _: self._abandon(file)):
+                    self._upload_over(file, is_stored)
+            self._start_uploads()
+            self._consider()
+
+    def _upload_over(self, file: WalFile, is_stored: bool) -> None:
+        if is_stored:
+            # Before the commit: a reader may hear of the commit sooner than we do.
+            self.recent.put(file.key, file.object.arena, file.object.size_bytes, is_committed=False)
+            file.settle_shares()
+        else:
+            self._meters.given_up()
+            self._pool.release(file.object.arena)
+        if not file.uploaded.done():
+            file.uploaded.set_result(is_stored)
+
+    async def _upload(self, file: WalFile) -> bool:
+        """Store the object; False when the last of its producers has timed out."""
+        if file not in self._files or file.waiters.all_expired:
+            return False  # abandoned, or it waited for a slot for too long: not even one request is worth it
+        begin = self._loop.time()
+        size = file.object.size_bytes
+        view = memoryview(file.object.arena)[:size]
+        retry = 0
+        try:
+            async with asyncio.timeout_at(file.waiters.last_deadline):
+                while True:
+                    try:
+                        await self._storage.upload(file.key, view, size)
+                        break
+                    except StorageError as error:
+                        self._meters.upload_failed()
+                        log = _log.warning if retry == 0 else _log.debug
+                        log("upload of %s: %s; trying again", file.key, error)
+                    await asyncio.sleep(self._settings.retries.backoff_ms(retry, self._entropy) / 1000)
+                    retry += 1
+        except TimeoutError:
+            _log.warning("upload of %s given up: all its producers have timed out", file.key)
+            return False
+        took_ms = (self._loop.time() - begin) * 1000
+        self._policy.uploaded(took_ms)
+        self._meters.uploaded(size, took_ms)
+        return True
+
+    # Finishing ------------------------------------------------------------------------------------
+
+    def _share_done(self, share: FileShare) -> None:
+        """Its producers have their answers; now the broker's own cache gets the batches."""
+        with self._unexpected.contained("finishing a commit", lambda _: self._share_over(share)):
+            share.is_answered = True
+            if all(each.is_answered for each in share.file.shares):
+                self._answered(share.file)
+            if self.own_commits is None or not share.outcomes:
+                self._share_over(share)
+            else:
+                self.own_commits.committed(share, self._share_over)
+
+    def _answered(self, file: WalFile) -> None:
+        """Its producers may send more."""
+        if self._unanswered.pop(file, self) is None:
+            self._under_way -= len(file.object.batches)
+            self._most_under_way *= FORGETTING
+
+    def _share_over(self, share: FileShare) -> None:
+        file = share.file
+        share.is_done = True
+        with self._unexpected.contained("finishing a WAL object", lambda _: self._abandon(file)):
+            if file.is_done:
+                if self.own_commits is not None:
+                    self.own_commits.finished(file.shares)
+                self._drop(file)
+
+    def _abandon(self, file: WalFile) -> None:
+        """Something unexpected has met the file: answer whoever waits, and let nothing of it be kept."""
+        was_stored = file.uploaded.done() and file.uploaded.result()
+        if file in self._to_upload:
+            self._to_upload.remove(file)
+        if not file.uploaded.done():
+            file.uploaded.set_result(False)
+        if file not in self._files:
+            return
+        if file.key in self.recent:
+            self.recent.discard(file.key)
+        elif not was_stored:
+            self._pool.release(file.object.arena)
+        del self._files[file]
+        self._answered(file)
+        # What was stored may be committed by another share, or is an orphan; the rest never can be.
+        outcome = _UNCERTAIN if was_stored else _LOST
+        self._answer_lost(file.object.batches, file.waiters, file.payload_bytes, outcome)
+        file.shares = []
+
+    def _answer_lost(
+        self, batches: Sequence[Batch], waiters: ObjectWaiters, payload_bytes: int, outcome: AppendOutcome
+    ) -> None:
+        waiters.stop()
+        for batch in batches:
+            self._gaps.dropped(batch.key, batch.header)
+            batch.owner.resolve(outcome)
+        self._buffered_bytes -= payload_bytes
+
+    def _drop(self, file: WalFile) -> None:
+        """Every batch of the file has its answer, or its time-out."""
+        if self._files.pop(file, self) is self:
+            return
+        self._answered(file)
+        file.waiters.stop()
+        for waiter in file.waiters.all:
+            waiter.resolve(TIMED_OUT)
+        self._buffered_bytes -= file.payload_bytes
+        self.recent.committed(file.key)
+        file.shares = []  # they refer to the file: an arena must not wait for the garbage collector
+        is_stored = file.uploaded.done() and file.uploaded.result()
+        if is_stored and not file.accepted_count:
+            self.recent.discard(file.key)
+            if not file.is_uncertain:
+                self._run(self._delete(file.key), f"delete {file.key}")
+
+    async def _delete(self, key: str) -> None:
+        """Nothing refers to the object, nor ever will. Should this fail, the orphan scan finds it."""
+        try:
+            await self._storage.delete([key])
+            self._meters.deleted()
+        except StorageError as error:
+            _log.info("%s stays as an orphan: %s", key, error)
+
+    # Ending -----------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Close the buffer and return when all that was appended before is answered."""
+        self._close_buffer(CloseReason.FLUSH)
+        answers = [waiter.answer for file in self._files for waiter in file.waiters.all]
+        if answers:
+            await asyncio.wait(answers)
+
+    async def close(self, grace_s: float = 30.0) -> None:
+        """Refuse new batches, finish the others within ``grace_s`` seconds, give up the rest."""
+        self._is_closing = True
+        try:
+            async with asyncio.timeout(grace_s):
+                await self.flush()
+                while self._tasks:
+                    await asyncio.wait(set(self._tasks))
+                if self.own_commits is not None:
+                    await self.own_commits.drain()
+        except TimeoutError:
+            _log.warning("%d objects were given up at shutdown", len(self._files))
+        self._to_upload.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for queue in self._queues.values():
+            await queue.stop()
+        self._queues.clear()
+        if self.own_commits is not None:
+            await self.own_commits.stop()
+        for file in list(self._files):
+            self._drop(file)
+        self.recent.clear()
+
+    def _run(self, body: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._loop.create_task(body, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._unexpected.watch(task, "writing WAL objects")

@@ -1,0 +1,72 @@
+"""Meters of uploads and commits (KIP-1163)."""
+
+from collections.abc import Callable
+
+from moldau.diskless.writing.buffer import CloseReason
+from moldau.metrics import BYTES_BOUNDS, Meters
+
+__all__ = ["WriterMeters"]
+
+
+class WriterMeters:
+    """``moldau_diskless_Writer_…``; times in milliseconds."""
+
+    def __init__(
+        self, meters: Meters, buffered_bytes: Callable[[], float], recent_bytes: Callable[[], float]
+    ) -> None:
+        scope = meters.scoped("moldau.diskless", "Writer")
+        self._closed = {
+            reason: scope.counter("FilesClosedPerSec", "Objects begun, by reason.", reason=reason.value)
+            for reason in CloseReason
+        }
+        self._uploads = scope.counter("FilesUploadedPerSec", "Objects stored.")
+        self._upload_bytes = scope.counter("UploadBytesPerSec", "Bytes of objects stored.")
+        self._upload_errors = scope.counter("UploadErrorsPerSec", "Uploads that failed and were tried again.")
+        self._given_up = scope.counter(
+            "UploadsGivenUpPerSec", "Objects dropped after all their producers had timed out."
+        )
+        self._size = scope.histogram("FileSizeBytes", "Sizes of objects.", BYTES_BOUNDS)
+        self._batches = scope.histogram("BatchesPerFile", "Batches in an object.", BYTES_BOUNDS)
+        self._wait_ms = scope.histogram("BufferTimeMs", "From the first batch to the close of its buffer.")
+        self._upload_ms = scope.histogram("UploadTimeMs", "From the close of a buffer to the stored object.")
+        self._commits = scope.counter("CommitsPerSec", "Commits that were answered.")
+        self._committed = scope.counter("BatchesCommittedPerSec", "Batches in them.")
+        self._rejected = scope.counter("BatchesRejectedPerSec", "Batches that got no offset.")
+        self._commit_errors = scope.counter(
+            "CommitErrorsPerSec", "Commits whose outcome had to be asked again."
+        )
+        self._commit_ms = scope.histogram("CommitTimeMs", "From the first try to the known outcome.")
+        self._deleted = scope.counter("FilesDeletedPerSec", "Objects removed since no batch was accepted.")
+        scope.gauge("BufferedBytes", buffered_bytes, "Bytes that wait for upload, commit or answer.")
+        scope.gauge("RecentBytes", recent_bytes, "Memory of objects kept for this broker's own cacher.")
+
+    def closed(self, reason: CloseReason, size_bytes: int, batch_count: int, waited_ms: float) -> None:
+        self._closed[reason].value += 1
+        self._size.update(size_bytes)
+        self._batches.update(batch_count)
+        self._wait_ms.update(waited_ms)
+
+    def uploaded(self, size_bytes: int, took_ms: float) -> None:
+        self._uploads.value += 1
+        self._upload_bytes.value += size_bytes
+        self._upload_ms.update(took_ms)
+
+    def upload_failed(self) -> None:
+        self._upload_errors.value += 1
+
+    def given_up(self) -> None:
+        self._given_up.value += 1
+
+    def committed(self, batch_count: int, took_ms: float) -> None:
+        self._commits.value += 1
+        self._committed.value += batch_count
+        self._commit_ms.update(took_ms)
+
+    def commit_failed(self) -> None:
+        self._commit_errors.value += 1
+
+    def rejected(self, batch_count: int) -> None:
+        self._rejected.value += batch_count
+
+    def deleted(self) -> None:
+        self._deleted.value += 1

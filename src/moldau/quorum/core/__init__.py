@@ -1,0 +1,1 @@
+"""The raft core of KRaft: events in, effects out, no IO."""

@@ -1,0 +1,200 @@
+"""Effects of the core, and the contract of the driver that carries them out.
+
+The driver's contract
+=====================
+1. **In order.** The effects of a step are carried out in the order given, and all of them before the
+   next event is stepped. One event at a time.
+2. **Persist before send.** :class:`PersistElectionState` is durable before any effect behind it starts:
+   a vote or a claim to lead that a crash could undo must not leave the node.
+3. **The log answers first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
+   :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once (the bytes are written, not
+   synced) and their :class:`~moldau.quorum.core.events.LogAppended` or ``LogTruncated`` is stepped before any
+   other event. The core reads the log through a view that always shows what was carried out.
+4. **Flushed means durable.** ``LogFlushed(offset)`` is said only of bytes that were written before the
+   sync began and were not truncated since. Flushing may take its time; other events go on.
+5. **Apply after commit.** Records reach the state machine above only below the offset of the last
+   :class:`CommitAdvanced`, in log order, once.
+6. **Answer once.** Every request that is sent ends in one ``ResponseReceived`` or ``RequestFailed``.
+   A driver may be silent instead: the core gives up on it after ``request_timeout_ms``.
+7. An error of the disk in any of these ends the node's part in the quorum: nothing may be answered
+   after a write that was not done. :class:`~moldau.quorum.core.raft.RaftInvariantError` likewise.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from moldau.quorum.core.messages import Buffer, FetchResponse, FetchSnapshotResponse, Request, Response
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.votes import ElectionState
+from moldau.runtime import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class PersistElectionState:
+    """Replace the ``quorum-state`` file, durably."""
+
+    state: ElectionState
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a request to a peer."""
+
+    correlation_id: int
+    node_id: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer a request."""
+
+    request_id: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWithRecords:
+    """Answer a fetch with whole batches read from ``offset`` (at least one, else up to ``max_bytes``)."""
+
+    request_id: int
+    response: FetchResponse
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWithSnapshot:
+    """Answer with bytes of a snapshot from the response's position."""
+
+    request_id: int
+    response: FetchSnapshotResponse
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLeaderChange:
+    """Append the LeaderChange control record with which an epoch begins (KIP-595)."""
+
+    epoch: int
+    leader_id: int
+    voters: tuple[int, ...]
+    granting_voters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAsLeader:
+    """Append the records of an ``AppendRequested`` in this epoch."""
+
+    append_id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectAppend:
+    """The records of an ``AppendRequested`` were refused."""
+
+    append_id: int
+    error: ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAsFollower:
+    """Append the leader's batches; offsets and epochs are given."""
+
+    records: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """Drop everything from ``offset`` on."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlushLog:
+    """Make what is written durable and then say ``LogFlushed``; may be folded into the next flush."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAdvanced:
+    """Records below ``offset`` are on a majority and will never change."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameLeader:
+    """This node leads; its state machine may decide once it has applied through ``epoch_start_offset``."""
+
+    epoch: int
+    epoch_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class BecameFollower:
+    """Another node leads."""
+
+    epoch: int
+    leader_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLost:
+    """No leader of this epoch is known (yet)."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resigned:
+    """This node has led ``epoch`` and does no more."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSnapshotChunk:
+    """Write bytes of a snapshot that is being downloaded; position 0 begins it anew."""
+
+    snapshot_id: OffsetAndEpoch
+    position: int
+    data: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """The download is whole: make it durable, begin the log at its end, say ``SnapshotInstalled``."""
+
+    snapshot_id: OffsetAndEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonSnapshot:
+    """The download is of no use any more: drop what was written."""
+
+    snapshot_id: OffsetAndEpoch
+
+
+Effect: TypeAlias = (
+    PersistElectionState
+    | Send
+    | Reply
+    | ReplyWithRecords
+    | ReplyWithSnapshot
+    | AppendLeaderChange
+    | AppendAsLeader
+    | RejectAppend
+    | AppendAsFollower
+    | TruncateLog
+    | FlushLog
+    | CommitAdvanced
+    | BecameLeader
+    | BecameFollower
+    | LeaderLost
+    | Resigned
+    | WriteSnapshotChunk
+    | InstallSnapshot
+    | AbandonSnapshot
+)

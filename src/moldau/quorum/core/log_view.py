@@ -1,0 +1,36 @@
+"""The log as the core sees it: facts held in memory, never IO."""
+
+from typing import Protocol
+
+from moldau.quorum.core.offsets import OffsetAndEpoch
+
+
+class LogView(Protocol):
+    """A read-only view of the replicated log that always shows what the driver carried out."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset still in the log."""
+        ...
+
+    @property
+    def log_end(self) -> OffsetAndEpoch:
+        """End offset and the epoch of the last record (of the snapshot when the log is empty; else 0/0)."""
+        ...
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """The largest known epoch that is not above ``epoch``, with its end offset.
+
+        Below everything known: the log start offset with the epoch of the snapshot there, or 0.
+        """
+        ...
+
+    @property
+    def latest_snapshot_id(self) -> OffsetAndEpoch | None: ...
+
+    @property
+    def earliest_snapshot_id(self) -> OffsetAndEpoch | None: ...
+
+    def snapshot_size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
+        """Size of a snapshot, or None when there is none of this name."""
+        ...

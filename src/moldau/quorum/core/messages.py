@@ -1,0 +1,125 @@
+"""The quorum's requests and responses as the core sees them: one partition, no topic names.
+
+``wire.py`` translates them from and to Kafka's messages. Every response carries the answering
+replica's leader id and epoch (KIP-595), from which the asker learns of newer epochs.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import ReplicaKey
+from moldau.runtime import ErrorCode
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+UNKNOWN_HIGH_WATERMARK = -1
+ANY_HIGH_WATERMARK = 2**63 - 1
+"""Sent by a follower that does not want to be woken by a new high watermark (Fetch before v18)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    """Vote for me (or would you? ``pre_vote``, KIP-996). ``log_end`` is the candidate's."""
+
+    candidate: ReplicaKey
+    epoch: int
+    log_end: OffsetAndEpoch
+    pre_vote: bool = False
+    voter: ReplicaKey | None = None
+    """The replica that is asked, when the asker knows it (KIP-853)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochRequest:
+    """I lead this epoch."""
+
+    leader_id: int
+    epoch: int
+    voter: ReplicaKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest:
+    """I lead no more; start an election in this order."""
+
+    leader_id: int
+    epoch: int
+    preferred_successors: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """Records from ``log_end`` on. ``log_end`` also says what the replica holds durably."""
+
+    replica: ReplicaKey
+    epoch: int
+    log_end: OffsetAndEpoch
+    max_wait_ms: int
+    max_bytes: int
+    high_watermark: int = ANY_HIGH_WATERMARK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    """Bytes of a snapshot from ``position``."""
+
+    replica: ReplicaKey
+    epoch: int
+    snapshot_id: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse:
+    error: ErrorCode
+    leader_id: int | None
+    epoch: int
+    granted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochResponse:
+    error: ErrorCode
+    leader_id: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochResponse:
+    error: ErrorCode
+    leader_id: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """At most one of ``diverging``, ``snapshot_id`` and ``records`` says something."""
+
+    error: ErrorCode
+    leader_id: int | None
+    epoch: int
+    high_watermark: int = UNKNOWN_HIGH_WATERMARK
+    log_start_offset: int = -1
+    diverging: OffsetAndEpoch | None = None
+    snapshot_id: OffsetAndEpoch | None = None
+    records: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse:
+    error: ErrorCode
+    leader_id: int | None
+    epoch: int
+    snapshot_id: OffsetAndEpoch
+    size_bytes: int = 0
+    position: int = 0
+    data: Buffer = b""
+
+
+Request: TypeAlias = (
+    VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
+)
+Response: TypeAlias = (
+    VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+)

@@ -1,0 +1,378 @@
+"""The raft core of KRaft (KIP-595, 630, 996): events in, effects out, no IO.
+
+The core is a context around one :class:`~moldau.quorum.core.roles.Role`. It checks requests and epochs,
+moves between roles along ``LEGAL_MOVES``, and lets the role decide. ``effects.py`` is the contract of
+whoever drives it.
+"""
+
+from typing import assert_never
+
+from moldau.quorum.core.effects import (
+    AppendAsLeader,
+    BecameFollower,
+    CommitAdvanced,
+    Effect,
+    FlushLog,
+    LeaderLost,
+    PersistElectionState,
+    RejectAppend,
+    Send,
+    TruncateLog,
+)
+from moldau.quorum.core.effects import (
+    Resigned as ResignedEffect,
+)
+from moldau.quorum.core.events import (
+    AppendRequested,
+    Event,
+    LogAppended,
+    LogFlushed,
+    LogTruncated,
+    RequestFailed,
+    RequestReceived,
+    ResignRequested,
+    ResponseReceived,
+    SnapshotInstalled,
+    Tick,
+)
+from moldau.quorum.core.log_view import LogView
+from moldau.quorum.core.messages import FetchRequest, Request
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.requests import RequestDesk
+from moldau.quorum.core.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Unattached,
+    Voted,
+)
+from moldau.quorum.core.transitions import LEGAL_MOVES, OBSERVER_ROLES, RoleName
+from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.votes import ElectionState
+from moldau.quorum.peers import Peers
+from moldau.quorum.settings import RaftSettings
+from moldau.runtime import Entropy, ErrorCode
+
+
+class RaftInvariantError(AssertionError):
+    """Something happened that the protocol rules out; going on could lose data."""
+
+
+class RaftCore:
+    """One replica of one replicated log.
+
+    ``now_ms`` is any clock that never steps back. Call :meth:`start` once, then :meth:`step` for each
+    event and no later than :attr:`next_deadline_ms`.
+    """
+
+    def __init__(
+        self,
+        *,
+        local: ReplicaKey,
+        voters: VoterSet,
+        log: LogView,
+        election: ElectionState,
+        settings: RaftSettings,
+        entropy: Entropy,
+    ) -> None:
+        self.local = local
+        self.voters = voters
+        self.log = log
+        self.settings = settings
+        self.entropy = entropy
+        self.election = election
+        self.peers = Peers(settings)
+        self.now_ms = 0
+        snapshot_id = log.latest_snapshot_id
+        self.commit_offset = max(log.log_start_offset, snapshot_id.offset if snapshot_id else 0)
+        self.flushed_offset = log.log_end.offset
+        self.role: Role = Unattached(self, 0)
+        self._flush_asked_offset = self.flushed_offset
+        self._effects: list[Effect] = []
+        self._desk = RequestDesk(self)
+
+    # What others ask
+
+    @property
+    def is_voter(self) -> bool:
+        return self.local.id in self.voters
+
+    @property
+    def epoch(self) -> int:
+        return self.election.epoch
+
+    @property
+    def leader_id(self) -> int | None:
+        """The leader of this epoch; None while unknown, and for one's own resignation too."""
+        return None if isinstance(self.role, Resigned) else self.election.leader_id
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to step a ``Tick`` if nothing else happens."""
+        return self.role.deadline_ms
+
+    # What the driver calls
+
+    def start(self, now_ms: int) -> list[Effect]:
+        """Take up the role that the durable state allows, and return the first effects.
+
+        A replica that led its last epoch starts resigned, and one that stood in it starts as one that
+        has voted (for itself): either may have lost bytes that it had not synced, so neither may write
+        in that epoch again. A lone voter needs nobody and leads a new epoch at once.
+        """
+        self.now_ms = now_ms
+        log_epoch = self.log.log_end.epoch
+        if self.election.epoch < log_epoch:
+            self._set_election(ElectionState(epoch=log_epoch))
+        election = self.election
+        if self.is_voter and self.voters.majority == 1:
+            # Its last epoch is over, and so nobody hears that its leader is lost.
+            self.election = ElectionState(epoch=election.epoch, voted=election.voted)
+            self.role = Unattached(self, now_ms)
+        elif election.leader_id == self.local.id:
+            successors = self.voters.others(self.local.id)
+            self.role = Resigned(self, self._election_deadline_ms(), successors)
+        elif election.leader_id is not None:
+            self.role = Follower(self, election.leader_id, now_ms + self.settings.fetch_timeout_ms)
+            self.emit(BecameFollower(election.epoch, election.leader_id))
+        elif election.voted is not None and self.is_voter:
+            self.role = Voted(self, self._election_deadline_ms())
+        else:
+            self.role = Unattached(self, self._election_deadline_ms())
+        self.role.enter()
+        self._settle()
+        return self._take_effects()
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Handle one event; return what is to be done, in order. Raises :class:`RaftInvariantError`."""
+        self.now_ms = max(self.now_ms, now_ms)
+        match event:
+            case Tick():
+                pass
+            case RequestReceived(request_id, request):
+                self._desk.on_request(request_id, request)
+            case ResponseReceived():
+                self._on_response(event)
+            case RequestFailed(correlation_id):
+                pending = self.peers.answered(correlation_id)
+                if pending is not None:
+                    self.peers.back_off(pending.node_id, self.now_ms)
+                    self.role.on_request_failed(pending.node_id)
+            case AppendRequested(append_id, epoch):
+                self._on_append_requested(append_id, epoch)
+            case LogAppended():
+                self.role.on_log_appended()
+                self._ask_for_flush()
+            case LogTruncated():
+                self._flush_asked_offset = min(self._flush_asked_offset, self.log.log_end.offset)
+                self.role.on_log_truncated()
+            case LogFlushed(offset):
+                self.flushed_offset = max(self.flushed_offset, min(offset, self.log.log_end.offset))
+                self.role.on_log_flushed()
+            case SnapshotInstalled(snapshot_id):
+                self._on_snapshot_installed(snapshot_id)
+            case ResignRequested(epoch):
+                if isinstance(self.role, Leader) and epoch == self.epoch:
+                    self.resign()
+            case _:
+                assert_never(event)
+        self._settle()
+        return self._take_effects()
+
+    # What the roles use
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, node_id: int, request: Request, wait_ms: int = 0) -> None:
+        correlation_id = self.peers.sent(node_id, request, self.now_ms, wait_ms)
+        self.emit(Send(correlation_id, node_id, request))
+
+    def send_fetch(self, node_id: int) -> None:
+        """Ask for what follows the end of the log. Only when all of it is durable, for a voter."""
+        request = FetchRequest(
+            replica=self.local,
+            epoch=self.epoch,
+            log_end=self.log.log_end,
+            max_wait_ms=self.settings.fetch_max_wait_ms,
+            max_bytes=self.settings.fetch_max_bytes,
+            high_watermark=self.commit_offset,
+        )
+        self.send(node_id, request, self.settings.fetch_max_wait_ms)
+
+    def commit_up_to(self, offset: int) -> None:
+        """Advance the commit offset; a lower or equal offset has no effect."""
+        if offset > self.commit_offset:
+            self.commit_offset = offset
+            self.emit(CommitAdvanced(offset))
+
+    def truncate_to_divergence(self, theirs: OffsetAndEpoch) -> bool:
+        """Cut the log to where it can still agree with the leader's; return whether it was cut.
+
+        ``theirs`` is the leader's largest epoch not above the last one here, and its end there.
+        """
+        ours = self.log.end_offset_for_epoch(theirs.epoch)
+        offset = min(ours.offset, theirs.offset) if ours.epoch == theirs.epoch else ours.offset
+        if offset < self.commit_offset:
+            raise RaftInvariantError(
+                f"the leader {self.leader_id} of epoch {self.epoch} diverges at {theirs}, below the "
+                f"committed offset {self.commit_offset}"
+            )
+        if offset >= self.log.log_end.offset:
+            return False
+        self.emit(TruncateLog(offset))
+        self.flushed_offset = min(self.flushed_offset, offset)
+        return True
+
+    def observe(self, epoch: int, leader_id: int | None) -> None:
+        """Learn what another replica knows of epochs and leaders."""
+        if leader_id == self.local.id and epoch >= self.epoch:
+            # An epoch that this node led before it lost its disk: another election must follow.
+            leader_id = None
+        if epoch > self.epoch:
+            if leader_id is None:
+                self.become_unattached(epoch)
+            else:
+                self.become_follower(epoch, leader_id)
+        elif epoch == self.epoch and leader_id is not None:
+            known = self.election.leader_id
+            if known is None:
+                self.become_follower(epoch, leader_id)
+            elif known != leader_id:
+                raise RaftInvariantError(f"epoch {epoch} has two leaders, {known} and {leader_id}")
+
+    # Moves
+
+    def become_unattached(self, epoch: int) -> None:
+        """Enter a newer epoch without knowing its leader."""
+        had_leader = self.election.leader_id is not None
+        # The time that was left to wait is kept, or ever newer epochs would put elections off for ever.
+        waiting = self.role
+        deadline_ms = self._election_deadline_ms()
+        if isinstance(waiting, Unattached):
+            deadline_ms = min(deadline_ms, max(waiting.election_deadline_ms, self.now_ms + 1))
+        self._set_election(ElectionState(epoch=epoch))
+        self._enter(Unattached(self, deadline_ms))
+        if had_leader:
+            self.emit(LeaderLost(epoch))
+
+    def become_voted(self, candidate: ReplicaKey) -> None:
+        """Give this epoch's vote away; the time-out starts anew, for the candidate's sake."""
+        self._set_election(ElectionState(epoch=self.epoch, voted=candidate))
+        self._enter(Voted(self, self._election_deadline_ms()))
+
+    def become_follower(self, epoch: int, leader_id: int) -> None:
+        voted = self.election.voted if epoch == self.epoch else None
+        was_known = (self.epoch, self.election.leader_id) == (epoch, leader_id)
+        self._set_election(ElectionState(epoch=epoch, leader_id=leader_id, voted=voted))
+        self._enter(Follower(self, leader_id, self.now_ms + self.settings.fetch_timeout_ms))
+        if not was_known:
+            self.emit(BecameFollower(epoch, leader_id))
+
+    def become_prospective(self) -> None:
+        self._enter(Prospective(self, self._election_deadline_ms()))
+
+    def return_from_pre_vote(self) -> None:
+        """The pre-vote was lost: back to the leader, if one was known, else wait again (KIP-996)."""
+        election = self.election
+        if election.leader_id is not None:
+            self.become_follower(election.epoch, election.leader_id)
+        elif election.voted is not None:
+            self._enter(Voted(self, self._election_deadline_ms()))
+        else:
+            self._enter(Unattached(self, self._election_deadline_ms()))
+
+    def become_candidate(self) -> None:
+        had_leader = self.election.leader_id is not None
+        self._set_election(ElectionState(epoch=self.epoch + 1, voted=self.local))
+        self._enter(Candidate(self, self._election_deadline_ms()))
+        if had_leader:
+            self.emit(LeaderLost(self.epoch))
+
+    def become_leader(self, granting_voters: tuple[int, ...]) -> None:
+        self._set_election(
+            ElectionState(epoch=self.epoch, leader_id=self.local.id, voted=self.election.voted)
+        )
+        self._enter(Leader(self, self.log.log_end.offset, granting_voters))
+
+    def resign(self) -> None:
+        leader = self.role
+        assert isinstance(leader, Leader)
+        self._enter(Resigned(self, self._election_deadline_ms(), leader.successors()))
+        self.emit(ResignedEffect(self.epoch))
+
+    # Inside
+
+    def _enter(self, role: Role) -> None:
+        move = (self.role.name, role.name)
+        if move not in LEGAL_MOVES or (not self.is_voter and role.name not in OBSERVER_ROLES):
+            raise RaftInvariantError(f"illegal move from {move[0].value} to {move[1].value}")
+        self.role.leave()
+        self.peers.forget_all()
+        self.role = role
+        role.enter()
+
+    def _set_election(self, election: ElectionState) -> None:
+        if election.epoch < self.election.epoch:
+            raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
+        if election != self.election:
+            self.election = election
+            # One write a step, where the first stood: what is behind it may rely on the newer state too.
+            for position, effect in enumerate(self._effects):
+                if isinstance(effect, PersistElectionState):
+                    self._effects[position] = PersistElectionState(election)
+                    return
+            self.emit(PersistElectionState(election))
+
+    def _election_deadline_ms(self) -> int:
+        timeout_ms = self.settings.election_timeout_ms
+        return self.now_ms + timeout_ms + self.entropy.randrange(timeout_ms)
+
+    def _on_response(self, event: ResponseReceived) -> None:
+        pending = self.peers.answered(event.correlation_id)
+        if pending is None:
+            return
+        role, epoch, response = self.role, self.epoch, event.response
+        self.observe(response.epoch, response.leader_id)
+        if self.role is not role or response.epoch < epoch:
+            # The answer was to a question of a role that is over, or it comes from one that lags behind.
+            self.peers.back_off(pending.node_id, self.now_ms)
+        elif response.error is not ErrorCode.none and not isinstance(role, Follower):
+            self.peers.back_off(pending.node_id, self.now_ms)
+        else:
+            role.on_response(pending.node_id, pending.request, response)
+
+    def _on_append_requested(self, append_id: int, epoch: int) -> None:
+        if isinstance(self.role, Leader) and epoch == self.epoch:
+            self.emit(AppendAsLeader(append_id, epoch))
+        else:
+            self.emit(RejectAppend(append_id, ErrorCode.not_leader_or_follower))
+
+    def _on_snapshot_installed(self, snapshot_id: OffsetAndEpoch) -> None:
+        self.flushed_offset = self._flush_asked_offset = self.log.log_end.offset
+        self.commit_up_to(snapshot_id.offset)
+        self.role.on_snapshot_installed()
+
+    def _settle(self) -> None:
+        """Let the role act until it stays the same."""
+        for _ in range(len(RoleName) + 1):
+            role = self.role
+            role.poll()
+            if role is self.role:
+                break
+        else:
+            raise RaftInvariantError("roles chase each other")
+
+    def _ask_for_flush(self) -> None:
+        # An observer acknowledges nothing by its fetches, so its log may reach the disk when it likes.
+        end_offset = self.log.log_end.offset
+        if self.is_voter and end_offset > self._flush_asked_offset:
+            self._flush_asked_offset = end_offset
+            self.emit(FlushLog())
+
+    def _take_effects(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects

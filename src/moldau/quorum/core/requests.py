@@ -1,0 +1,147 @@
+"""The requests of peers: checks that come before any role has a say, and the answers to voters."""
+
+from typing import TYPE_CHECKING, assert_never
+
+from moldau.quorum.core.effects import Reply
+from moldau.quorum.core.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Request,
+    VoteRequest,
+    VoteResponse,
+)
+from moldau.quorum.core.roles import Follower, Leader, Prospective
+from moldau.quorum.core.voters import ReplicaKey
+from moldau.runtime import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.quorum.core.raft import RaftCore
+
+
+class RequestDesk:
+    """Checks a request, tells the core what it teaches, and asks the role."""
+
+    def __init__(self, core: "RaftCore") -> None:
+        self._core = core
+
+    def on_request(self, request_id: int, request: Request) -> None:
+        match request:
+            case VoteRequest():
+                self._on_vote(request_id, request)
+            case BeginQuorumEpochRequest():
+                self._on_begin_epoch(request_id, request)
+            case EndQuorumEpochRequest():
+                self._on_end_epoch(request_id, request)
+            case FetchRequest():
+                self._on_fetch(request_id, request)
+            case FetchSnapshotRequest():
+                self._on_fetch_snapshot(request_id, request)
+            case _:
+                assert_never(request)
+
+    def _on_vote(self, request_id: int, request: VoteRequest) -> None:
+        core, granted = self._core, False
+        error = self._voters_only(request.candidate.id, request.epoch)
+        if error is ErrorCode.none:
+            error = self._check_vote(request)
+        if error is ErrorCode.none:
+            if request.epoch > core.epoch:
+                core.become_unattached(request.epoch)
+            granted = core.role.grants_vote(
+                request.candidate,
+                up_to_date=request.log_end.is_at_least(core.log.log_end),
+                pre_vote=request.pre_vote,
+            )
+            if granted and not request.pre_vote and core.election.voted is None:
+                core.become_voted(request.candidate)
+        core.emit(
+            Reply(
+                request_id,
+                VoteResponse(error=error, leader_id=core.leader_id, epoch=core.epoch, granted=granted),
+            )
+        )
+
+    def _check_vote(self, request: VoteRequest) -> ErrorCode:
+        end = request.log_end
+        # A real vote is about a new epoch, in which nothing can be written yet; a pre-vote is about the
+        # epoch that the prospective is in.
+        last_epoch = request.epoch if request.pre_vote else request.epoch - 1
+        if end.offset < 0 or end.epoch < 0 or end.epoch > last_epoch:
+            return ErrorCode.invalid_request
+        if not self._is_meant_for_this_replica(request.voter):
+            return ErrorCode.invalid_voter_key
+        if not self._core.is_voter:
+            return ErrorCode.inconsistent_voter_set
+        return ErrorCode.none
+
+    def _on_begin_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
+        core = self._core
+        error = self._voters_only(request.leader_id, request.epoch)
+        if error is ErrorCode.none and not self._is_meant_for_this_replica(request.voter):
+            error = ErrorCode.invalid_voter_key
+        if error is ErrorCode.none:
+            core.observe(request.epoch, request.leader_id)
+            if isinstance(core.role, Prospective) and core.leader_id == request.leader_id:
+                core.return_from_pre_vote()
+            if isinstance(core.role, Follower):
+                core.role.on_leader_heard()
+        response = BeginQuorumEpochResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
+        core.emit(Reply(request_id, response))
+
+    def _on_end_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
+        core = self._core
+        error = self._voters_only(request.leader_id, request.epoch)
+        if error is ErrorCode.none:
+            core.observe(request.epoch, request.leader_id)
+            core.role.on_leader_resigned(request.preferred_successors)
+        response = EndQuorumEpochResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
+        core.emit(Reply(request_id, response))
+
+    def _on_fetch(self, request_id: int, request: FetchRequest) -> None:
+        core, end = self._core, request.log_end
+        error = self._leader_only(request.epoch)
+        if min(end.offset, end.epoch, request.epoch, request.max_wait_ms) < 0:
+            error = ErrorCode.invalid_request
+        if error is ErrorCode.none:
+            core.role.on_fetch(request_id, request)
+            return
+        response = FetchResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)
+        core.emit(Reply(request_id, response))
+
+    def _on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
+        core = self._core
+        error = self._leader_only(request.epoch)
+        if error is ErrorCode.none:
+            core.role.on_fetch_snapshot(request_id, request)
+            return
+        response = FetchSnapshotResponse(
+            error=error, leader_id=core.leader_id, epoch=core.epoch, snapshot_id=request.snapshot_id
+        )
+        core.emit(Reply(request_id, response))
+
+    def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
+        if epoch < self._core.epoch:
+            return ErrorCode.fenced_leader_epoch
+        if remote_id < 0:
+            return ErrorCode.invalid_request
+        if remote_id not in self._core.voters:
+            return ErrorCode.inconsistent_voter_set
+        return ErrorCode.none
+
+    def _leader_only(self, epoch: int) -> ErrorCode:
+        core = self._core
+        if epoch < core.epoch:
+            return ErrorCode.fenced_leader_epoch
+        if epoch > core.epoch:
+            # The asker learns from this answer's epoch, and this replica from its leader, in time.
+            return ErrorCode.unknown_leader_epoch
+        return ErrorCode.none if isinstance(core.role, Leader) else ErrorCode.not_leader_or_follower
+
+    def _is_meant_for_this_replica(self, voter: ReplicaKey | None) -> bool:
+        return voter is None or voter.is_same_replica(self._core.local)

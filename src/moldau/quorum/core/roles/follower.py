@@ -1,0 +1,214 @@
+"""Follower: pulls the log from the leader (KIP-595), or a snapshot when the log there begins later."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.quorum.core.effects import AbandonSnapshot, AppendAsFollower, InstallSnapshot, WriteSnapshotChunk
+from moldau.quorum.core.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Request,
+    Response,
+)
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.roles.base import Role
+from moldau.quorum.core.transitions import RoleName
+from moldau.quorum.core.voters import ReplicaKey
+from moldau.runtime import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.quorum.core.raft import RaftCore
+
+
+@dataclass(slots=True)
+class SnapshotDownload:
+    """How much of a snapshot is here. ``installing``: all of it, and the driver makes it durable."""
+
+    snapshot_id: OffsetAndEpoch
+    position: int = 0
+    installing: bool = False
+
+
+class Follower(Role):
+    """Follows the leader of the epoch. A voter that hears nothing for the fetch time-out tries to be
+    elected; an observer looks for another leader."""
+
+    name = RoleName.FOLLOWER
+
+    def __init__(self, core: "RaftCore", leader_id: int, fetch_deadline_ms: int) -> None:
+        super().__init__(core)
+        self.leader_id = leader_id
+        self.fetch_deadline_ms = fetch_deadline_ms
+        self.has_fetched = False
+        self.download: SnapshotDownload | None = None
+        self._asked = leader_id
+        self._leader_high_watermark = -1
+        self._log_is_changing = False
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if self._must_wait_for_the_disk():
+            return self.fetch_deadline_ms
+        return min(self.fetch_deadline_ms, self.core.peers.next_ready_ms(self._asked, self.core.now_ms))
+
+    def leave(self) -> None:
+        if self.download is not None:
+            self.core.emit(AbandonSnapshot(self.download.snapshot_id))
+            self.download = None
+
+    def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
+        # KIP-996: who has heard the leader of this epoch does not help to depose it.
+        return pre_vote and up_to_date and not self.has_fetched
+
+    def poll(self) -> None:
+        core = self.core
+        if core.now_ms >= self.fetch_deadline_ms:
+            if core.is_voter:
+                core.become_prospective()
+                return
+            self._look_for_another_leader()
+        if self._must_wait_for_the_disk() or not core.peers.is_ready(self._asked, core.now_ms):
+            return
+        if self.download is None:
+            core.send_fetch(self._asked)
+        else:
+            self._send_fetch_snapshot(self.download)
+
+    def on_response(self, node_id: int, request: Request, response: Response) -> None:
+        if isinstance(response, FetchResponse):
+            assert isinstance(request, FetchRequest)
+            self._on_fetched(request, response)
+        elif isinstance(response, FetchSnapshotResponse):
+            self._on_snapshot_fetched(response)
+
+    def on_request_failed(self, node_id: int) -> None:
+        # A leader whose process has ended refuses connections at once: an observer, which may not stand
+        # itself, need not wait for the fetch time-out to ask who leads by now.
+        if not self.core.is_voter and node_id == self._asked and self.download is None:
+            self._ask_another_voter()
+
+    def on_leader_heard(self) -> None:
+        """The leader itself said that it leads this epoch."""
+        self._heard_leader()
+
+    def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
+        core = self.core
+        if not core.is_voter:
+            return
+        try:
+            position = preferred_successors.index(core.local.id)
+        except ValueError:
+            position = len(preferred_successors)
+        # The first in the list stands at once; each next one gives the ones before it some time.
+        backoff_ms = 0 if position == 0 else core.settings.retry_backoff_ms << min(position, 16)
+        self.has_fetched = False
+        self.fetch_deadline_ms = core.now_ms + min(backoff_ms, core.settings.election_backoff_max_ms)
+
+    def on_log_appended(self) -> None:
+        self._log_is_changing = False
+        self.core.commit_up_to(min(self._leader_high_watermark, self.core.log.log_end.offset))
+
+    def on_log_truncated(self) -> None:
+        self._log_is_changing = False
+
+    def on_snapshot_installed(self) -> None:
+        self.download = None
+        self._heard_leader()
+
+    def describe(self) -> str:
+        return f"leader={self.leader_id}" + (f" download={self.download}" if self.download else "")
+
+    def _must_wait_for_the_disk(self) -> bool:
+        # A fetch offset acknowledges all below it, so a voter fetches again only once that is durable.
+        core = self.core
+        if self._log_is_changing or (self.download is not None and self.download.installing):
+            return True
+        return core.is_voter and core.flushed_offset < core.log.log_end.offset
+
+    def _look_for_another_leader(self) -> None:
+        # Any voter tells an observer who leads, if it is not the one that has fallen silent.
+        core = self.core
+        if self.download is not None:
+            self._abandon(self.download)
+        self._ask_another_voter()
+        self.fetch_deadline_ms = core.now_ms + core.settings.fetch_timeout_ms
+
+    def _ask_another_voter(self) -> None:
+        core = self.core
+        others = core.voters.others(self._asked)
+        if others:
+            self._asked = others[core.entropy.randrange(len(others))]
+
+    def _heard_leader(self) -> None:
+        self._asked = self.leader_id
+        self.fetch_deadline_ms = self.core.now_ms + self.core.settings.fetch_timeout_ms
+
+    def _on_fetched(self, request: FetchRequest, response: FetchResponse) -> None:
+        core = self.core
+        if response.error is not ErrorCode.none:
+            core.peers.back_off(self._asked, core.now_ms)
+            self._asked = self.leader_id
+            return
+        self.has_fetched = True
+        self._heard_leader()
+        self._leader_high_watermark = response.high_watermark
+        if response.diverging is not None:
+            self._log_is_changing = core.truncate_to_divergence(response.diverging)
+        elif response.snapshot_id is not None:
+            self._begin_download(response.snapshot_id)
+        elif response.records:
+            if request.log_end != core.log.log_end:
+                return
+            self._log_is_changing = True
+            core.emit(AppendAsFollower(response.records))
+        else:
+            core.commit_up_to(min(response.high_watermark, core.log.log_end.offset))
+
+    def _begin_download(self, snapshot_id: OffsetAndEpoch) -> None:
+        # A snapshot that ends below what is committed here would take the log back.
+        if snapshot_id.offset > self.core.commit_offset or self.core.log.log_end.offset == 0:
+            self.download = SnapshotDownload(snapshot_id)
+        else:
+            self.core.peers.back_off(self.leader_id, self.core.now_ms)
+
+    def _send_fetch_snapshot(self, download: SnapshotDownload) -> None:
+        core = self.core
+        request = FetchSnapshotRequest(
+            replica=core.local,
+            epoch=core.epoch,
+            snapshot_id=download.snapshot_id,
+            position=download.position,
+            max_bytes=core.settings.snapshot_chunk_max_bytes,
+        )
+        core.send(self.leader_id, request)
+
+    def _on_snapshot_fetched(self, response: FetchSnapshotResponse) -> None:
+        core, download = self.core, self.download
+        if download is None or response.snapshot_id != download.snapshot_id:
+            return
+        if response.error in (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range):
+            # The leader has a newer one by now: its answer to the next fetch names it.
+            self._heard_leader()
+            self._abandon(download)
+        elif response.error is not ErrorCode.none:
+            core.peers.back_off(self.leader_id, core.now_ms)
+        elif response.position != download.position or not self._advances(download, response):
+            self._abandon(download)
+            core.peers.back_off(self.leader_id, core.now_ms)
+        else:
+            self._heard_leader()
+            core.emit(WriteSnapshotChunk(download.snapshot_id, download.position, response.data))
+            download.position += len(response.data)
+            if download.position >= response.size_bytes:
+                download.installing = True
+                core.emit(InstallSnapshot(download.snapshot_id))
+
+    @staticmethod
+    def _advances(download: SnapshotDownload, response: FetchSnapshotResponse) -> bool:
+        return len(response.data) > 0 or download.position == response.size_bytes
+
+    def _abandon(self, download: SnapshotDownload) -> None:
+        self.core.emit(AbandonSnapshot(download.snapshot_id))
+        self.download = None

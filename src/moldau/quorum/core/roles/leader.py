@@ -1,0 +1,252 @@
+"""Leader: takes appends, answers fetches, and learns from them what a majority holds."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from moldau.quorum.core.effects import (
+    AppendLeaderChange,
+    BecameLeader,
+    Reply,
+    ReplyWithRecords,
+    ReplyWithSnapshot,
+)
+from moldau.quorum.core.messages import (
+    UNKNOWN_HIGH_WATERMARK,
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Request,
+    Response,
+)
+from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.progress import ReplicaProgress
+from moldau.quorum.core.roles.base import Role
+from moldau.quorum.core.transitions import RoleName
+from moldau.quorum.core.voters import ReplicaKey
+from moldau.runtime import ErrorCode
+
+if TYPE_CHECKING:
+    from moldau.quorum.core.raft import RaftCore
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedFetch:
+    """A fetch that found nothing new and waits for some."""
+
+    request: FetchRequest
+    deadline_ms: int
+
+
+class Leader(Role):
+    """The high watermark is kept per epoch: it is unknown until a majority holds the record with which
+    this epoch began, because older records are committed only through a newer one (Raft §5.4.2)."""
+
+    name = RoleName.LEADER
+
+    def __init__(self, core: "RaftCore", epoch_start_offset: int, granting_voters: tuple[int, ...]) -> None:
+        super().__init__(core)
+        self.epoch_start_offset = epoch_start_offset
+        self.granting_voters = granting_voters
+        others = core.voters.others(core.local.id)
+        self.progress: dict[ReplicaKey, ReplicaProgress] = {}
+        self._voter_progress = {voter_id: ReplicaProgress(last_fetch_ms=None) for voter_id in others}
+        self._majority_high_watermark: int | None = None
+        self._heard_in_window: set[int] = set()
+        self._check_quorum_deadline_ms = core.now_ms + core.settings.check_quorum_timeout_ms
+        self._remind_at_ms = dict.fromkeys(others, core.now_ms)
+        self._parked: dict[int, ParkedFetch] = {}
+
+    @property
+    def high_watermark(self) -> int | None:
+        return self._majority_high_watermark
+
+    @property
+    def voter_progress(self) -> dict[int, ReplicaProgress]:
+        return self._voter_progress
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if not self._voter_progress and not self._parked:
+            return None
+        core = self.core
+        times = [parked.deadline_ms for parked in self._parked.values()]
+        for node_id, remind_at_ms in self._remind_at_ms.items():
+            times.append(max(remind_at_ms, core.peers.next_ready_ms(node_id, core.now_ms)))
+        if self._voter_progress:
+            times.append(self._check_quorum_deadline_ms)
+        return min(times)
+
+    def enter(self) -> None:
+        core = self.core
+        core.emit(BecameLeader(core.epoch, self.epoch_start_offset))
+        core.emit(AppendLeaderChange(core.epoch, core.local.id, core.voters.ids, self.granting_voters))
+
+    def leave(self) -> None:
+        parked, self._parked = self._parked, {}
+        for request_id in parked:
+            self.core.emit(Reply(request_id, self._fetch_error(ErrorCode.not_leader_or_follower)))
+
+    def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
+        return False
+
+    def poll(self) -> None:
+        core = self.core
+        if self._voter_progress and core.now_ms >= self._check_quorum_deadline_ms:
+            core.resign()
+            return
+        self._remind_voters()
+        for request_id, parked in list(self._parked.items()):
+            if core.now_ms >= parked.deadline_ms or self._has_news(parked.request):
+                del self._parked[request_id]
+                self._answer_fetch(request_id, parked.request)
+
+    def on_response(self, node_id: int, request: Request, response: Response) -> None:
+        """A voter has heard who leads: it will fetch. If it does not, it is told again later."""
+
+    def on_log_flushed(self) -> None:
+        self._advance_high_watermark()
+
+    def on_fetch(self, request_id: int, request: FetchRequest) -> None:
+        core = self.core
+        self._heard_from(request.replica)
+        answer = self._compare_logs(request.log_end)
+        if answer is not None:
+            core.emit(Reply(request_id, answer))
+            return
+        self._note_progress(request)
+        if request.max_wait_ms <= 0 or self._has_news(request):
+            self._answer_fetch(request_id, request)
+        else:
+            self._parked[request_id] = ParkedFetch(request, core.now_ms + request.max_wait_ms)
+
+    def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
+        core = self.core
+        self._heard_from(request.replica)
+        size_bytes = core.log.snapshot_size_bytes(request.snapshot_id)
+        error = ErrorCode.none
+        if size_bytes is None:
+            error = ErrorCode.snapshot_not_found
+        elif not 0 <= request.position < size_bytes:
+            error = ErrorCode.position_out_of_range
+        response = FetchSnapshotResponse(
+            error=error,
+            leader_id=core.local.id,
+            epoch=core.epoch,
+            snapshot_id=request.snapshot_id,
+            size_bytes=size_bytes or 0,
+            position=request.position,
+        )
+        if error is ErrorCode.none:
+            core.emit(ReplyWithSnapshot(request_id, response, request.max_bytes))
+        else:
+            core.emit(Reply(request_id, response))
+
+    def successors(self) -> tuple[int, ...]:
+        """The other voters, those with the longest log first (KIP-595, EndQuorumEpoch)."""
+        offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
+        return tuple(sorted(offsets, key=lambda voter: (-offsets[voter], voter)))
+
+    def describe(self) -> str:
+        offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
+        return f"start={self.epoch_start_offset} hw={self._majority_high_watermark} voters={offsets}"
+
+    def _heard_from(self, replica: ReplicaKey) -> None:
+        core = self.core
+        if replica.id not in self._voter_progress:
+            return
+        self._remind_at_ms[replica.id] = core.now_ms + core.settings.begin_epoch_interval_ms
+        self._heard_in_window.add(replica.id)
+        if len(self._heard_in_window) + 1 >= core.voters.majority:
+            self._heard_in_window.clear()
+            self._check_quorum_deadline_ms = core.now_ms + core.settings.check_quorum_timeout_ms
+
+    def _remind_voters(self) -> None:
+        core = self.core
+        for node_id, remind_at_ms in self._remind_at_ms.items():
+            if core.now_ms >= remind_at_ms and core.peers.is_ready(node_id, core.now_ms):
+                self._remind_at_ms[node_id] = core.now_ms + core.settings.begin_epoch_interval_ms
+                voter = core.voters.get(node_id)
+                request = BeginQuorumEpochRequest(
+                    leader_id=core.local.id, epoch=core.epoch, voter=voter.key if voter else None
+                )
+                core.send(node_id, request)
+
+    def _compare_logs(self, theirs: OffsetAndEpoch) -> FetchResponse | None:
+        """None when the follower's log is a prefix of this one that still reaches into it."""
+        log = self.core.log
+        if theirs == OffsetAndEpoch(0, 0) and log.log_start_offset == 0:
+            return None
+        earliest = log.earliest_snapshot_id
+        if earliest is not None and self._is_before(theirs, earliest):
+            return self._fetch_answer(snapshot_id=log.latest_snapshot_id)
+        ours = log.end_offset_for_epoch(theirs.epoch)
+        if ours.epoch != theirs.epoch or ours.offset < theirs.offset:
+            return self._fetch_answer(diverging=ours)
+        return None
+
+    def _is_before(self, theirs: OffsetAndEpoch, earliest: OffsetAndEpoch) -> bool:
+        start = self.core.log.log_start_offset
+        if theirs.offset < start or (theirs.epoch < earliest.epoch and start > 0):
+            return True
+        return theirs.offset == start and start > 0 and theirs.epoch != earliest.epoch
+
+    def _note_progress(self, request: FetchRequest) -> None:
+        core = self.core
+        progress = self._voter_progress.get(request.replica.id)
+        if progress is None:
+            if request.replica.id >= 0:
+                self._forget_silent_observers()
+                progress = self.progress.setdefault(request.replica, ReplicaProgress())
+            else:
+                return
+        progress.fetched(request.log_end.offset, core.log.log_end.offset, core.now_ms)
+        self._advance_high_watermark()
+
+    def _forget_silent_observers(self) -> None:
+        oldest_ms = self.core.now_ms - self.core.settings.observer_session_timeout_ms
+        for key in [key for key, seen in self.progress.items() if (seen.last_fetch_ms or 0) < oldest_ms]:
+            del self.progress[key]
+
+    def _advance_high_watermark(self) -> None:
+        core = self.core
+        offsets = [progress.end_offset for progress in self._voter_progress.values()]
+        offsets.append(core.flushed_offset)
+        offset = sorted(offsets, reverse=True)[core.voters.majority - 1]
+        if offset > self.epoch_start_offset and offset > (self._majority_high_watermark or 0):
+            self._majority_high_watermark = offset
+            core.commit_up_to(offset)
+
+    def _has_news(self, request: FetchRequest) -> bool:
+        known = self._majority_high_watermark
+        return request.log_end.offset < self.core.log.log_end.offset or (
+            known is not None and request.high_watermark < known
+        )
+
+    def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
+        answer, offset = self._fetch_answer(), request.log_end.offset
+        if offset < self.core.log.log_start_offset:
+            # The log was cleaned while the fetch was parked: asked again, it is sent the snapshot.
+            self.core.emit(Reply(request_id, answer))
+        elif offset < self.core.log.log_end.offset:
+            self.core.emit(ReplyWithRecords(request_id, answer, offset, request.max_bytes))
+        else:
+            self.core.emit(Reply(request_id, answer))
+
+    def _fetch_answer(
+        self, *, diverging: OffsetAndEpoch | None = None, snapshot_id: OffsetAndEpoch | None = None
+    ) -> FetchResponse:
+        core, known = self.core, self._majority_high_watermark
+        return FetchResponse(
+            error=ErrorCode.none,
+            leader_id=core.local.id,
+            epoch=core.epoch,
+            high_watermark=UNKNOWN_HIGH_WATERMARK if known is None else known,
+            log_start_offset=core.log.log_start_offset,
+            diverging=diverging,
+            snapshot_id=snapshot_id,
+        )
+
+    def _fetch_error(self, error: ErrorCode) -> FetchResponse:
+        return FetchResponse(error=error, leader_id=self.core.leader_id, epoch=self.core.epoch)

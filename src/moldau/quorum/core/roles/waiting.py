@@ -1,0 +1,63 @@
+"""Unattached and voted: an epoch whose leader is not known yet."""
+
+from typing import TYPE_CHECKING
+
+from moldau.quorum.core.messages import Request, Response
+from moldau.quorum.core.roles.base import Role
+from moldau.quorum.core.transitions import RoleName
+from moldau.quorum.core.voters import ReplicaKey
+
+if TYPE_CHECKING:
+    from moldau.quorum.core.raft import RaftCore
+
+
+class Unattached(Role):
+    """Knows the epoch and nothing else. A voter waits for an election; an observer asks around."""
+
+    name = RoleName.UNATTACHED
+
+    def __init__(self, core: "RaftCore", election_deadline_ms: int) -> None:
+        super().__init__(core)
+        self.election_deadline_ms = election_deadline_ms
+        self._asked: int | None = None
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if self.core.is_voter:
+            return self.election_deadline_ms
+        if self._asked is None:
+            return None
+        return self.core.peers.next_ready_ms(self._asked, self.core.now_ms)
+
+    def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
+        return up_to_date
+
+    def poll(self) -> None:
+        core = self.core
+        if core.is_voter:
+            if core.now_ms >= self.election_deadline_ms:
+                core.become_prospective()
+            return
+        # KIP-595: an observer finds the leader by fetching from any voter, which tells who leads.
+        if self._asked is None or core.peers.is_ready(self._asked, core.now_ms):
+            others = core.voters.others(core.local.id)
+            ready = [voter for voter in others if core.peers.is_ready(voter, core.now_ms)]
+            if ready:
+                self._asked = ready[core.entropy.randrange(len(ready))]
+                core.send_fetch(self._asked)
+
+    def on_response(self, node_id: int, request: Request, response: Response) -> None:
+        # It did not know the leader, or this role would be over: pause, then ask another.
+        self.core.peers.back_off(node_id, self.core.now_ms)
+
+
+class Voted(Unattached):
+    """Has given its vote in this epoch, and waits for the outcome."""
+
+    name = RoleName.VOTED
+
+    def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
+        if pre_vote:
+            return up_to_date
+        voted = self.core.election.voted
+        return voted is not None and voted.is_same_replica(candidate)

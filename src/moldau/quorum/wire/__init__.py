@@ -1,0 +1,1 @@
+"""Between the core's messages and Kafka's."""

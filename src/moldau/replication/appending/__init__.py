@@ -1,0 +1,1 @@
+"""Appends on their way: shared writes, shared syncs, and who waits for them."""

@@ -1,0 +1,77 @@
+"""Appends that are acknowledged once they are flushed (``flush.messages``).
+
+It is for logs under the policy WRITTEN, and differs from the ``GroupCommit`` of the policy FSYNCED in what it
+promises. Here a flush is due only for every n-th message: appends in between count when they are written, a
+failed flush refuses those that wait for it, and acks=1 waits, too. There every append is synced, acks=1 is
+answered before that, and a failure ends the term. A partition has one of the two.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from moldau.replication.appending.opening import DEFECT, pass_on
+from moldau.replication.partition import AppendAnswer, AppendOutcome
+from moldau.runtime import UnexpectedErrors
+from moldau.runtime.errors import KafkaError
+from moldau.storage.log.partition_log import PartitionLog
+
+
+class FlushQueue:
+    """The appends of one partition that wait for a flush, where ``flush.messages`` wants it.
+
+    One flush serves all that came while the one before it ran. The high watermark stays below an append until
+    it is flushed: nobody reads what a loss of power could take away.
+    """
+
+    def __init__(
+        self, log: PartitionLog, on_flushed: Callable[[int], None], unexpected: UnexpectedErrors
+    ) -> None:
+        """``on_flushed`` is told below which offset the log is as ``flush.messages`` wants it."""
+        self._log = log
+        self._on_flushed = on_flushed
+        self._unexpected = unexpected
+        self._waiting: deque[tuple[int, Callable[[], AppendAnswer], asyncio.Future[AppendOutcome]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, last_offset: int, go_on: Callable[[], AppendAnswer]) -> "asyncio.Future[AppendOutcome]":
+        """Answer an append as ``go_on`` says, once it is flushed."""
+        answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((last_offset, go_on, answer))
+        self.begin()
+        return answer
+
+    def begin(self) -> None:
+        """Flush until no more is due."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="flush.messages")
+
+    def refuse(self, outcome: AppendOutcome) -> None:
+        """Answer all that wait."""
+        while self._waiting:
+            pass_on(outcome, self._waiting.popleft()[2])
+
+    async def _run(self) -> None:
+        log = self._log
+        try:
+            while log.must_flush:
+                await log.flush()
+                self._settle(log.flushed_offset if log.must_flush else log.log_end_offset)
+            # Another flush may have been faster.
+            self._settle(log.log_end_offset)
+        except KafkaError as error:
+            self.refuse(AppendOutcome(error.code, message=error.message))
+        except Exception as error:
+            self._unexpected.report("flushing an append", error)
+            self.refuse(DEFECT)
+        finally:
+            self._task = None
+
+    def _settle(self, end_offset: int) -> None:
+        self._on_flushed(end_offset)
+        while self._waiting and self._waiting[0][0] < end_offset:
+            _, go_on, answer = self._waiting.popleft()
+            outcome: AppendAnswer = DEFECT
+            with self._unexpected.contained("acknowledging a flushed append"):
+                outcome = go_on()
+            pass_on(outcome, answer)

@@ -1,0 +1,324 @@
+"""A replica that leads its partition: its followers' progress, the watermark, the in-sync set. Pure.
+
+**The watermark** is the minimum of the acknowledged offsets of the leader and of the replicas that bound it:
+
+* the *maximal* in-sync set (KIP-497), which is the committed set and that of the proposal under way.
+  Whichever of the two the controller has committed, its members hold what lies below the watermark;
+* replicas that have caught up and may join. Without waiting for them, the watermark would move away from a
+  replica that is about to join, for as long as producers go on.
+
+It never moves back, and it stands while fewer than ``min.insync.replicas`` are in sync.
+
+**The in-sync set** is changed by the controller only. :meth:`Leader.propose` gives a proposal that the driver
+sends (AlterPartition). Exactly one of these follows it: the committed set, from the answer or the metadata
+(:meth:`Leader.set_changed`), or a failure (:meth:`Leader.proposal_failed`).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar, NamedTuple
+
+from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
+from moldau.replication.core.role_names import RoleName
+
+UNKNOWN_EPOCH = -1
+"""A broker epoch that was not told: requests of older versions have none."""
+
+
+@dataclass(slots=True)
+class FollowerProgress:
+    """The progress of one follower, as its fetches tell it."""
+
+    log_end_offset: int = -1
+    acknowledged_offset: int = -1
+    """Below it, the follower's copy counts: its log's end, or the part of it that is synced."""
+    last_caught_up_ms: int = 0
+    leader_end_at_last_fetch: int = 0
+    last_fetch_ms: int = 0
+    broker_epoch: int = UNKNOWN_EPOCH
+    """The follower's incarnation at its last fetch (KIP-903)."""
+
+
+class InSyncMember(NamedTuple):
+    """A replica of a proposed set, and the incarnation that the leader has seen fetch."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class InSyncProposal:
+    """A change of the in-sync set that the controller is asked for (AlterPartition)."""
+
+    leader_epoch: int
+    partition_epoch: int
+    """The committed partition epoch that the proposal builds on; the controller refuses any other."""
+    members: tuple[InSyncMember, ...]
+
+    @property
+    def in_sync(self) -> frozenset[int]:
+        return frozenset(member.broker_id for member in self.members)
+
+
+class ProposalFailure(Enum):
+    """State of a proposal that was not answered with a committed set."""
+
+    NOT_ATTEMPTED = "the controller has not committed it and will not"
+    SUPERSEDED = "the controller is ahead of this leader: newer metadata are on their way"
+    UNKNOWN = "it may have been committed: it is sent again"
+
+
+class Leader:
+    """One term of this broker as a partition's leader."""
+
+    name: ClassVar = RoleName.LEADER
+
+    def __init__(
+        self,
+        local_id: int,
+        leader_epoch: int,
+        replicas: Iterable[int],
+        in_sync: Iterable[int],
+        *,
+        log_end_offset: int,
+        high_watermark: int,
+        now_ms: int,
+        synced_offset: int = 0,
+        partition_epoch: int = -1,
+        min_in_sync: int = 1,
+        policy: ReplicaPolicy = WRITTEN,
+    ) -> None:
+        self.local_id = local_id
+        self.leader_epoch = leader_epoch
+        self.partition_epoch = partition_epoch
+        self.policy = policy
+        self.in_sync = frozenset(in_sync)
+        """The committed set."""
+        self.pending: InSyncProposal | None = None
+        """The proposal under way; none other is made meanwhile."""
+        self._must_send_again = False
+        self.min_in_sync = min_in_sync
+        self.log_end_offset = log_end_offset
+        self._syncs = policy.durability is Durability.FSYNCED
+        self.acknowledged_offset = synced_offset if self._syncs else log_end_offset
+        """Below it, this replica's own copy counts."""
+        self.high_watermark = high_watermark
+        self.start_offset = log_end_offset
+        """First offset of this term: records of earlier terms are committed once this one is reached."""
+        self.followers = {
+            replica: FollowerProgress(last_caught_up_ms=now_ms) for replica in replicas if replica != local_id
+        }
+        self._active: Mapping[int, int] = {}
+        self._joining: set[int] = set()
+        self._bounding: tuple[int, ...] = ()
+        self.alone = False
+        """Whether an append moves the watermark at once."""
+        self._bounds_changed()
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def local_append(self, log_end_offset: int) -> bool:
+        """The local log has grown; return whether the high watermark moved."""
+        self.log_end_offset = log_end_offset
+        if self.alone:
+            self.acknowledged_offset = log_end_offset
+            moved = log_end_offset > self.high_watermark
+            if moved:
+                self.high_watermark = log_end_offset
+            return moved
+        if self._syncs:
+            return False
+        self.acknowledged_offset = log_end_offset
+        return self.advance()
+
+    def local_sync(self, synced_offset: int) -> bool:
+        """The local log is durable below an offset; return whether the high watermark moved."""
+        if not self._syncs:
+            return False
+        self.acknowledged_offset = min(synced_offset, self.log_end_offset)
+        return self.advance()
+
+    # -- followers ------------------------------------------------------------------------------
+
+    def is_stale_fetch(self, replica_id: int, broker_epoch: int) -> bool:
+        """Whether a fetch was sent by an incarnation of a follower that a newer one has replaced."""
+        progress = self.followers.get(replica_id)
+        return progress is not None and UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch
+
+    def follower_fetched(
+        self,
+        replica_id: int,
+        fetch_offset: int,
+        now_ms: int,
+        *,
+        synced_offset: int | None = None,
+        broker_epoch: int = UNKNOWN_EPOCH,
+    ) -> bool:
+        """A follower whose log agrees up to ``fetch_offset`` asks for more; whether the watermark moved.
+
+        ``synced_offset``: the part that is durable there, where the policy asks for it; by default the
+        follower asks for nothing before it is.
+        """
+        progress = self.followers.get(replica_id)
+        if progress is None or UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch:
+            return False
+        if fetch_offset >= self.log_end_offset:
+            progress.last_caught_up_ms = now_ms
+        elif fetch_offset >= progress.leader_end_at_last_fetch:
+            # It holds everything that existed when it last asked: it was caught up at that time.
+            progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
+        progress.log_end_offset = progress.acknowledged_offset = fetch_offset
+        if self._syncs and synced_offset is not None:
+            progress.acknowledged_offset = min(synced_offset, fetch_offset)
+        progress.leader_end_at_last_fetch = self.log_end_offset
+        progress.last_fetch_ms = now_ms
+        if broker_epoch != UNKNOWN_EPOCH:
+            progress.broker_epoch = broker_epoch
+        if replica_id not in self.in_sync and self._active and self._may_join(replica_id):
+            self._joining.add(replica_id)
+            self._bounds_changed()
+        return self.advance()
+
+    def lagging(self, now_ms: int, lag_ms_max: int) -> frozenset[int]:
+        """In-sync followers that have not been caught up for ``lag_ms_max``: to be proposed for removal."""
+        return frozenset(
+            replica
+            for replica, progress in self.followers.items()
+            if replica in self.in_sync and self._lags(progress, now_ms, lag_ms_max)
+        )
+
+    def _lags(self, progress: FollowerProgress, now_ms: int, lag_ms_max: int) -> bool:
+        is_behind = progress.acknowledged_offset < self.log_end_offset
+        return is_behind and now_ms - progress.last_caught_up_ms > lag_ms_max
+
+    def caught_up_outsiders(self) -> frozenset[int]:
+        """Followers outside the in-sync set whose logs are long enough for it."""
+        return frozenset(
+            replica
+            for replica, progress in self.followers.items()
+            if replica not in self.in_sync and self._is_long_enough(progress)
+        )
+
+    def _is_long_enough(self, progress: FollowerProgress) -> bool:
+        """It holds all that is committed, the last record of earlier terms included."""
+        return progress.acknowledged_offset >= max(self.high_watermark, self.start_offset)
+
+    def _may_join(self, replica_id: int) -> bool:
+        """Its broker is active (KIP-841), in the incarnation that has fetched (KIP-903)."""
+        active_epoch = self._active.get(replica_id)
+        progress = self.followers[replica_id]
+        if active_epoch is None or progress.broker_epoch not in (UNKNOWN_EPOCH, active_epoch):
+            return False
+        return self._is_long_enough(progress)
+
+    # -- the in-sync set ------------------------------------------------------------------------
+
+    def brokers_changed(self, active: Mapping[int, int]) -> bool:
+        """Epochs of the brokers that are neither fenced nor shutting down; whether the watermark moved."""
+        self._active = active
+        self._joining = {replica for replica in self._joining if self._may_join(replica)}
+        self._bounds_changed()
+        return self.advance()
+
+    def set_changed(
+        self, in_sync: Iterable[int], partition_epoch: int = -1, replicas: Iterable[int] | None = None
+    ) -> bool:
+        """The controller has committed a set; that of an older partition epoch is ignored.
+
+        Return whether the watermark moved.
+        """
+        if partition_epoch < self.partition_epoch:
+            return False
+        if partition_epoch > self.partition_epoch:
+            # A proposal either became this, or builds on an epoch that the controller no longer takes.
+            self.pending, self._must_send_again = None, False
+        self.partition_epoch = partition_epoch
+        self.in_sync = frozenset(in_sync)
+        if replicas is not None:
+            known = self.followers
+            others = [replica for replica in replicas if replica != self.local_id]
+            self.followers = {replica: known.get(replica) or FollowerProgress() for replica in others}
+        self._joining = {
+            replica for replica in self._joining if replica in self.followers and replica not in self.in_sync
+        }
+        self._bounds_changed()
+        return self.advance()
+
+    def propose(self, now_ms: int, lag_ms_max: int, *, local_broker_epoch: int) -> InSyncProposal | None:
+        """A proposal to send now; ``None`` when the set is right, or a proposal awaits its answer."""
+        if self.pending is not None:
+            send_again, self._must_send_again = self._must_send_again, False
+            return self.pending if send_again else None
+        self._joining = {
+            replica
+            for replica in self._joining
+            if self._may_join(replica) and not self._lags(self.followers[replica], now_ms, lag_ms_max)
+        }
+        joining = {replica for replica in self.caught_up_outsiders() if self._may_join(replica)}
+        proposed = (self.in_sync - self.lagging(now_ms, lag_ms_max)) | joining
+        if proposed != self.in_sync:
+            members = [self._member(replica, local_broker_epoch) for replica in sorted(proposed)]
+            self.pending = InSyncProposal(self.leader_epoch, self.partition_epoch, tuple(members))
+        self._bounds_changed()
+        return self.pending
+
+    def _member(self, replica: int, local_broker_epoch: int) -> InSyncMember:
+        if replica == self.local_id:
+            return InSyncMember(replica, local_broker_epoch)
+        progress = self.followers.get(replica)
+        return InSyncMember(replica, UNKNOWN_EPOCH if progress is None else progress.broker_epoch)
+
+    def proposal_failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> bool:
+        """Return whether the watermark moved; the failure of another proposal than the pending is ignored."""
+        if proposal is not self.pending:
+            return False
+        if failure is ProposalFailure.NOT_ATTEMPTED:
+            self.pending = None
+            self._bounds_changed()
+            return self.advance()
+        self._must_send_again = failure is ProposalFailure.UNKNOWN
+        return False
+
+    # -- the watermark --------------------------------------------------------------------------
+
+    @property
+    def maximal_in_sync(self) -> frozenset[int]:
+        """The committed set and that of the proposal under way."""
+        return self.in_sync if self.pending is None else self.in_sync | self.pending.in_sync
+
+    def change_min_in_sync(self, min_in_sync: int) -> bool:
+        """``min.insync.replicas`` is another; return whether the watermark moved."""
+        self.min_in_sync = min_in_sync
+        self._bounds_changed()
+        return self.advance()
+
+    @property
+    def has_enough_in_sync(self) -> bool:
+        """Whether a write with acks=all may be taken. Under Kafka's policy all replicas are enough."""
+        needed = self.min_in_sync
+        if not self.policy.needs_min_in_sync_always:
+            needed = min(needed, 1 + len(self.followers))
+        return len(self.in_sync) >= needed
+
+    def _bounds_changed(self) -> None:
+        bounding = (self.maximal_in_sync | self._joining) - {self.local_id}
+        self._bounding = tuple(sorted(bounding))
+        self.alone = not bounding and not self._syncs and self.has_enough_in_sync
+
+    def advance(self) -> bool:
+        """Move the watermark to where it may stand now; return whether it moved."""
+        candidate = self.acknowledged_offset
+        if candidate <= self.high_watermark or not self.has_enough_in_sync:
+            return False
+        followers = self.followers
+        for replica in self._bounding:
+            progress = followers.get(replica)
+            if progress is None:
+                return False  # a member of which nothing is known
+            if progress.acknowledged_offset < candidate:
+                candidate = progress.acknowledged_offset
+        if candidate > self.high_watermark:
+            self.high_watermark = candidate
+            return True
+        return False

@@ -1,0 +1,292 @@
+"""One replica of a partition: its role, its epoch, and the watermark as far as it knows it. Pure.
+
+The driver carries out what a replica decides, in this order:
+
+* *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end, before any append.
+* *A new term as follower* (:meth:`Replica.follow`): epochs without records leave the log's history. Then it
+  fetches from :meth:`Follower.position`. Where the leader answers with a diverging epoch, the log is cut at
+  :meth:`Follower.truncation` and :meth:`Follower.truncated` is told; only after that anything is appended.
+* *An append, a sync*: the log first, then :meth:`Leader.local_append`, :meth:`Leader.local_sync` or
+  :meth:`Follower.appended`. Under the FSYNCED policy a follower acknowledges what it has synced.
+* *A fetch of a follower* counts (:meth:`Leader.follower_fetched`) once its log was found to agree
+  (:func:`diverging_epoch`).
+
+Epochs fence: what belongs to an older epoch than the replica's changes nothing.
+"""
+
+from collections.abc import Iterable
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+
+from moldau.replication.core.leader import Leader
+from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
+from moldau.replication.core.role_names import LEGAL_MOVES, RoleName
+from moldau.runtime.errors import ErrorCode
+
+UNDEFINED = -1
+"""An epoch or offset that is not known."""
+
+
+class IllegalMoveError(ValueError):
+    """Two leaders of one epoch, or a cut below the watermark where the policy rules it out."""
+
+
+class EpochHistory(Protocol):
+    """The epochs of a log, and where each begins."""
+
+    def epoch_for_offset(self, offset: int, /) -> int | None: ...
+
+    def end_offset_for(self, epoch: int, log_end_offset: int, /) -> tuple[int, int]:
+        """The largest known epoch not above ``epoch`` and its end offset; (-1, -1) when unknown."""
+        ...
+
+
+def diverging_epoch(
+    history: EpochHistory, log_end_offset: int, offset: int, last_fetched_epoch: int
+) -> tuple[int, int] | None:
+    """Compare a fetcher's log with this one (KIP-595): ``None`` where it agrees up to ``offset``.
+
+    Else the largest epoch here that is not above the fetcher's, and its end offset; (-1, -1) without one.
+    """
+    if last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = history.end_offset_for(last_fetched_epoch, log_end_offset)
+    if epoch == last_fetched_epoch and end_offset >= offset:
+        return None
+    return epoch, end_offset
+
+
+class FetchPosition(NamedTuple):
+    """The position of a follower's next fetch."""
+
+    leader_id: int
+    leader_epoch: int
+    offset: int
+    last_fetched_epoch: int
+    """Epoch of the last record before the offset; -1 when there is none."""
+    log_start_offset: int = 0
+    """Where the follower's own log begins."""
+
+
+class Resigned:
+    """A replica that neither leads nor follows: before its first metadata, without a leader, or stopped."""
+
+    name: ClassVar = RoleName.RESIGNED
+
+    def __init__(self, leader_epoch: int, high_watermark: int, *, has_led: bool = False) -> None:
+        self.leader_epoch = leader_epoch
+        self.high_watermark = high_watermark
+        self.has_led = has_led
+        """Whether it led in this epoch. It does not again: what it proposed then may still be committed."""
+
+
+class Follower:
+    """One term of this broker as a follower of one leader."""
+
+    name: ClassVar = RoleName.FOLLOWER
+
+    def __init__(self, leader_epoch: int, leader_id: int, high_watermark: int, policy: ReplicaPolicy) -> None:
+        self.leader_epoch = leader_epoch
+        self.leader_id = leader_id
+        self.high_watermark = high_watermark
+        """The leader's at the last fetch, as far as the log goes."""
+        self._policy = policy
+
+    def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
+        """The next fetch. An epoch in which nothing was appended here is not the epoch of the last record."""
+        epoch = history.epoch_for_offset(log_end_offset - 1) if log_end_offset else None
+        return FetchPosition(
+            self.leader_id, self.leader_epoch, log_end_offset, UNDEFINED if epoch is None else epoch
+        )
+
+    def truncation(
+        self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
+    ) -> int:
+        """The offset to cut the log at, given the leader's largest epoch not above that of the last record.
+
+        Where this log lacks the leader's epoch too, it is cut behind its own largest one below, and the next
+        fetch asks from there (KIP-279). Raises :class:`IllegalMoveError` as :meth:`truncated` does.
+        """
+        offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
+        if self._is_lost(offset):
+            raise IllegalMoveError(f"a cut to {offset}, below the watermark {self.high_watermark}")
+        return offset
+
+    def _agreed_offset(
+        self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
+    ) -> int:
+        if end_offset == UNDEFINED:
+            # The leader's history begins behind this log's: what is committed is all that surely agrees.
+            return min(self.high_watermark, log_end_offset)
+        if diverging_epoch == UNDEFINED:
+            return min(end_offset, log_end_offset)
+        own_epoch, own_end = history.end_offset_for(diverging_epoch, log_end_offset)
+        if own_epoch == UNDEFINED:
+            return min(end_offset, log_end_offset)
+        if own_epoch != diverging_epoch:
+            return min(own_end, log_end_offset)
+        return min(own_end, end_offset, log_end_offset)
+
+    def truncated(self, log_end_offset: int) -> bool:
+        """The log was cut; return whether that took away what this replica held for committed.
+
+        Under WRITTEN that can be right (an unclean election, a leader that lost its last writes). Where
+        records count once they are synced, it cannot: raises :class:`IllegalMoveError`.
+        """
+        if log_end_offset >= self.high_watermark:
+            return False
+        if self._is_lost(log_end_offset):
+            raise IllegalMoveError(
+                f"the log was cut to {log_end_offset}, below the watermark {self.high_watermark}"
+            )
+        self.high_watermark = log_end_offset
+        return True
+
+    def _is_lost(self, offset: int) -> bool:
+        """Whether a cut takes away what nothing may take away."""
+        return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
+
+    def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
+        """Note that fetched records are in the log; return whether the watermark moved."""
+        watermark = min(leader_high_watermark, log_end_offset)
+        if watermark <= self.high_watermark:
+            return False
+        self.high_watermark = watermark
+        return True
+
+    def acknowledged_offset(self, log_end_offset: int, synced_offset: int) -> int:
+        """The offset that this follower may tell its leader: below it, its copy counts."""
+        if self._policy.durability is Durability.FSYNCED:
+            return min(synced_offset, log_end_offset)
+        return log_end_offset
+
+
+Role: TypeAlias = Leader | Follower | Resigned
+
+
+class Replica:
+    """This broker's replica of one partition. The moves between roles are those of ``LEGAL_MOVES``."""
+
+    def __init__(
+        self, local_id: int, *, high_watermark: int, policy: ReplicaPolicy = WRITTEN, min_in_sync: int = 1
+    ) -> None:
+        self.local_id = local_id
+        self.policy = policy
+        self.min_in_sync = min_in_sync
+        self.role: Role = Resigned(UNDEFINED, high_watermark)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.role.leader_epoch
+
+    @property
+    def high_watermark(self) -> int:
+        """First offset that consumers may not read yet."""
+        return self.role.high_watermark
+
+    @property
+    def leader(self) -> Leader | None:
+        """The term, if this replica leads."""
+        role = self.role
+        return role if isinstance(role, Leader) else None
+
+    @property
+    def follower(self) -> Follower | None:
+        """The term, if this replica follows."""
+        role = self.role
+        return role if isinstance(role, Follower) else None
+
+    # -- moves ----------------------------------------------------------------------------------
+
+    def lead(
+        self,
+        leader_epoch: int,
+        replicas: Iterable[int],
+        in_sync: Iterable[int],
+        *,
+        partition_epoch: int,
+        log_end_offset: int,
+        synced_offset: int,
+        now_ms: int,
+    ) -> bool:
+        """The metadata name this broker; in the epoch that it leads, they update the sets.
+
+        Return whether the watermark moved.
+        """
+        role = self.role
+        if isinstance(role, Leader) and role.leader_epoch == leader_epoch:
+            return role.set_changed(in_sync, partition_epoch, replicas)
+        if not self._may_move(RoleName.LEADER, leader_epoch):
+            return False
+        self.role = Leader(
+            self.local_id,
+            leader_epoch,
+            replicas,
+            in_sync,
+            log_end_offset=log_end_offset,
+            synced_offset=synced_offset,
+            high_watermark=min(role.high_watermark, log_end_offset),
+            now_ms=now_ms,
+            partition_epoch=partition_epoch,
+            min_in_sync=self.min_in_sync,
+            policy=self.policy,
+        )
+        return self.role.advance()
+
+    def follow(self, leader_epoch: int, leader_id: int) -> bool:
+        """The metadata name another broker; return whether this begins a term."""
+        role = self.role
+        if isinstance(role, Follower) and (role.leader_epoch, role.leader_id) == (leader_epoch, leader_id):
+            return False
+        if not self._may_move(RoleName.FOLLOWER, leader_epoch):
+            return False
+        self.role = Follower(leader_epoch, leader_id, role.high_watermark, self.policy)
+        return True
+
+    def resign(self, leader_epoch: int) -> bool:
+        """No broker leads, or this one stops; return whether the role or its epoch changed."""
+        role = self.role
+        if isinstance(role, Resigned) and role.leader_epoch == leader_epoch:
+            return False
+        if not self._may_move(RoleName.RESIGNED, leader_epoch):
+            return False
+        has_led = isinstance(role, Leader) and role.leader_epoch == leader_epoch
+        self.role = Resigned(leader_epoch, role.high_watermark, has_led=has_led)
+        return True
+
+    def _may_move(self, target: RoleName, leader_epoch: int) -> bool:
+        """False for an older epoch. Raises :class:`IllegalMoveError`."""
+        source, known = self.role.name, self.role.leader_epoch
+        if leader_epoch < known:
+            return False
+        is_free = RoleName.RESIGNED in (source, target)
+        if target is RoleName.LEADER and isinstance(self.role, Resigned) and self.role.has_led:
+            is_free = False
+        if (source, target) not in LEGAL_MOVES or (leader_epoch == known and not is_free):
+            raise IllegalMoveError(f"{source.value} to {target.value} in epoch {leader_epoch}")
+        return True
+
+    def change_min_in_sync(self, min_in_sync: int) -> bool:
+        """``min.insync.replicas`` is another; return whether the watermark moved."""
+        self.min_in_sync = min_in_sync
+        role = self.role
+        return isinstance(role, Leader) and role.change_min_in_sync(min_in_sync)
+
+    # -- requests -------------------------------------------------------------------------------
+
+    def check_epoch(self, current_leader_epoch: int) -> ErrorCode:
+        """Fence a request for the leader by the epoch that its sender knows (KIP-320); -1: it knows none."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return ErrorCode.not_leader_or_follower
+        if current_leader_epoch == UNDEFINED or current_leader_epoch == role.leader_epoch:
+            return ErrorCode.none
+        if current_leader_epoch < role.leader_epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.unknown_leader_epoch
+
+    def readable_end(self, *, is_replica: bool) -> int:
+        """The offset up to which a reader may read: followers read the leader's whole log."""
+        role = self.role
+        if is_replica and isinstance(role, Leader):
+            return role.log_end_offset
+        return role.high_watermark

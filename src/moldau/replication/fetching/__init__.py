@@ -1,0 +1,1 @@
+"""The follower's side: fetch sessions and the tasks that copy."""

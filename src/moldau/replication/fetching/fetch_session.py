@@ -1,0 +1,137 @@
+"""A follower's end of a fetch session with one leader (KIP-227). Pure.
+
+The leader remembers which partitions are followed and from where; a request names what has changed since the
+last one. The contract: :meth:`request`, then exactly one of :meth:`accept` and :meth:`reset`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from moldau.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
+from moldau.replication.core.replica import FetchPosition
+from moldau.replication.partition import PartitionKey
+from moldau.runtime.errors import ErrorCode
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+EPOCH_MAX: Final = 2**31 - 1
+
+PositionOf = Callable[[PartitionKey], FetchPosition | None]
+"""The next request of the session; None when there is nothing to request now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchLimits:
+    """The bounds of a follower's requests, named as in Kafka's configuration."""
+
+    max_bytes: int = 1 << 20
+    """Of one partition."""
+    response_max_bytes: int = 10 << 20
+    wait_max_ms: int = 500
+    min_bytes: int = 1
+
+
+class FollowerSession:
+    """The partitions that one fetcher follows, and the part of them that the leader knows."""
+
+    def __init__(self, local_id: int, limits: FetchLimits) -> None:
+        self._local_id = local_id
+        self._limits = limits
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+        self._followed: dict[PartitionKey, None] = {}
+        self._sent: dict[PartitionKey, FetchPosition] = {}
+        """The partitions that the leader knows, with the positions it was told last."""
+        self._changed: dict[PartitionKey, None] = {}
+        """Partitions whose position may differ from the position that the leader knows."""
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def __contains__(self, key: PartitionKey) -> bool:
+        return key in self._followed
+
+    def add(self, key: PartitionKey) -> None:
+        """Follow a partition."""
+        self._followed[key] = None
+        self._changed[key] = None
+
+    def remove(self, key: PartitionKey) -> None:
+        """Follow it no more."""
+        self._followed.pop(key, None)
+        self._changed[key] = None
+
+    def changed(self, key: PartitionKey) -> None:
+        """The position of a partition may be another one, or it may be asked for again."""
+        self._changed[key] = None
+
+    def sent(self, key: PartitionKey) -> FetchPosition | None:
+        """The position to which an answer about a partition belongs; None when the leader was told none."""
+        return self._sent.get(key)
+
+    def request(self, position_of: PositionOf, broker_epoch: int) -> FetchRequest | None:
+        """The next request; None when there is nothing to fetch now."""
+        is_full = self._epoch == INITIAL_EPOCH
+        if is_full:
+            self._sent.clear()
+        wanted: dict[UUID, list[FetchPartition]] = {}
+        forgotten: dict[UUID, list[int]] = {}
+        changed, self._changed = self._changed, {}
+        for key in self._followed if is_full else changed:
+            position = position_of(key) if key in self._followed else None
+            if position is None:
+                if self._sent.pop(key, None) is not None:
+                    forgotten.setdefault(key.topic_id, []).append(key.partition)
+            elif self._sent.get(key) != position:
+                self._sent[key] = position
+                wanted.setdefault(key.topic_id, []).append(self._row(key, position))
+        if not self._sent and not forgotten:
+            return None
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._local_id, replica_epoch=broker_epoch),
+            # Nothing to wait for: the leader is only told what to forget.
+            max_wait_ms=self._limits.wait_max_ms if self._sent else 0,
+            min_bytes=self._limits.min_bytes,
+            max_bytes=self._limits.response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._epoch,
+            topics=[FetchTopic(topic_id=id, partitions=rows) for id, rows in wanted.items()],
+            forgotten_topics_data=[
+                ForgottenTopic(topic_id=id, partitions=indexes) for id, indexes in forgotten.items()
+            ],
+        )
+
+    def _row(self, key: PartitionKey, position: FetchPosition) -> FetchPartition:
+        return FetchPartition(
+            partition=key.partition,
+            current_leader_epoch=position.leader_epoch,
+            fetch_offset=position.offset,
+            last_fetched_epoch=position.last_fetched_epoch,
+            log_start_offset=position.log_start_offset,
+            partition_max_bytes=self._limits.max_bytes,
+        )
+
+    def accept(self, response: FetchResponse) -> bool:
+        """The leader has answered; False when it does not know the session, and all is asked for anew."""
+        if response.error_code is not ErrorCode.none:
+            self.reset()
+            return False
+        self._session_id = response.session_id
+        if response.session_id == NO_SESSION:
+            self._epoch = INITIAL_EPOCH
+        else:
+            self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1
+        return True
+
+    def reset(self) -> None:
+        """The leader may have forgotten everything, or have another state than this one."""
+        self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH

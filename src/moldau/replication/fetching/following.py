@@ -1,0 +1,125 @@
+"""The calls of a fetcher on the partition that it fetches for."""
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from moldau.replication.appending.group_commit import GroupCommit
+from moldau.replication.core.replica import FetchPosition, Follower, Replica
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log.append_info import AppendInfo
+from moldau.storage.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+
+class Following:
+    """Brings a follower's log in line with its leader's.
+
+    Contract: fetch from :meth:`position`, telling :meth:`acknowledged_offset`. Then, with the leader epoch of
+    that position, :meth:`truncate` where the answer names a diverging epoch, :meth:`start_over` where the
+    leader's log begins behind this one's end, else :meth:`append`. In another term they raise ``KafkaError``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: PartitionLog,
+        replica: Replica,
+        commit: GroupCommit | None,
+        watermark_moved: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._log = log
+        self._replica = replica
+        self._commit = commit
+        self._watermark_moved = watermark_moved
+        self._cuts = False
+        self._next_move: Callable[[], None] | None = None
+
+    def position(self) -> FetchPosition:
+        """The position of the next fetch. Raises ``KafkaError`` where this replica does not follow."""
+        log = self._log
+        found = self._follower().position(log.leader_epochs, log.log_end_offset)
+        return found._replace(log_start_offset=log.log_start_offset)
+
+    def acknowledged_offset(self) -> int:
+        """The offset to tell the leader with a fetch: below it, this replica's copy counts."""
+        follower, log = self._follower(), self._log
+        if log.must_flush:
+            return log.flushed_offset
+        return follower.acknowledged_offset(log.log_end_offset, log.flushed_offset)
+
+    def append(
+        self, leader_epoch: int, batches: bytes | memoryview, *, high_watermark: int, log_start_offset: int
+    ) -> AppendInfo:
+        """Append what was fetched in a term, and follow the leader's watermark and log start.
+
+        Raises ``KafkaError``: of another term, or batches that cannot follow the log's end.
+        """
+        follower, log = self._follower(leader_epoch), self._log
+        info = log.append_as_follower(batches)
+        if follower.appended(log.log_end_offset, high_watermark):
+            self._watermark_moved()
+        log.update_log_start_offset(min(log_start_offset, follower.high_watermark))
+        if self._commit is not None and info.size_bytes:
+            self._commit.plan()
+        return info
+
+    async def truncate(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int:
+        """Cut what the leader's log does not have, by the epoch it answered; return the new end."""
+        follower, log = self._follower(leader_epoch), self._log
+        target = follower.truncation(log.leader_epochs, log.log_end_offset, diverging_epoch, end_offset)
+        await self._cut(follower, log.truncate_to(target))
+        return log.log_end_offset
+
+    async def start_over(self, leader_epoch: int, log_start_offset: int) -> None:
+        """Drop the whole log and begin where the leader's does."""
+        follower = self._follower(leader_epoch)
+        await self._cut(follower, self._log.truncate_fully_and_start_at(log_start_offset))
+
+    def defers(self, move: Callable[[], None]) -> bool:
+        """Whether the log is being cut: then the move, the last one asked for, is made after that.
+
+        Nobody may append before the cut is done, neither a leader nor a follower of another term.
+        """
+        if self._cuts:
+            self._next_move = move
+        return self._cuts
+
+    async def _cut(self, follower: Follower, cut: Coroutine[Any, Any, None]) -> None:
+        self._cuts = True
+        try:
+            await cut
+        finally:
+            # A cut goes to its end though its caller is cancelled.
+            self._cuts = False
+            self._was_cut(follower)
+            move, self._next_move = self._next_move, None
+            if move is not None:
+                move()
+
+    def _was_cut(self, follower: Follower) -> None:
+        log = self._log
+        log.forget_empty_epochs()
+        if self._commit is not None:
+            self._commit.truncated(log.log_end_offset)
+        watermark = follower.high_watermark
+        if follower.truncated(log.log_end_offset):
+            logger.error(
+                "%s lost committed records: its log was cut to offset %d by a leader that lacks them, and the"
+                " high watermark was %d",
+                self._name,
+                log.log_end_offset,
+                watermark,
+            )
+        log.high_watermark = follower.high_watermark
+
+    def _follower(self, leader_epoch: int | None = None) -> Follower:
+        follower = self._replica.follower
+        if follower is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        if leader_epoch is not None and leader_epoch != follower.leader_epoch:
+            is_old = leader_epoch < follower.leader_epoch
+            raise KafkaError(ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch)
+        return follower

@@ -1,0 +1,406 @@
+"""Copies what leaders have: one task for each broker that is followed, with a fetch session each.
+
+The driver of :class:`FollowerSession` and of each partition's :class:`Following`. A partition is *held* while
+its log is cut or synced, or after an error: meanwhile the leader is not asked for it, and the others go on.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+from moldau.network.client import RpcClient
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.fetch import FetchResponse, PartitionData
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from moldau.protocol.special_timestamps import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+)
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.replica import UNDEFINED, FetchPosition, IllegalMoveError
+from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
+from moldau.replication.partition import (
+    PartitionKey,
+)
+from moldau.runtime.entropy import Entropy
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.gathered_lines import GatheredLines
+from moldau.runtime.unexpected import UnexpectedErrors
+
+logger = logging.getLogger(__name__)
+
+FIRST_BACKOFF_MS: Final = 20
+"""Of a partition's first error: mostly, one of the two brokers has yet to hear of an election."""
+_UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
+BYTES_A_TURN: Final = 1 << 20
+"""So much is appended without a turn of the event loop."""
+
+
+Work = Callable[[], Coroutine[Any, Any, Any]]
+
+
+class LeaderAddress(NamedTuple):
+    """Where a leader listens for other brokers."""
+
+    host: str
+    port: int
+
+
+class Brokers(Protocol):
+    """The cluster, as a fetcher has to know it."""
+
+    @property
+    def local_epoch(self) -> int:
+        """Epoch of this broker's registration; -1 before it."""
+        ...
+
+    def address(self, broker_id: int) -> LeaderAddress | None:
+        """Where another broker listens; None while it is not known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetcherSettings:
+    """How followers fetch, named as in Kafka's configuration."""
+
+    limits: FetchLimits = field(default_factory=FetchLimits)
+    backoff_ms: int = 1_000
+    """Longest pause after errors."""
+    request_timeout_ms: int = 30_000
+    fetcher_count: int = 1
+    """Connections to one leader (``num.replica.fetchers``)."""
+
+
+class ReplicaFetcher:
+    """Follows partitions of one leader, over one connection. To be used on the event loop."""
+
+    def __init__(
+        self,
+        local_id: int,
+        leader_id: int,
+        settings: FetcherSettings,
+        brokers: Brokers,
+        entropy: Entropy,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self._leader_id = leader_id
+        self._settings = settings
+        self._brokers = brokers
+        self._unexpected = unexpected
+        self._client = RpcClient(entropy, client_id=f"replica-{local_id}")
+        self._session = FollowerSession(local_id, settings.limits)
+        self._partitions: dict[PartitionKey, ClassicPartition] = {}
+        self._held: dict[PartitionKey, asyncio.TimerHandle | asyncio.Task[None]] = {}
+        self._failures: dict[PartitionKey, int] = {}
+        self._wake = asyncio.Event()
+        self._refusals = GatheredLines(logger, logging.INFO, "%d partitions cannot be followed yet: %s (%s)")
+        self._unreachable = ""
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"follow broker {leader_id}")
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def add(self, partition: ClassicPartition) -> None:
+        """Follow a partition from its log's end on."""
+        self._release(partition.key)
+        self._partitions[partition.key] = partition
+        self._session.add(partition.key)
+        self._wake.set()
+
+    def remove(self, key: PartitionKey) -> None:
+        """Follow it no more: an answer that is under way changes nothing."""
+        self._release(key)
+        if self._partitions.pop(key, None) is not None:
+            self._session.remove(key)
+
+    def brokers_changed(self) -> None:
+        """The leader's address or this broker's registration may be known now."""
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """End; a cut that is under way goes to its end."""
+        for key in list(self._held):
+            self._release(key)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._refusals.flush()
+        await self._client.close()
+
+    # -- fetching -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        errors = 0
+        while True:
+            self._wake.clear()
+            try:
+                is_idle = not await self._fetch()
+            except Exception as error:
+                self._session.reset()
+                if isinstance(error, KafkaError):
+                    self._note_unreachable(error)
+                else:
+                    self._unexpected.report("following another broker", error)
+                errors += 1
+                await asyncio.sleep(self._backoff_ms(errors) / 1000)
+            else:
+                errors = 0
+                if is_idle:
+                    await self._wake.wait()
+
+    async def _fetch(self) -> bool:
+        """One request and what its answer says; False when there is nothing to ask for."""
+        broker_epoch = self._brokers.local_epoch
+        address = self._brokers.address(self._leader_id)
+        if broker_epoch < 0 or address is None:
+            return False
+        request = self._session.request(self._position, broker_epoch)
+        if request is None:
+            return False
+        timeout_ms = self._settings.request_timeout_ms + self._settings.limits.wait_max_ms
+        try:
+            response: FetchResponse = await self._client.request(
+                address.host, address.port, ApiKey.FETCH, None, request, timeout_ms
+            )
+        except KafkaError:
+            self._client.disconnect(address.host, address.port)  # a link may deliver in one direction only
+            raise
+        if not self._session.accept(response):
+            if response.error_code not in _UNKNOWN_SESSION:
+                raise KafkaError(response.error_code)
+            return True
+        self._unreachable = ""
+        size_bytes = 0
+        for topic in response.responses:
+            for row in topic.partitions:
+                size_bytes += self._take(PartitionKey(topic.topic_id, row.partition_index), row)
+                if size_bytes >= BYTES_A_TURN:
+                    size_bytes = 0
+                    await asyncio.sleep(0)
+        return True
+
+    def _position(self, key: PartitionKey) -> FetchPosition | None:
+        if key in self._held:
+            return None
+        following = self._partitions[key].following
+        try:
+            position = following.position()
+        except KafkaError:
+            return None  # it does not follow any more; whoever hosts it says so soon
+        if position.leader_id != self._leader_id:
+            return None
+        if following.acknowledged_offset() < position.offset:
+            # A fetch acknowledges what lies before it, and that has to be synced first.
+            self._hold(key, self._partitions[key].settled)
+            return None
+        return position
+
+    def _take(self, key: PartitionKey, row: PartitionData) -> int:
+        """Do what the leader's answer for one partition says; the bytes that were appended."""
+        partition, sent = self._partitions.get(key), self._session.sent(key)
+        if partition is None or sent is None or key in self._held:
+            return 0
+        if row.error_code is ErrorCode.offset_out_of_range:
+            self._hold(key, partial(self._start_again, partition, sent))
+            return 0
+        if row.error_code is not ErrorCode.none:
+            self._refused(key, row.error_code.name)
+            return 0
+        try:
+            return self._follow(partition, sent, row)
+        except KafkaError as error:
+            logger.warning("%s cannot append what it fetched: %s", _name(partition), error)
+            self._back_off(key)
+        except Exception as error:
+            self._unexpected.report("appending what was fetched", error)
+            self._back_off(key)
+        return 0
+
+    def _follow(self, partition: ClassicPartition, sent: FetchPosition, row: PartitionData) -> int:
+        key, following = partition.key, partition.following
+        diverging = row.diverging_epoch
+        if diverging.epoch != UNDEFINED or diverging.end_offset != UNDEFINED:
+            logger.info(
+                "%s: its log parts from that of broker %d before epoch %d ended at offset %d",
+                _name(partition),
+                self._leader_id,
+                diverging.epoch,
+                diverging.end_offset,
+            )
+            self._hold(
+                key,
+                partial(following.truncate, sent.leader_epoch, diverging.epoch, diverging.end_offset),
+            )
+            return 0
+        if following.position() != sent:
+            # What was asked for is not what comes next: the partition has left and come back meanwhile.
+            self._session.changed(key)
+            return 0
+        records = row.records
+        assert records is None or isinstance(records, bytes | memoryview)
+        info = following.append(
+            sent.leader_epoch,
+            records or b"",
+            high_watermark=row.high_watermark,
+            log_start_offset=row.log_start_offset,
+        )
+        self._failures.pop(key, None)
+        if following.position() != sent:
+            self._session.changed(key)
+        return info.size_bytes
+
+    async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
+        """The leader's log does not hold this one's end: begin where it begins, or end where it ends."""
+        start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
+        if start > sent.offset:
+            logger.warning(
+                "%s ends at offset %d and that of broker %d begins at %d: it starts over from there",
+                _name(partition),
+                sent.offset,
+                self._leader_id,
+                start,
+            )
+            await partition.following.start_over(sent.leader_epoch, start)
+            return
+        end = await self._offset(partition, sent, LATEST_TIMESTAMP)
+        if end < sent.offset:
+            await partition.following.truncate(sent.leader_epoch, UNDEFINED, end)
+
+    async def _offset(self, partition: ClassicPartition, sent: FetchPosition, timestamp: int) -> int:
+        address = self._brokers.address(self._leader_id)
+        if address is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
+        wanted = ListOffsetsPartition(
+            partition_index=partition.key.partition,
+            current_leader_epoch=sent.leader_epoch,
+            timestamp=timestamp,
+        )
+        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])])
+        response: ListOffsetsResponse = await self._client.request(
+            address.host, address.port, ApiKey.LIST_OFFSETS, None, request, self._settings.request_timeout_ms
+        )
+        answer = response.topics[0].partitions[0]
+        if answer.error_code is not ErrorCode.none:
+            raise KafkaError(answer.error_code)
+        return answer.offset
+
+    # -- holding --------------------------------------------------------------------------------
+
+    def _hold(self, key: PartitionKey, work: Work) -> None:
+        """Ask for a partition again when some work on it is done."""
+        self._session.changed(key)
+        self._held[key] = asyncio.get_running_loop().create_task(self._do(key, work))
+
+    async def _do(self, key: PartitionKey, work: Work) -> None:
+        try:
+            await work()
+        except (KafkaError, IllegalMoveError) as error:
+            self._refused(key, str(error))
+        except Exception as error:
+            self._unexpected.report("cutting the log of a follower", error)
+            self._back_off(key)
+        else:
+            self._free(key)
+
+    def _refused(self, key: PartitionKey, reason: str) -> None:
+        partition = self._partitions.get(key)
+        if partition is not None:
+            self._refusals.add(_name(partition), reason)
+        self._back_off(key)
+
+    def _back_off(self, key: PartitionKey) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay_s = self._backoff_ms(failures) / 1000
+        self._session.changed(key)
+        self._held[key] = asyncio.get_running_loop().call_later(delay_s, self._free, key)
+
+    def _backoff_ms(self, failures: int) -> int:
+        return min(self._settings.backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 20))
+
+    def _free(self, key: PartitionKey) -> None:
+        self._held.pop(key, None)
+        self._session.changed(key)
+        self._wake.set()
+
+    def _release(self, key: PartitionKey) -> None:
+        self._failures.pop(key, None)
+        held = self._held.pop(key, None)
+        if held is not None:
+            held.cancel()
+
+    def _note_unreachable(self, error: KafkaError) -> None:
+        if self._unreachable != error.code.name:
+            self._unreachable = error.code.name
+            logger.info("broker %d, which is followed, does not answer: %s", self._leader_id, error)
+
+
+class ReplicaFetchers:
+    """The fetchers of a broker, one or more for each leader that it follows."""
+
+    def __init__(
+        self,
+        local_id: int,
+        settings: FetcherSettings,
+        brokers: Brokers,
+        entropy: Entropy,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self._local_id = local_id
+        self._settings = settings
+        self._brokers = brokers
+        self._entropy = entropy
+        self._unexpected = unexpected
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._homes: dict[PartitionKey, tuple[int, int]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def follow(self, partition: ClassicPartition, leader_id: int) -> None:
+        """Follow a leader, and no other one."""
+        key = partition.key
+        home = (leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count)
+        if self._homes.get(key) != home:
+            self.leave(key)
+        fetcher = self._fetchers.get(home)
+        if fetcher is None:
+            fetcher = self._fetchers[home] = ReplicaFetcher(
+                self._local_id, leader_id, self._settings, self._brokers, self._entropy, self._unexpected
+            )
+        self._homes[key] = home
+        fetcher.add(partition)
+
+    def leave(self, key: PartitionKey) -> None:
+        """Follow nobody."""
+        home = self._homes.pop(key, None)
+        if home is None:
+            return
+        fetcher = self._fetchers[home]
+        fetcher.remove(key)
+        if not len(fetcher):
+            del self._fetchers[home]
+            ending = asyncio.get_running_loop().create_task(fetcher.stop())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def brokers_changed(self) -> None:
+        """Addresses or this broker's registration may be others."""
+        for fetcher in self._fetchers.values():
+            fetcher.brokers_changed()
+
+    async def stop(self) -> None:
+        """End all."""
+        for key in list(self._homes):
+            self.leave(key)
+        with contextlib.suppress(ValueError):
+            await asyncio.wait(self._ending)
+
+
+def _name(partition: ClassicPartition) -> str:
+    return f"{partition.topic}-{partition.key.partition}"

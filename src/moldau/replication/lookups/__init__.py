@@ -1,0 +1,1 @@
+"""Searches of a partition by offset and by timestamp."""

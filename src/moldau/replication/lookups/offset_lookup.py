@@ -1,0 +1,85 @@
+"""Offsets of a classic partition by timestamp (ListOffsets): special ones, and searches over both tiers."""
+
+from moldau.protocol.special_timestamps import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
+from moldau.replication.core.replica import Replica
+from moldau.replication.lookups.record_lookup import RecordLookup
+from moldau.replication.lookups.timestamp_lookup import find_max_timestamp, find_timestamp
+from moldau.replication.partition import (
+    FoundOffset,
+)
+from moldau.replication.remote import RemotePart
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import Client
+from moldau.runtime.machine import Machine
+from moldau.storage.log.partition_log import PartitionLog
+
+
+class OffsetLookup:
+    """Finds offsets in the log that a replica leads."""
+
+    def __init__(self, log: PartitionLog, replica: Replica, machine: Machine) -> None:
+        self._log = log
+        self._replica = replica
+        self._machine = machine
+        self.remote: RemotePart | None = None
+
+    async def find(
+        self,
+        timestamp_ms: int,
+        *,
+        read_committed: bool,
+        current_leader_epoch: int,
+        client: Client | None = None,
+    ) -> FoundOffset:
+        error = self._replica.check_epoch(current_leader_epoch)
+        if error is not ErrorCode.none:
+            raise KafkaError(error)
+        log = self._log
+        watermark = self._replica.high_watermark
+        end = log.last_stable_offset(watermark) if read_committed else watermark
+        if timestamp_ms == LATEST_TIMESTAMP:
+            self._check_watermark(watermark)
+            return FoundOffset(end, -1, self._replica.leader_epoch)
+        if timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
+            is_local = timestamp_ms == EARLIEST_LOCAL_TIMESTAMP
+            start = log.local_log_start_offset if is_local else log.log_start_offset
+            return FoundOffset(start, -1, log.epoch_for_offset(start))
+        if timestamp_ms == LATEST_TIERED_TIMESTAMP:
+            copied = -1 if self.remote is None else await self.remote.highest_offset()
+            return FoundOffset() if copied < 0 else FoundOffset(copied, -1, log.epoch_for_offset(copied))
+        if timestamp_ms == EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+            return await self._find_pending_upload()
+        lookup = RecordLookup(self._machine, client, str(log.topic_partition))
+        if timestamp_ms == MAX_TIMESTAMP:
+            return await find_max_timestamp(log, self.remote, lookup, end)
+        if timestamp_ms < 0:
+            raise KafkaError(
+                ErrorCode.unsupported_version, f"{timestamp_ms} is not a timestamp that Kafka defines"
+            )
+        return await find_timestamp(log, lambda: self.remote, lookup, timestamp_ms, end)
+
+    def _check_watermark(self, watermark: int) -> None:
+        """A new leader's watermark may be behind what clients have seen of the one before (KIP-207)."""
+        leader = self._replica.leader
+        if leader is not None and watermark < leader.start_offset:
+            raise KafkaError(
+                ErrorCode.offset_not_available,
+                f"the high watermark is {watermark}, and will be {leader.start_offset} at least",
+            )
+
+    async def _find_pending_upload(self) -> FoundOffset:
+        """The first offset that is not in the remote tier (KIP-1023)."""
+        if self.remote is None:
+            return FoundOffset()
+        log, copied = self._log, await self.remote.highest_offset()
+        if copied < 0 and log.local_log_start_offset > log.log_start_offset:
+            return FoundOffset()  # this leader has yet to learn which part was copied
+        offset = max(copied + 1, log.log_start_offset)
+        return FoundOffset(offset, -1, log.epoch_for_offset(offset))

@@ -1,0 +1,1 @@
+"""A node's meters, and ``/metrics`` and ``/health``."""

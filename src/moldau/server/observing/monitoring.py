@@ -1,0 +1,110 @@
+"""``/metrics`` and ``/health``: the node's gauges, and whether it is well."""
+
+import json
+from collections.abc import Callable, Mapping
+
+from moldau.metrics.registry import CONTENT_TYPE
+from moldau.network.http import HttpAnswer, HttpServer
+from moldau.server.metadata.view import MetadataView
+from moldau.server.observing.meters import NodeMeters
+from moldau.server.subsystem import HealthCheck
+from moldau.storage.guards.recovery_report import RepairKind
+from moldau.storage.log_manager import LogManager
+
+
+class Monitoring:
+    """Serves the two pages; ``listener`` is ``host:port`` (``metrics.listener``)."""
+
+    def __init__(
+        self,
+        listener: str,
+        meters: NodeMeters,
+        checks: Mapping[str, HealthCheck],
+        notices: Mapping[str, HealthCheck],
+    ) -> None:
+        """``notices``: faults that a node lives with, such as a record that had to be skipped."""
+        self._meters = meters
+        self._checks = checks
+        self._notices = notices
+        host, _, port = listener.rpartition(":")
+        self._server = HttpServer(
+            {"/metrics": self._metrics, "/health": self._health}, host.strip("[]") or None, int(port)
+        )
+
+    async def start(self) -> int:
+        """Serve; the bound port."""
+        return await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop()
+
+    def _metrics(self) -> HttpAnswer:
+        return HttpAnswer(self._meters.registry.render(), CONTENT_TYPE)
+
+    def _health(self) -> HttpAnswer:
+        found = {name: check() for name, check in self._checks.items()}
+        well = not any(found.values())
+        body: dict[str, str | dict[str, str]] = {
+            "status": "up" if well else "degraded",
+            "checks": {name: reason or "ok" for name, reason in found.items()},
+        }
+        notices = {name: said for name, notice in self._notices.items() if (said := notice()) is not None}
+        if notices:
+            body["notices"] = notices
+        return HttpAnswer(json.dumps(body).encode(), "application/json", 200 if well else 503)
+
+
+def watch_cluster(meters: NodeMeters, metadata: MetadataView) -> None:
+    """Gauges of the controller and the metadata quorum."""
+    quorum, publisher = metadata.quorum, metadata.publisher
+
+    def controller_gauge(name: str, read: Callable[[], float]) -> None:
+        meters.gauge("kafka.controller", "KafkaController", name, read)
+
+    controller_gauge("ActiveControllerCount", lambda: quorum.is_leader)
+    controller_gauge("GlobalTopicCount", lambda: len(publisher.image.topics))
+    controller_gauge(
+        "GlobalPartitionCount", lambda: sum(len(topic.partitions) for topic in publisher.image.topics)
+    )
+    controller_gauge(
+        "OfflinePartitionsCount",
+        lambda: sum(not p.has_leader for topic in publisher.image.topics for p in topic.partitions),
+    )
+    controller_gauge("ActiveBrokerCount", lambda: sum(1 for _ in publisher.image.active_brokers()))
+    controller_gauge("FencedBrokerCount", lambda: sum(b.fenced for b in publisher.image.brokers.values()))
+    controller_gauge("LastAppliedRecordOffset", lambda: publisher.image.provenance.offset)
+    for name, read in {
+        "current-leader": lambda: -1 if quorum.leader_id is None else quorum.leader_id,
+        "current-epoch": lambda: quorum.epoch,
+        "high-watermark": lambda: quorum.high_watermark,
+    }.items():
+        meters.gauge("kafka.server", "raft-metrics", name, read)
+
+
+def health_checks(metadata: MetadataView, logs: LogManager) -> dict[str, HealthCheck]:
+    """The parts that every node has, and that can be unwell by themselves."""
+
+    def quorum() -> str | None:
+        seen = metadata.quorum
+        if seen.leader_id is not None:
+            return None
+        return seen.voice.no_leader(seen.now_ms) or "the metadata quorum has no leader"
+
+    def storage() -> str | None:
+        reasons = [
+            f"{directory.path}: {directory.offline_reason}"
+            for directory in logs.directories
+            if not directory.is_online
+        ]
+        return "; ".join(reasons) or None
+
+    def recovery() -> str | None:
+        return logs.report.summary(RepairKind.LOST)
+
+    return {"quorum": quorum, "storage": storage, "recovery": recovery}
+
+
+def quorum_notice(metadata: MetadataView) -> str | None:
+    """Problems of other nodes of the quorum, or of their settings."""
+    quorum = metadata.quorum
+    return "; ".join(quorum.voice.problems(quorum.now_ms)) or None

@@ -1,0 +1,56 @@
+"""Kinds of partitions: what stands behind the partition interface, and for which topics."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from moldau.cluster.image.topics_image import Topic
+from moldau.replication.partition import Partition, StopReason
+from moldau.storage.log.config import LogConfig
+
+
+class PartitionKind(Protocol):
+    """How partitions of one kind (classic, diskless) live on a broker."""
+
+    def log_config(self, topic: Topic) -> LogConfig | None:
+        """How the logs of its partitions are configured; None where they have none."""
+        ...
+
+    def open(self, topic: Topic, index: int) -> Partition:
+        """Open a partition, whose log exists. Raises ``KafkaError``."""
+        ...
+
+    def take_role(self, partition: Partition, topic: Topic) -> None:
+        """Lead or follow, as the topic's metadata says."""
+        ...
+
+    def reconfigure(self, partition: Partition) -> None:
+        """The topic's or the broker's configuration has changed."""
+        ...
+
+    def close(self, partition: Partition, reason: StopReason) -> None:
+        """Stop serving a partition, and delete the data that ``reason`` says."""
+        ...
+
+
+class KindClaim(NamedTuple):
+    """A kind and the topics that are its own."""
+
+    kind: PartitionKind
+    is_for: Callable[[Topic], bool]
+
+
+class PartitionKinds:
+    """The kinds of a broker. The last claim on a topic counts: a kind may claim what an earlier one has.
+
+    Filled while the broker's subsystems are made, before the first partition is opened.
+    """
+
+    def __init__(self) -> None:
+        self._claims: list[KindClaim] = []
+
+    def add(self, claims: Iterable[KindClaim]) -> None:
+        self._claims += claims
+
+    def of(self, topic: Topic) -> PartitionKind:
+        """The kind of a topic. The first claim, of classic partitions, is on all of them."""
+        return next(claim.kind for claim in reversed(self._claims) if claim.is_for(topic))

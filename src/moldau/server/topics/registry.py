@@ -1,0 +1,84 @@
+"""The partitions that this broker serves, by name and by id."""
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+from moldau.cluster.image.image import MetadataImage
+from moldau.protocol.schema import ZERO_UUID
+from moldau.replication.partition import Partition, PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+
+class PartitionRegistry:
+    """Where handlers look partitions up; whoever hosts partitions puts them in and takes them out."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+        self.offline: dict[PartitionKey, str] = {}
+        """Partitions of this broker that could not be opened, and why."""
+        self._by_name: dict[tuple[str, int], Partition] = {}
+        self._by_key: dict[tuple[UUID, int], Partition] = {}
+        # As they stand in requests: by the bytes of the name, and of the id.
+        self._by_raw_name: dict[tuple[bytes, int], Partition] = {}
+        self._by_raw_id: dict[tuple[bytes, int], Partition] = {}
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._by_key.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def add(self, partition: Partition) -> None:
+        self._by_name[partition.topic, partition.key.partition] = partition
+        self._by_key[partition.key] = partition
+        self._by_raw_name[partition.topic.encode(), partition.key.partition] = partition
+        self._by_raw_id[partition.key.topic_id.bytes, partition.key.partition] = partition
+
+    def remove(self, key: PartitionKey) -> Partition | None:
+        partition = self._by_key.pop(key, None)
+        self._by_raw_id.pop((key.topic_id.bytes, key.partition), None)
+        if partition is not None and self._by_name.get((partition.topic, key.partition)) is partition:
+            del self._by_name[partition.topic, key.partition]
+            del self._by_raw_name[partition.topic.encode(), key.partition]
+        return partition
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._by_name.get((topic, index))
+
+    def get_by_id(self, topic_id: UUID, index: int) -> Partition | None:
+        return self._by_key.get((topic_id, index))
+
+    def raw(self, *, by_id: bool) -> Callable[[tuple[bytes, int]], Partition | None]:
+        """A lookup by partition number and topic as its bytes stand in a request, name or id."""
+        return self._by_raw_id.get if by_id else self._by_raw_name.get
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        """The name of a topic of the cluster, on this broker or not."""
+        return self._image().topic_name(topic_id)
+
+    def find(self, topic: str, topic_id: UUID, index: int) -> Partition:
+        """The partition that a request names, by id where it has one.
+
+        Raises ``KafkaError``: unknown topic id, unknown topic or partition, not a replica here, or offline.
+        """
+        # Identity first: the decoder gives this very object, and comparing two UUIDs runs Python code.
+        if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
+            partition = self._by_name.get((topic, index))
+        else:
+            partition = self._by_key.get((topic_id, index))
+        if partition is not None:
+            return partition
+        raise self._why_not(topic, topic_id, index)
+
+    def _why_not(self, topic: str, topic_id: UUID, index: int) -> KafkaError:
+        topics = self._image().topics
+        by_id = topic_id != ZERO_UUID
+        known = topics.get_by_id(topic_id) if by_id else topics.get(topic)
+        if known is None:
+            return KafkaError(ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition)
+        if not 0 <= index < len(known.partitions):
+            return KafkaError(ErrorCode.unknown_topic_or_partition)
+        reason = self.offline.get(PartitionKey(known.topic_id, index))
+        if reason is not None:
+            return KafkaError(ErrorCode.kafka_storage_error, reason)
+        return KafkaError(ErrorCode.not_leader_or_follower)

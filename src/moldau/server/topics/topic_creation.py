@@ -1,0 +1,157 @@
+"""Topics that come into being because somebody needs them: auto-created ones and the internal ones."""
+
+import asyncio
+import logging
+from collections import ChainMap
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.internal_topics import StateTopic
+from moldau.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.gathered_lines import GatheredLines
+from moldau.server.cluster_view import ClusterView
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How an internal topic is made when it is first needed."""
+
+    name: str
+    partition_count: int
+    replication_factor: int
+    factor_key: str
+    """Where the replication factor is configured, for messages."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        topic: StateTopic,
+        partition_count: int,
+        replication_factor: int,
+        factor_key: str,
+        more_configs: Mapping[str, str] = MappingProxyType({}),
+    ) -> "InternalTopic":
+        """A topic of nodes' own state, with the configs of its rules and more ones."""
+        configs = {**topic.configs(replication_factor), **more_configs}
+        return cls(topic.name, partition_count, replication_factor, factor_key, configs)
+
+
+class TopicCreator:
+    """Asks the controller for topics, once for each however many requests need it."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        controller: ControllerChannel,
+        until_seen: Callable[[str], Awaitable[None]],
+        name_error: Callable[[str], ErrorCode | None],
+        *,
+        auto_create: bool,
+        internal: dict[str, InternalTopic] | None = None,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        """``internal`` topics are made as they have to be, whoever asks for them; more may be added."""
+        self._internal: ChainMap[str, InternalTopic] = ChainMap({}, {} if internal is None else internal)
+        self._view = view
+        self._controller = controller
+        self._until_seen = until_seen
+        self._name_error = name_error
+        self._timeout_ms = timeout_ms
+        self.auto_create = auto_create
+        self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
+        self._refused_lines = GatheredLines(
+            logger, logging.WARNING, "%d topics were not created automatically: %s (%s)"
+        )
+        self.refusals: dict[str, str] = {}
+        """Internal topics that could not be created at the last attempt, with the reason."""
+
+    def name_error(self, name: str) -> ErrorCode | None:
+        """The error of an invalid topic name; None for a valid one."""
+        return self._name_error(name)
+
+    async def create_automatically(self, names: list[str]) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults; return what failed, by name."""
+        refused = {name: error for name in names if (error := self._name_error(name)) is not None}
+        names = [name for name in names if name not in refused]
+        topics = [self._wanted(name) for name in names]
+        errors = await asyncio.gather(*(self._once(topic) for topic in topics))
+        return refused | {
+            name: error for name, error in zip(names, errors, strict=True) if error is not ErrorCode.none
+        }
+
+    def _wanted(self, name: str) -> CreatableTopic:
+        internal = self._internal.get(name)
+        if internal is None:
+            return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+        return self._internal_topic(internal)
+
+    def _internal_topic(self, topic: InternalTopic) -> CreatableTopic:
+        # As configured: a topic that is made with fewer replicas stays without them for ever.
+        return CreatableTopic(
+            name=topic.name,
+            num_partitions=topic.partition_count,
+            replication_factor=topic.replication_factor,
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in topic.configs.items()],
+        )
+
+    async def ensure(self, topic: InternalTopic) -> None:
+        """Return when an internal topic exists. Raises ``KafkaError(coordinator_not_available)``."""
+        if self._view.image.topics.get(topic.name) is not None:
+            return
+        self._internal[topic.name] = topic
+        error = await self._once(self._internal_topic(topic))
+        if error is not ErrorCode.none:
+            reason = self.refusals.get(topic.name, error.name)
+            raise KafkaError(ErrorCode.coordinator_not_available, f"{topic.name} cannot be created: {reason}")
+
+    async def _once(self, topic: CreatableTopic) -> ErrorCode:
+        task = self._under_way.get(topic.name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._create(topic))
+            self._under_way[topic.name] = task
+            task.add_done_callback(lambda _: self._under_way.pop(topic.name, None))
+        return await asyncio.shield(task)
+
+    async def _create(self, topic: CreatableTopic) -> ErrorCode:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms, validate_only=False)
+        try:
+            response = await self._controller.send(request)
+        except KafkaError as error:
+            return error.code
+        result = response.topics[0]
+        error_code: ErrorCode = result.error_code
+        if error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+            self.refusals.pop(topic.name, None)
+            await self._until_seen(topic.name)
+            return ErrorCode.none
+        if topic.name in self._internal:
+            self._note_refusal(self._internal[topic.name], error_code, result.error_message)
+        else:
+            self._refused_lines.add(topic.name, result.error_message or error_code.name)
+        return error_code
+
+    def _note_refusal(self, topic: InternalTopic, error: ErrorCode, message: str | None) -> None:
+        reason = message or error.name
+        if error is ErrorCode.invalid_replication_factor:
+            reason = f"{reason} ({topic.factor_key}={topic.replication_factor})"
+        if self.refusals.get(topic.name) != reason:
+            self.refusals[topic.name] = reason
+            logger.warning("%s cannot be created yet: %s", topic.name, reason)
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = list(self._under_way.values())
+        self._refused_lines.flush()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,24 @@
+"""Topics as the coordinators ask for them."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from moldau.cluster.image.image import MetadataImage
+
+
+class ImageTopicDirectory:
+    """Answers from the current image."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return self._image().topic_name(topic_id)
+
+    def topic_id(self, name: str) -> UUID | None:
+        topic = self._image().topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def partition_count(self, name: str) -> int:
+        topic = self._image().topics.get(name)
+        return 0 if topic is None else len(topic.partitions)

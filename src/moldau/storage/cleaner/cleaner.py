@@ -1,0 +1,281 @@
+"""The log cleaner: compacts the logs of topics with ``cleanup.policy=compact``, as Kafka's does.
+
+The order of one round, for the log that needs it most:
+
+1. Flush the log and write its recovery point: behind it, a gap would be taken for a loss.
+2. In a worker: learn the last offset of each key in the dirty part, as far as the memory reaches.
+3. In a worker: write the records that count into ``.cleaned`` segments, and sync them.
+4. Look whether the old segments still are what they were; swap, in a worker, while nothing else may take
+   segments out of the log.
+5. Write the cleaner's checkpoint. A crash before that repeats the round, which changes nothing.
+
+The list of segments has one owner, the loop: appends, reads, truncation and deletion go on all the
+time, and a round that finds its segments changed under it is given up.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from moldau.runtime import KafkaError, Machine
+from moldau.storage.cleaner.candidates import CleanableLog, find_candidate
+from moldau.storage.cleaner.offset_map import OffsetMap
+from moldau.storage.cleaner.record_filter import BatchFilter, LastRecord
+from moldau.storage.cleaner.transactions import CleanedTransactions
+from moldau.storage.cleaner.work import (
+    Rewriting,
+    Source,
+    close_sources,
+    group_sources,
+    learn_offsets,
+    open_sources,
+)
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.segments.segment_swap import remove_cleaned
+from moldau.storage.topic_partition import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+SLICE_SIZE_BYTES: Final = 256 * 1024
+"""So much is moved in one call of a worker: the loop gets its turns, and the rate can be held."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerSettings:
+    """Kafka's ``log.cleaner.*`` configs."""
+
+    enable: bool = True
+    backoff_ms: int = 15_000
+    dedupe_buffer_bytes: int = 128 * 1024**2
+    io_buffer_load_factor: float = 0.9
+    io_max_bytes_per_second: float = float("inf")
+
+
+class CleanedLogs(Protocol):
+    """The logs of a node, as the cleaner needs them."""
+
+    def __iter__(self) -> Iterator[PartitionLog]: ...
+
+    def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
+        """Where the last cleaning has ended; None when there was none."""
+        ...
+
+    async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
+        """Write the cleaner's checkpoint."""
+        ...
+
+    async def make_recoverable(self, log: PartitionLog) -> None:
+        """Write a checkpoint that vouches for all that is flushed."""
+        ...
+
+    def remove_files_later(self, log: PartitionLog, paths: Iterable[str]) -> None:
+        """Remove files after ``file.delete.delay.ms``."""
+        ...
+
+
+class SegmentsChangedError(Exception):
+    """The log was truncated, shortened or deleted meanwhile: the round is void."""
+
+
+class LogCleaner:
+    """Cleans one log at a time."""
+
+    def __init__(self, machine: Machine, logs: CleanedLogs, settings: CleanerSettings) -> None:
+        self._machine = machine
+        self._logs = logs
+        self.settings = settings
+        """May be replaced at any time."""
+        self.uncleanable: dict[tuple[TopicPartition, uuid.UUID | None], str] = {}
+        """Logs that could not be cleaned, and why; they are left alone until the node is restarted."""
+
+    async def run_for_ever(self) -> None:
+        """The chore: a look every ``log.cleaner.backoff.ms``, whatever that says by then."""
+        while True:
+            await asyncio.sleep(self.settings.backoff_ms / 1000)
+            try:
+                await self.run()
+            except Exception:
+                logger.exception("the log cleaner failed; it will try again")
+
+    async def run(self) -> None:
+        """Clean until nothing is due."""
+        while self.settings.enable and await self.clean_dirtiest():
+            pass
+
+    async def clean_dirtiest(self) -> bool:
+        """One round on the log with the largest share of dirty bytes; false when none is due."""
+        candidates = [found for log in self._logs if (found := await self._candidate(log)) is not None]
+        due = [found for found in candidates if found.is_due]
+        if not due:
+            return False
+        await self._clean_guarded(max(due, key=lambda found: found.dirty_ratio))
+        return True
+
+    async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
+        """The cleanable part of a log, as if it were flushed; None for a log that is not compacted."""
+        if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
+            return None
+        try:
+            if log.flushed_offset < log.segments.active.base_offset:
+                await log.flush()
+            with log.guarded("reading"):
+                return find_candidate(
+                    log, self._logs.cleaner_offset(log.topic_partition), self._machine.clock.now_ms()
+                )
+        except KafkaError:
+            return None
+
+    async def _clean_guarded(self, candidate: CleanableLog) -> None:
+        log = candidate.log
+        try:
+            await self._clean(candidate)
+        except SegmentsChangedError:
+            logger.info("%s: compaction is put off, the log has changed meanwhile", log.topic_partition)
+        except OSError as error:
+            if not log.is_offline:
+                self._fail(log, error)
+        except KafkaError as error:
+            if not log.is_offline:
+                self.uncleanable[_identity(log)] = str(error)
+                logger.error("%s cannot be compacted and is left as it is: %s", log.directory, error)
+
+    def _fail(self, log: PartitionLog, error: OSError) -> None:
+        try:
+            log.fail("compacting", error)
+        except KafkaError:
+            return
+
+    async def _clean(self, candidate: CleanableLog) -> None:
+        log, now_ms = candidate.log, self._machine.clock.now_ms()
+        await self._logs.make_recoverable(log)
+        view = _LogView(log, candidate.first_uncleanable_offset)
+        sources = open_sources(self._machine.disk, view.segments, candidate.first_uncleanable_offset)
+        started_s = asyncio.get_running_loop().time()
+        try:
+            settings = self.settings
+            offsets = OffsetMap(int(settings.dedupe_buffer_bytes * settings.io_buffer_load_factor))
+            aborted = [found for segment in log.segments.segments for found in segment.transaction_index]
+            dirty = [source for source in sources if source.end_offset > candidate.first_dirty_offset]
+            await self._work(
+                learn_offsets(offsets, dirty, candidate.first_dirty_offset, CleanedTransactions(aborted))
+            )
+            end_offset = offsets.latest_offset + 1 if offsets.is_full else candidate.first_uncleanable_offset
+            bytes_before, bytes_after = await self._rewrite(
+                view,
+                [source for source in sources if source.segment.base_offset < end_offset],
+                offsets,
+                CleanedTransactions(aborted),
+                now_ms,
+            )
+        finally:
+            close_sources(sources)
+        await self._logs.note_cleaned(log, end_offset)
+        logger.info(
+            "%s: compacted up to offset %d, %d bytes to %d in %.1f s",
+            log.topic_partition,
+            end_offset,
+            bytes_before,
+            bytes_after,
+            asyncio.get_running_loop().time() - started_s,
+        )
+
+    async def _rewrite(
+        self,
+        view: "_LogView",
+        sources: Sequence[Source],
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        now_ms: int,
+    ) -> tuple[int, int]:
+        """Rewrite and swap group by group; the bytes before and after."""
+        log = view.log
+        last_records = {
+            entry.producer_id: LastRecord(
+                entry.batches[-1].last_offset if entry.batches else None, entry.producer_epoch
+            )
+            for entry in log.producers.state
+        }
+        judge = BatchFilter(
+            offsets,
+            transactions,
+            last_records,
+            now_ms=now_ms,
+            delete_retention_ms=log.config.delete_retention_ms,
+        )
+        bytes_before = bytes_after = 0
+        for group in group_sources(sources, log.config):
+            rewriting = Rewriting(self._machine.disk, log.config, group, judge, now_ms)
+            try:
+                await self._work(rewriting.run(transactions))
+                paths = await view.swap(group, rewriting.base_offset)
+            except (SegmentsChangedError, KafkaError):
+                await self._machine.workers.run(
+                    remove_cleaned, self._machine.disk, rewriting.folder, rewriting.base_offset
+                )
+                raise
+            self._logs.remove_files_later(log, paths)
+            bytes_before += sum(source.size_bytes for source in group)
+            bytes_after += rewriting.bytes_after
+        return bytes_before, bytes_after
+
+    async def _work(self, work: Iterator[int]) -> None:
+        """Run blocking work in slices, at the configured rate at most."""
+        loop = asyncio.get_running_loop()
+        while True:
+            started_s = loop.time()
+            slice_ = asyncio.ensure_future(self._machine.workers.run(_advance, work))
+            try:
+                moved_bytes, is_done = await asyncio.shield(slice_)
+            except asyncio.CancelledError:
+                # The worker must be off the files before the log is closed.
+                await asyncio.wait([slice_])
+                raise
+            wanted_s = moved_bytes / self.settings.io_max_bytes_per_second
+            await asyncio.sleep(max(0.0, wanted_s - (loop.time() - started_s)))
+            if is_done:
+                return
+
+
+def _identity(log: PartitionLog) -> tuple[TopicPartition, uuid.UUID | None]:
+    """A log that is deleted and made anew is another one."""
+    return log.topic_partition, log.topic_id
+
+
+def _advance(work: Iterator[int]) -> tuple[int, bool]:
+    """Run one slice of the work: the bytes moved, and whether it is done."""
+    moved_bytes = 0
+    for size_bytes in work:
+        moved_bytes += size_bytes
+        if moved_bytes >= SLICE_SIZE_BYTES:
+            return moved_bytes, False
+    return moved_bytes, True
+
+
+class _LogView:
+    """The sealed segments of a log as they were when a round began."""
+
+    def __init__(self, log: PartitionLog, end_offset: int) -> None:
+        self.log = log
+        self._truncations = log.truncation_count
+        self.segments = [segment for segment in log.segments.segments if segment.base_offset < end_offset]
+
+    def check(self, group: Sequence[Source]) -> None:
+        """Raises :class:`SegmentsChangedError` when a group is not in the log any more as it was."""
+        log = self.log
+        segments = log.segments.segments
+        first = log.segments.index_holding(group[0].segment.base_offset)
+        found = segments[first : first + len(group)]
+        same = len(found) == len(group) and all(
+            mine.segment is theirs for mine, theirs in zip(group, found, strict=True)
+        )
+        if log.is_offline or not same or log.truncation_count != self._truncations:
+            raise SegmentsChangedError
+
+    async def swap(self, group: Sequence[Source], base_offset: int) -> list[str]:
+        """Put the cleaned segment in the place of a group; the files that are to be removed."""
+        segments = [source.segment for source in group]
+        return await self.log.replace_segments(segments, base_offset, partial(self.check, group))

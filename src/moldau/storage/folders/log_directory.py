@@ -1,0 +1,173 @@
+"""One of a node's log folders: its lock, its checkpoints, the mark of a clean stop, and its health."""
+
+import errno
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+
+from moldau.runtime.disk import Disk, DiskError, DiskSpace, Lock
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.folders.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
+from moldau.storage.folders.file_names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LAST_BOOT,
+    LOCK,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+)
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.topic_partition import TopicPartition
+
+_CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+
+
+class LogDirectoryError(Exception):
+    """A log folder, or a partition's folder in it, cannot be used; the message names it and why."""
+
+
+class LogDirectory:
+    """A folder that holds the folders of partitions. Blocking."""
+
+    def __init__(
+        self, disk: Disk, path: str, boot_id: str = "", report: RecoveryReport | None = None
+    ) -> None:
+        """``boot_id``: of the machine, as it is now. ``report`` gets what is made anew."""
+        self._disk = disk
+        self.path = path
+        self._boot_id = boot_id
+        self._report = report or RecoveryReport()
+        self.same_boot = True
+        """Whether the machine was not restarted since the folder was last opened; unknown counts as yes."""
+        self.offline_reason: str | None = None
+        self.was_clean = False
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_start_offsets: dict[TopicPartition, int] = {}
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self.cleaner_offsets: dict[TopicPartition, int] = {}
+        """Where the last compaction of each log has ended."""
+        self._lock: Lock | None = None
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._writing = threading.Lock()
+        self._tickets = itertools.count()
+        self._newest: dict[str, int] = {}
+
+    @property
+    def is_online(self) -> bool:
+        return self.offline_reason is None
+
+    def open(self) -> None:
+        """Lock the folder, making it when absent, and read its checkpoints.
+
+        The mark of a clean stop is taken away: the next one has to be earned. Raises
+        :class:`LogDirectoryError` when another process holds the folder, and ``OSError``.
+        """
+        self._disk.make_dirs(self.path)
+        try:
+            self._lock = self._disk.lock(f"{self.path}/{LOCK}")
+        except DiskError as error:
+            if error.errno == errno.EAGAIN:
+                raise LogDirectoryError(
+                    f"{self.path} is in use by another process (it holds {LOCK})"
+                ) from error
+            raise
+        self.recovery_points = self._read(RECOVERY_POINTS)
+        self.log_start_offsets = self._read(LOG_START_OFFSETS)
+        self.high_watermarks = self._read(HIGH_WATERMARKS)
+        self.cleaner_offsets = self._read(CLEANER_OFFSETS)
+        self.same_boot = self._was_same_boot()
+        mark = f"{self.path}/{CLEAN_SHUTDOWN}"
+        self.was_clean = self._disk.exists(mark)
+        if self.was_clean:
+            self._disk.remove(mark)
+            self._disk.sync_dir(self.path)
+
+    def space(self) -> DiskSpace:
+        """Of the file system under it; raises ``OSError``."""
+        return self._disk.space(self.path)
+
+    def _was_same_boot(self) -> bool:
+        path = f"{self.path}/{LAST_BOOT}"
+        last = self._disk.read(path) if self._disk.exists(path) else b""
+        return not (last and self._boot_id and last != self._boot_id.encode())
+
+    def note_boot(self) -> None:
+        """All logs are open and recovered: from now on what is written stays until the machine restarts."""
+        path, boot_id = f"{self.path}/{LAST_BOOT}", self._boot_id.encode()
+        if boot_id and not (self._disk.exists(path) and self._disk.read(path) == boot_id):
+            self._disk.write_atomically(path, boot_id)
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
+        except CheckpointError as error:
+            # All that these files say can be found out again, at the cost of reading the logs.
+            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            self._report.add(Repair(RepairKind.REBUILT, error.path, reason))
+            self._disk.remove(error.path)
+            offsets = {}
+        self._written[name] = dict(offsets)
+        return offsets
+
+    def says_otherwise(self, name: str, offsets: dict[TopicPartition, int]) -> bool:
+        """Whether a checkpoint differs from these offsets."""
+        return self._written.get(name) != offsets
+
+    def has_checkpointed(self, topic_partition: TopicPartition) -> bool:
+        """Whether a checkpoint on disk speaks of a partition."""
+        return any(topic_partition in offsets for offsets in self._written.values())
+
+    def ticket(self) -> int:
+        """A number that says when the content of a checkpoint was put together."""
+        return next(self._tickets)
+
+    def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int], ticket: int) -> None:
+        """Replace one of the checkpoints, unless it says the same already.
+
+        Threads take turns, and what was put together later is never replaced by what is older: a
+        checkpoint from before a truncation would vouch for what has been cut.
+        """
+        with self._writing:
+            if ticket < self._newest.get(name, -1):
+                return
+            self._newest[name] = ticket
+            if self.says_otherwise(name, offsets):
+                write_offset_checkpoint(self._disk, f"{self.path}/{name}", offsets)
+                self._written[name] = offsets
+
+    def write_checkpoints(self, offsets: Mapping[str, dict[TopicPartition, int]], ticket: int) -> None:
+        """Replace several checkpoints, by name."""
+        for name, each in offsets.items():
+            self.write_checkpoint(name, each, ticket)
+
+    def write_cleaner_offsets(self) -> None:
+        """Replace the cleaner's checkpoint."""
+        self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
+
+    def mark_clean(self) -> None:
+        """Everything is durable and in its checkpoint: the next start need not look for damage."""
+        self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_CONTENT)
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def home_for_new(
+    directories: Sequence[LogDirectory], home: LogDirectory | None, counts: Mapping[LogDirectory, int]
+) -> LogDirectory:
+    """Where a new log goes: to its ``home``, else to the folder with the fewest by ``counts``.
+
+    Raises ``KafkaError(kafka_storage_error)`` when that is offline.
+    """
+    if home is None:
+        online = [each for each in directories if each.is_online]
+        if not online:
+            raise KafkaError(ErrorCode.kafka_storage_error, "every log folder is offline")
+        return min(online, key=lambda each: counts.get(each, 0))
+    if not home.is_online:
+        reason = f"log folder {home.path} is offline: {home.offline_reason}"
+        raise KafkaError(ErrorCode.kafka_storage_error, reason)
+    return home

@@ -1,0 +1,260 @@
+"""Makes and retires the folders of partitions away from the event loop, many at a time.
+
+A new partition costs two syncs of its own (of ``partition.metadata`` and of the folder that names it); the
+log folder, which names the partitions, is synced once for all that are made or retired together.
+"""
+
+import asyncio
+import errno
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
+from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
+from moldau.storage.folders.file_names import HIGH_WATERMARKS, PARTITION_METADATA, RECOVERY_POINTS, folder_of
+from moldau.storage.folders.log_checkpoints import LogCheckpoints
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.folders.log_starts import LogStarts
+from moldau.storage.folders.partition_metadata import format_partition_metadata
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.leader_epochs import LeaderEpochFile
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+LANES: Final = 4
+"""Worker threads: a slow disk takes several syncs at a time."""
+
+LOGS_A_JOB: Final = 16
+
+NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
+"""Why a disk refuses a new partition while it serves the ones it has."""
+
+
+class NewLog(NamedTuple):
+    """A log that is to be made."""
+
+    topic_partition: TopicPartition
+    config: LogConfig
+    topic_id: uuid.UUID
+
+
+class RetiredLog(NamedTuple):
+    """A log that was taken out, and the path that its folder gets until it is removed."""
+
+    log: PartitionLog
+    directory: LogDirectory
+    target: str
+    delay_ms: int | None
+    """After how long the folder is removed; None: it stays."""
+
+
+class FolderWork:
+    """The jobs of one log manager. Retirements come before the creations that are asked for after them."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        checkpoints: LogCheckpoints,
+        on_retired: Callable[[RetiredLog], None],
+        on_failure: Callable[[LogDirectory, OSError], None],
+    ) -> None:
+        self._machine = machine
+        self._disk = machine.disk
+        self._checkpoints = checkpoints
+        # Of their own: a thousand syncs must not stand in front of the metadata log's.
+        self._workers = machine.workers.apart(LANES, "moldau-folders")
+        self._on_retired = on_retired
+        self._on_failure = on_failure
+        self._retired: list[RetiredLog] = []
+        self._retiring: asyncio.Task[None] | None = None
+        self._unsaved: dict[PartitionLog, LogDirectory] = {}
+        self._saving: asyncio.Task[None] | None = None
+        self._starts: dict[LogDirectory, LogStarts] = {}
+
+    # -- retiring -----------------------------------------------------------------------------
+
+    def retire(self, retired: RetiredLog) -> None:
+        """Rename a log's folder soon; ``on_retired`` is called when that is durable."""
+        self._retired.append(retired)
+        if self._retiring is None:
+            self._retiring = asyncio.get_running_loop().create_task(self._retire_all())
+
+    async def settled(self) -> None:
+        """Return when what was retired before is renamed, durably."""
+        while self._retiring is not None:
+            await asyncio.wait([self._retiring])
+
+    async def stop(self) -> None:
+        """Return when no job is under way."""
+        while (running := self._retiring or self._saving) is not None:
+            await asyncio.wait([running])
+
+    async def _retire_all(self) -> None:
+        try:
+            while self._retired:
+                batch, self._retired = self._retired, []
+                for directory in dict.fromkeys(each.directory for each in batch):
+                    mine = [each for each in batch if each.directory is directory]
+                    try:
+                        await _in_lanes(mine, self._retire_some)
+                        await self._workers.run(self._disk.sync_dir, directory.path)
+                        # Before the folders go: a checkpoint that speaks of one tells a start of a loss.
+                        if any(directory.has_checkpointed(each.log.topic_partition) for each in mine):
+                            await self._checkpoints.write(directory, HIGH_WATERMARKS, RECOVERY_POINTS)
+                    except OSError as error:
+                        self._on_failure(directory, error)
+                        continue
+                    for each in mine:
+                        self._on_retired(each)
+        finally:
+            self._retiring = None
+
+    async def _retire_some(self, some: Sequence[RetiredLog]) -> None:
+        await self._workers.run(self._retire, some)
+
+    def _retire(self, retired: Sequence[RetiredLog]) -> None:
+        for each in retired:
+            each.log.end_epoch_file()
+            self._disk.rename(each.log.directory, each.target)
+
+    # -- leader epochs ------------------------------------------------------------------------
+
+    def save_epochs(self, log: PartitionLog, directory: LogDirectory) -> None:
+        """Bring the file of a log's leader epochs up to date soon, together with those of others."""
+        self._unsaved[log] = directory
+        if self._saving is None:
+            self._saving = asyncio.get_running_loop().create_task(self._save_all())
+
+    async def _save_all(self) -> None:
+        try:
+            while self._unsaved:
+                batch, self._unsaved = self._unsaved, {}
+                for directory in dict.fromkeys(batch.values()):
+                    mine = [log for log, home in batch.items() if home is directory and not log.is_offline]
+                    try:
+                        await self._save_in_lanes(mine)
+                    except OSError as error:
+                        self._on_failure(directory, error)
+        finally:
+            self._saving = None
+
+    async def _save_in_lanes(self, logs: Sequence[PartitionLog]) -> None:
+        await _in_lanes(logs, self._save_some)
+
+    async def _save_some(self, some: Sequence[PartitionLog]) -> None:
+        await self._workers.run(self._save, some)
+
+    def _save(self, some: Sequence[PartitionLog]) -> None:
+        LeaderEpochFile.save_all(self._disk, [log.epochs_to_save() for log in some])
+
+    async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
+        """Return when the start of a log is durable as it is now. Raises ``OSError``."""
+        starts = self._starts.get(directory)
+        if starts is None:
+            starts = LogStarts(self._machine, directory, self._checkpoints, self._save_in_lanes)
+            self._starts[directory] = starts
+        await starts.persist(log)
+
+    # -- making -------------------------------------------------------------------------------
+
+    async def make(
+        self,
+        directory: LogDirectory,
+        wanted: Sequence[NewLog],
+        open_log: Callable[[NewLog], PartitionLog],
+        on_open: Callable[[PartitionLog], None],
+    ) -> dict[TopicPartition, KafkaError]:
+        """Make and open logs in one log folder; return what failed.
+
+        ``open_log`` is called by a worker, ``on_open`` by the event loop once the log can be used.
+        """
+        failed: dict[TopicPartition, KafkaError] = {}
+        made: list[NewLog] = []
+
+        async def in_jobs(items: Sequence[NewLog], job: Callable[[Sequence[NewLog]], T]) -> list[T]:
+            async def guarded(some: Sequence[NewLog]) -> T | None:
+                try:
+                    return await self._workers.run(job, some)
+                except OSError as error:
+                    failed.update(dict.fromkeys((each.topic_partition for each in some), _refusal(error)))
+                    if error.errno not in NO_ROOM_FOR_MORE:
+                        self._on_failure(directory, error)
+                    return None
+
+            found = await _in_lanes(items, guarded)
+            return [each for each in found if each is not None]
+
+        def make_some(some: Sequence[NewLog]) -> Sequence[NewLog]:
+            make_folders(self._disk, directory.path, some)
+            return some
+
+        for some in await in_jobs(wanted, make_some):
+            made += some
+        if not made or not directory.is_online:
+            return failed
+        try:
+            await self._workers.run(self._disk.sync_dir, directory.path)
+        except OSError as error:
+            self._on_failure(directory, error)
+            return failed | {each.topic_partition: _refusal(error) for each in made}
+
+        def open_some(some: Sequence[NewLog]) -> list[tuple[NewLog, PartitionLog | KafkaError]]:
+            return [(each, _opened(open_log, each)) for each in some]
+
+        for opened in await in_jobs(made, open_some):
+            await asyncio.sleep(0)
+            for new, log in opened:
+                if isinstance(log, PartitionLog):
+                    on_open(log)
+                    continue
+                failed[new.topic_partition] = log
+                cause = log.__cause__
+                if isinstance(cause, OSError) and cause.errno not in NO_ROOM_FOR_MORE:
+                    self._on_failure(directory, cause)
+        return failed
+
+
+async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
+    """Do ``work`` on some items at a time, in as many lanes as there are workers."""
+    waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
+    results: list[R] = []
+
+    async def lane() -> None:
+        for some in waiting:
+            results.append(await work(some))
+
+    await asyncio.gather(*(lane() for _ in range(LANES)))
+    return results
+
+
+def make_folders(disk: Disk, parent: str, wanted: Iterable[NewLog]) -> None:
+    """Make folders that say whose data they hold. Blocking; durable once ``parent`` is synced."""
+    files: dict[str, bytes] = {}
+    for new in wanted:
+        folder = f"{parent}/{folder_of(new.topic_partition)}"
+        if not disk.is_dir(folder):
+            disk.make_dirs(folder)
+        path = f"{folder}/{PARTITION_METADATA}"
+        if not disk.exists(path):
+            files[path] = format_partition_metadata(new.topic_id)
+    disk.write_all_atomically(files)
+
+
+def _opened(open_log: Callable[[NewLog], PartitionLog], new: NewLog) -> PartitionLog | KafkaError:
+    try:
+        return open_log(new)
+    except KafkaError as error:
+        return error
+
+
+def _refusal(error: OSError) -> KafkaError:
+    refusal = KafkaError(
+        ErrorCode.kafka_storage_error,
+        f"making {error.filename or 'a folder'} failed: {error.strerror or error}",
+    )
+    refusal.__cause__ = error
+    return refusal

@@ -1,0 +1,65 @@
+"""Makes the starts of logs durable for a client that is told of them (DeleteRecords), many in one write.
+
+A log without a remote tier cannot tell its start from its own files: batches before it may stay in the first
+segment, and leader epochs may just begin behind a hole. The checkpoint of its folder tells it, which is
+otherwise written once a minute. A start of the node believes it only where the leader epochs do not begin
+before it, so their files are written first.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from moldau.runtime import Machine
+from moldau.storage.folders.file_names import LOG_START_OFFSETS
+from moldau.storage.folders.log_checkpoints import LogCheckpoints
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.log.steps import run_whole
+
+
+class LogStarts:
+    """The starts of the logs in one folder."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        directory: LogDirectory,
+        checkpoints: LogCheckpoints,
+        save_epochs: Callable[[Sequence[PartitionLog]], Coroutine[Any, Any, None]],
+    ) -> None:
+        """``save_epochs`` makes the files of leader epochs durable."""
+        self._machine = machine
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._save_epochs = save_epochs
+        self._round = asyncio.Lock()
+        self._moved: dict[PartitionLog, None] = {}
+        self._asked = 0
+        self._persisted = 0
+
+    async def persist(self, log: PartitionLog) -> None:
+        """Return when the start of ``log`` is durable as it is now. Raises ``OSError``.
+
+        Calls that meet share one write: whoever comes while one runs is served by the next. A log that is
+        offline is left out.
+        """
+        self._moved[log] = None
+        self._asked += 1
+        mine = self._asked
+        async with self._round:
+            if self._persisted < mine:
+                await run_whole(self._persist_all())
+
+    async def _persist_all(self) -> None:
+        asked, moved, self._moved = self._asked, self._moved, {}
+        logs = [log for log in moved if not log.is_offline]
+        try:
+            if logs:
+                await self._save_epochs([log for log in logs if not log.epochs_are_saved])
+                write = self._checkpoints.prepare(self._directory, LOG_START_OFFSETS)
+                await self._machine.workers.run(write)
+        except BaseException:
+            self._moved = moved | self._moved  # those that wait try again
+            raise
+        self._persisted = asked

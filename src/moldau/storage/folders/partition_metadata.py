@@ -1,0 +1,55 @@
+"""``partition.metadata``: which topic id the folder's data belongs to."""
+
+import base64
+import uuid
+
+from moldau.runtime.disk import Disk
+from moldau.storage.folders.file_names import PARTITION_METADATA
+
+_VERSION = 0
+
+
+class MalformedMetadataError(Exception):
+    """The file is not what Kafka or Moldau writes."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {reason}. It holds the topic's id: restore it from a backup, or see 'Damaged"
+            " files' in docs/operations.md."
+        )
+
+
+def encode_topic_id(topic_id: uuid.UUID) -> str:
+    """Kafka's text form of an id: 22 characters of base64url."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+
+
+def decode_topic_id(text: str) -> uuid.UUID:
+    """Raises ``ValueError`` for anything but 16 bytes in base64url."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
+    """The file's content."""
+    return f"version: {_VERSION}\ntopic_id: {encode_topic_id(topic_id)}\n".encode("ascii")
+
+
+def write_partition_metadata(disk: Disk, folder: str, topic_id: uuid.UUID) -> None:
+    """Write the file durably."""
+    disk.write_atomically(f"{folder}/{PARTITION_METADATA}", format_partition_metadata(topic_id))
+
+
+def read_partition_metadata(disk: Disk, folder: str) -> uuid.UUID | None:
+    """The topic id; None when there is no file. Raises :class:`MalformedMetadataError`."""
+    path = f"{folder}/{PARTITION_METADATA}"
+    try:
+        text = disk.read(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    try:
+        if int(fields["version"]) != _VERSION:
+            raise MalformedMetadataError(path, f"unknown version {fields['version']}")
+        return decode_topic_id(fields["topic_id"])
+    except (KeyError, ValueError) as error:
+        raise MalformedMetadataError(path, f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,1 @@
+"""What keeps a damaged log from being taken for an empty one."""

@@ -1,0 +1,134 @@
+"""Which logs of a node are guarded, and what its log folders say of them."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.runtime.disk import Disk
+from moldau.storage.folders.file_names import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    RECOVERY_POINTS,
+    folder_of,
+    is_deleted_folder,
+    is_stray_folder,
+    was_set_aside,
+)
+from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.guards.guarding import DamagedLogError, LogGuard
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+__all__ = [
+    "METADATA_LOG",
+    "GuardedTopic",
+    "MetadataWatermark",
+    "check_no_folder_is_missing",
+    "check_watermark",
+    "guard_of",
+    "report_of",
+]
+
+METADATA_LOG: Final = TopicPartition("__cluster_metadata", 0)
+
+
+class MetadataWatermark:
+    """The row of the metadata log in the checkpoint of high watermarks of every log folder.
+
+    It outlives the metadata folder: a metadata log that was cut, or put back from an older backup, ends
+    before it.
+    """
+
+    def __init__(self, directories: Sequence[LogDirectory]) -> None:
+        self._directories = directories
+        self._current: Callable[[], int] = lambda: 0
+
+    def stored(self) -> tuple[int, str]:
+        """The highest offset in the checkpoints as they were read, or 0; and the path of its checkpoint."""
+        found = ((each.high_watermarks.get(METADATA_LOG, 0), each.path) for each in self._directories)
+        offset, path = max(found, key=lambda item: item[0], default=(0, ""))
+        return offset, f"{path}/{HIGH_WATERMARKS}"
+
+    def follow(self, current: Callable[[], int]) -> None:
+        """The log is open; ``current`` tells what of it is durable and committed."""
+        self._current = current
+
+    def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """The row for a folder's checkpoint; none while nothing is known."""
+        offset = max(self._current(), directory.high_watermarks.get(METADATA_LOG, 0))
+        return {METADATA_LOG: offset} if offset else {}
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedTopic:
+    """How the partitions of a guarded topic are kept."""
+
+    is_compacted: bool = False
+    has_snapshots: bool = False
+
+
+def guard_of(
+    directory: LogDirectory, topic_partition: TopicPartition, topics: Mapping[str, GuardedTopic]
+) -> LogGuard | None:
+    """The guard of a log in a folder that was opened; None for a log without one."""
+    topic = topics.get(topic_partition.topic)
+    if topic is None:
+        return None
+    written = {RECOVERY_POINTS: directory.recovery_points.get(topic_partition, 0)}
+    if directory.same_boot:
+        # It may tell of what was not synced, which a loss of power takes away.
+        written[HIGH_WATERMARKS] = directory.high_watermarks.get(topic_partition, 0)
+    written_by, written_offset = max(written.items(), key=lambda item: item[1])
+    return LogGuard(
+        same_boot=directory.same_boot,
+        written_offset=written_offset,
+        written_by=f"{directory.path}/{written_by}",
+        is_dense=not topic.is_compacted,
+        has_snapshots=topic.has_snapshots,
+    )
+
+
+def check_no_folder_is_missing(
+    disk: Disk, directories: Sequence[LogDirectory], guarded: Iterable[str]
+) -> dict[TopicPartition, Repair]:
+    """Raise :class:`DamagedLogError` when a guarded log has a checkpoint and no folder.
+
+    Return the other logs of which that is so, to be reported when they are made anew. A deleted topic leaves
+    the checkpoint within seconds, and its folder, renamed, stays longer.
+    """
+    online = [directory for directory in directories if directory.is_online]
+    names = {name for directory in online for name in disk.list(directory.path)}
+    set_aside = [name for name in names if is_deleted_folder(name) or is_stray_folder(name)]
+    missing: dict[TopicPartition, Repair] = {}
+    for directory, name in itertools.product(online, (HIGH_WATERMARKS, RECOVERY_POINTS)):
+        offsets = directory.high_watermarks if name == HIGH_WATERMARKS else directory.recovery_points
+        for topic_partition, offset in offsets.items():
+            if not offset or folder_of(topic_partition) in names or topic_partition == METADATA_LOG:
+                continue
+            if topic_partition in missing or any(was_set_aside(each, topic_partition) for each in set_aside):
+                continue
+            folder = f"{directory.path}/{folder_of(topic_partition)}"
+            if topic_partition.topic in guarded:
+                raise DamagedLogError(
+                    f"{folder} is missing: {directory.path}/{name} says that it held records up to"
+                    f" offset {offset}. Nothing was changed. Restore the folder from a backup, or see"
+                    " 'Damaged files' in docs/operations.md."
+                )
+            reason = f"the folder was missing, and {name} says {offset}; the log begins at offset 0"
+            missing[topic_partition] = Repair(RepairKind.LOST, folder, reason, 0)
+    return missing
+
+
+def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
+    """Where the repairs of a partition's log go: a cache, which alone has no epochs, loses nothing."""
+    is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
+    return report.of_cache() if is_cache else report
+
+
+def check_watermark(log: PartitionLog, watermark: int, report: RecoveryReport) -> None:
+    """Report a log that ends before its checkpointed high watermark: these records were acknowledged."""
+    if log.log_end_offset < watermark:
+        reason = f"the log ends at offset {log.log_end_offset}, and {HIGH_WATERMARKS} says {watermark}"
+        report.add(Repair(RepairKind.LOST, log.directory, reason, log.log_end_offset))

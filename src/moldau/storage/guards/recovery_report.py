@@ -1,0 +1,94 @@
+"""Repairs made at the start of a node: cuts at the ends of logs, missing segments, rebuilt files.
+
+Nothing is repaired silently: each repair is logged when it is made, counted by its kind, and kept for the
+health page. Of a log whose loss would delete or hide data of others nothing but a torn end is ever cut: see
+:mod:`moldau.storage.guards.guarding`.
+"""
+
+import enum
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+
+__all__ = ["RecoveryReport", "Repair", "RepairKind"]
+
+logger = logging.getLogger(__name__)
+
+_KEPT_MAX: Final = 1_000
+_SHOWN_MAX: Final = 3
+
+
+class RepairKind(enum.Enum):
+    """How bad it is."""
+
+    REBUILT = "rebuilt"
+    """A file that can be computed from others was missing or unreadable: nothing is lost."""
+    TORN_TAIL = "torn tail"
+    """The last batch of a log was not whole, as a crash leaves it."""
+    LOST = "lost"
+    """Records that the log held once are gone: valid batches behind a damaged one, or whole files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One repair. ``offset`` is the first that the log does not hold any more; -1 where none is concerned."""
+
+    kind: RepairKind
+    path: str
+    reason: str
+    offset: int = -1
+    size_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class RecoveryReport:
+    """The repairs of one start; logs are opened on several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.repairs: list[Repair] = []
+        """The first ones, a bounded number of them."""
+        self._counts = dict.fromkeys(RepairKind, 0)
+
+    def add(self, repair: Repair, *, is_of_cache: bool = False) -> None:
+        """Note a repair and log it."""
+        with self._lock:
+            self._counts[repair.kind] += 1
+            if len(self.repairs) < _KEPT_MAX:
+                self.repairs.append(repair)
+        level = logging.ERROR if repair.kind is RepairKind.LOST else logging.WARNING
+        logger.log(logging.INFO if is_of_cache else level, "%s: %s", repair.path, repair.reason)
+
+    def of_cache(self) -> "RecoveryReport":
+        """A report for a log whose records can be had again: what is repaired in it is not lost."""
+        return _CacheReport(self)
+
+    def count(self, kind: RepairKind) -> int:
+        """How many repairs of a kind there were."""
+        return self._counts[kind]
+
+    @property
+    def has_cut(self) -> bool:
+        """Whether any log ends earlier, or holds less, than it did."""
+        return self._counts[RepairKind.TORN_TAIL] > 0 or self._counts[RepairKind.LOST] > 0
+
+    def summary(self, *kinds: RepairKind) -> str | None:
+        """The repairs of some kinds in one sentence; None when there were none."""
+        found = [repair for repair in self.repairs if repair.kind in kinds]
+        count = sum(self._counts[kind] for kind in kinds)
+        if not count:
+            return None
+        shown = "; ".join(map(str, found[:_SHOWN_MAX]))
+        return shown if count <= _SHOWN_MAX else f"{shown}; and {count - min(_SHOWN_MAX, len(found))} more"
+
+
+class _CacheReport(RecoveryReport):
+    def __init__(self, report: RecoveryReport) -> None:
+        super().__init__()
+        self._report = report
+
+    def add(self, repair: Repair, *, is_of_cache: bool = True) -> None:
+        self._report.add(replace(repair, kind=RepairKind.REBUILT), is_of_cache=is_of_cache)

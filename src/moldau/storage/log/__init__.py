@@ -1,0 +1,1 @@
+"""The log of one partition: appends, truncation, epochs, retention."""

@@ -1,0 +1,161 @@
+"""How a topic wants a client's batch stored: recompressed, stamped, its records checked. Pure.
+
+Most topics take a batch as it is. Where records must be looked at, that takes time by their number and their
+size once they are decompressed, of which the batch's own size says little; see :func:`takes_long`. They are
+decompressed once and walked through once, whatever the topic asks for, and in the order in which Kafka's
+broker finds faults: records that do not parse, timestamps, keys, and the size of the result.
+"""
+
+from typing import NamedTuple
+
+from moldau.records.batch import (
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    Buffer,
+    TimestampType,
+    parse_header,
+    set_log_append_time,
+)
+from moldau.records.errors import RecordError, RecordsRejectedError
+from moldau.records.opening import RECORDS_A_STEP, open_in_turn
+from moldau.records.recompression import recompressed
+from moldau.records.record import QUICK_BYTES, QUICK_RECORDS, open_batch
+from moldau.records.walk import RecordWalk, TimestampBounds
+from moldau.runtime import ErrorCode
+from moldau.runtime.fair_lane import Steps, Turn, exhaust
+from moldau.storage.log.config import LogConfig
+
+
+class Admitted(NamedTuple):
+    """A batch as it is to be stored, and the time that it is stamped with, or -1."""
+
+    batch: Buffer
+    headers: list[BatchHeader]
+    append_time_ms: int
+
+
+def admit(
+    config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int, limit: int | None = None
+) -> Admitted:
+    """Convert a client's batch to the form in which the topic stores it. Of several, the first counts.
+
+    Raises ``KafkaError`` for what the topic refuses, and ``OpenedSizeError`` for records of more than
+    ``limit`` bytes (by default what a batch may hold).
+    """
+    if must_open(config, headers[0], now_ms):
+        batch, header = exhaust(_opened(config, batch, headers[0], now_ms, limit))
+        headers = [header]
+    return _as_admitted(config, batch, headers, now_ms)
+
+
+def admission(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int) -> Steps[Admitted]:
+    """As :func:`admit`, in steps."""
+    batch, header = yield from checked(config, batch, headers[0], now_ms)
+    return _as_admitted(config, batch, [header], now_ms)
+
+
+def checked(
+    config: LogConfig, batch: Buffer, header: BatchHeader, now_ms: int, limit: int | None = None
+) -> Steps[tuple[Buffer, BatchHeader]]:
+    """The batch that was sent, or the same in the topic's codec; its records checked, but not stamped."""
+    if not must_open(config, header, now_ms):
+        return batch, header
+    return (yield from _opened(config, batch, header, now_ms, limit))
+
+
+def must_open(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
+    """Whether a topic asks for what is inside a batch.
+
+    The header's max timestamp answers for the upper bound of timestamps; the lower one asks for the records
+    when it is set and the batch is near it or has several records (KIP-937).
+    """
+    if config.cleanup_compact or (config.compression is not None and config.compression.changes(header)):
+        return True
+    if config.message_timestamp_type is not TimestampType.CREATE_TIME:
+        return False
+    oldest_ms = now_ms - config.message_timestamp_before_max_ms
+    return header.max_timestamp > now_ms + config.message_timestamp_after_max_ms or (
+        oldest_ms > 0 and (header.records_count > 1 or header.base_timestamp < oldest_ms)
+    )
+
+
+def takes_long(config: LogConfig, header: BatchHeader, now_ms: int) -> bool:
+    """Whether a batch must be opened and is, by its header, too large for the event loop.
+
+    A compressed one may still turn out to be: :func:`admit` finds out, given ``QUICK_BYTES``.
+    """
+    if header.records_count <= QUICK_RECORDS and header.batch_length <= QUICK_BYTES:
+        return False
+    return must_open(config, header, now_ms)
+
+
+def _opened(
+    config: LogConfig, batch: Buffer, header: BatchHeader, now_ms: int, limit: int | None
+) -> Steps[tuple[Buffer, BatchHeader]]:
+    bounds = None
+    if config.message_timestamp_type is TimestampType.CREATE_TIME:
+        bounds = TimestampBounds(
+            now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+        )
+    target = config.compression
+    if target is not None and not target.changes(header):
+        target = None
+    _, payload = (yield from open_in_turn(batch)) if limit is None else open_batch(batch, limit)
+    walk = RecordWalk(header, payload, bounds, renumbers=target is not None)
+    while walk.advance(RECORDS_A_STEP):
+        yield Turn.NEXT
+    if target is None:
+        _refuse(config, walk, bounds, header.max_timestamp)
+        return batch, header
+    _refuse(config, walk, bounds, walk.max_timestamp)
+    yield Turn.NEXT
+    changed = yield from recompressed(
+        header, walk.payload, walk.max_timestamp, target, config.max_message_bytes
+    )
+    return changed, parse_header(changed)
+
+
+def _refuse(config: LogConfig, walk: RecordWalk, bounds: TimestampBounds | None, max_timestamp: int) -> None:
+    """Raise :class:`RecordsRejectedError` for timestamps out of bounds, or records that need a key."""
+    errors: list[RecordError] = []
+    if bounds is not None:
+        within = f"is not within [{bounds.oldest_ms}, {bounds.newest_ms}]"
+        errors = [RecordError(index, f"timestamp {found} {within}") for index, found in walk.misdated]
+        if not errors and max_timestamp > bounds.newest_ms:
+            errors = [
+                RecordError(0, f"the batch's max timestamp {max_timestamp} is later than {bounds.newest_ms}")
+            ]
+    if errors:
+        raise RecordsRejectedError(
+            ErrorCode.invalid_timestamp,
+            "one or more records have been rejected due to invalid timestamp",
+            tuple(errors),
+        )
+    if config.cleanup_compact and walk.keyless:
+        sentence = "a compacted topic cannot accept a record without a key"
+        raise RecordsRejectedError(
+            ErrorCode.invalid_record,
+            f"{len(walk.keyless)} records have been rejected: {sentence}",
+            tuple(RecordError(index, sentence) for index in walk.keyless),
+        )
+
+
+def _as_admitted(config: LogConfig, batch: Buffer, headers: list[BatchHeader], now_ms: int) -> Admitted:
+    if config.message_timestamp_type is not TimestampType.LOG_APPEND_TIME:
+        return Admitted(batch, headers, NO_TIMESTAMP)
+    batch, headers = _stamp(batch, headers, now_ms)
+    return Admitted(batch, headers, now_ms)
+
+
+def _stamp(buffer: Buffer, headers: list[BatchHeader], now_ms: int) -> tuple[Buffer, list[BatchHeader]]:
+    """A copy whose records all carry the broker's time."""
+    stamped = bytearray(buffer)
+    changed: list[BatchHeader] = []
+    position = 0
+    for header in headers:
+        checksum = set_log_append_time(stamped, position, now_ms)
+        attributes = header.attributes | TIMESTAMP_TYPE_BIT
+        changed.append(header._replace(attributes=attributes, max_timestamp=now_ms, crc=checksum))
+        position += header.size_bytes
+    return stamped, changed

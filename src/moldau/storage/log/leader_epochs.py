@@ -1,0 +1,225 @@
+"""Which leader epoch wrote which offsets of a log (KIP-101), and the file that remembers it.
+
+Each entry says where an epoch began; it lasts until the next one's start. Followers and consumers compare
+their last epoch with it to find where two histories part.
+"""
+
+import contextlib
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from moldau.runtime import Disk
+from moldau.storage.folders.checkpoint import format_checkpoint, parse_checkpoint, parse_number
+from moldau.storage.log.append_info import EpochEndOffset
+
+__all__ = [
+    "UNDEFINED_EPOCH",
+    "UNDEFINED_OFFSET",
+    "EpochEntry",
+    "LeaderEpochFile",
+    "LeaderEpochs",
+    "SavedEpochs",
+]
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+_UNDEFINED = EpochEndOffset(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
+
+
+class EpochEntry(NamedTuple):
+    """An epoch and the offset of its first record."""
+
+    epoch: int
+    start_offset: int
+
+
+class LeaderEpochs:
+    """The epochs of one log, ascending in epoch and in start offset.
+
+    Methods that change it say whether they did: the caller then saves the file. A new epoch must be in the
+    file before its first batch is; a truncation may be saved later, for it is repeated on recovery.
+    """
+
+    def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for entry in entries:
+            self.assign(entry.epoch, entry.start_offset)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self._entries[-1].epoch if self._entries else None
+
+    @property
+    def latest(self) -> EpochEntry | None:
+        return self._entries[-1] if self._entries else None
+
+    @property
+    def earliest(self) -> EpochEntry | None:
+        return self._entries[0] if self._entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """``epoch`` begins at ``start_offset``; a repeat for the latest epoch changes nothing.
+
+        Entries that contradict it (a later or equal epoch, or one that begins at or behind the offset) give
+        way. ``ValueError`` for a negative epoch or offset.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"leader epoch {epoch} at offset {start_offset}")
+        entries = self._entries
+        if entries and entries[-1].epoch == epoch and entries[-1].start_offset <= start_offset:
+            return False
+        while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
+            entries.pop()
+        entries.append(EpochEntry(epoch, start_offset))
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
+        """The largest epoch not above ``epoch`` and the offset behind its last record.
+
+        For the latest epoch that is the log's end. An epoch older than all that is known answers itself and
+        the start of the first known; one newer than all answers ``(-1, -1)``.
+        """
+        entries = self._entries
+        if epoch == UNDEFINED_EPOCH or not entries or epoch > entries[-1].epoch:
+            return _UNDEFINED
+        if epoch == entries[-1].epoch:
+            return EpochEndOffset(epoch, log_end_offset)
+        above = bisect_right(entries, epoch, key=_epoch_of)
+        end_offset = entries[above].start_offset
+        return EpochEndOffset(entries[above - 1].epoch if above else epoch, end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that wrote ``offset``; None below the first entry."""
+        above = bisect_right(self._entries, offset, key=_start_of)
+        return self._entries[above - 1].epoch if above else None
+
+    def previous_epoch(self, epoch: int) -> int | None:
+        """The largest known epoch below ``epoch``."""
+        lower = [entry.epoch for entry in self._entries if entry.epoch < epoch]
+        return lower[-1] if lower else None
+
+    def next_epoch(self, epoch: int) -> int | None:
+        """The smallest known epoch above ``epoch``."""
+        above = bisect_right(self._entries, epoch, key=_epoch_of)
+        return self._entries[above].epoch if above < len(self._entries) else None
+
+    def truncate_from_end(self, end_offset: int) -> bool:
+        """Drop the epochs that begin at or behind ``end_offset``, the log's new end."""
+        kept = len(self._entries)
+        while kept and self._entries[kept - 1].start_offset >= end_offset >= 0:
+            kept -= 1
+        changed = kept < len(self._entries)
+        del self._entries[kept:]
+        return changed
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Let the log begin at ``start_offset``: the epoch that holds it begins there, older ones go."""
+        above = bisect_right(self._entries, start_offset, key=_start_of)
+        if not above:
+            return False
+        first = self._entries[above - 1]
+        if above == 1 and first.start_offset == start_offset:
+            return False
+        self._entries[:above] = [EpochEntry(first.epoch, start_offset)]
+        return True
+
+    def extend_back(self, entries: Iterable[EpochEntry]) -> None:
+        """Put the history of the offsets before the first entry in front of it."""
+        known = self._entries
+        earlier = [entry for entry in entries if not known or entry.start_offset < known[0].start_offset]
+        self._entries = []
+        for entry in (*earlier, *known):
+            self.assign(entry.epoch, entry.start_offset)
+
+    def in_range(self, start_offset: int, end_offset: int) -> tuple[EpochEntry, ...]:
+        """The epochs of the offsets in ``[start, end)``, the first beginning at ``start_offset``.
+
+        What a remote segment's metadata lists (KIP-405).
+        """
+        part = LeaderEpochs(self._entries)
+        if start_offset >= 0:
+            part.truncate_from_start(start_offset)
+        part.truncate_from_end(end_offset)
+        return part.entries
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+def _epoch_of(entry: EpochEntry) -> int:
+    return entry.epoch
+
+
+def _start_of(entry: EpochEntry) -> int:
+    return entry.start_offset
+
+
+class LeaderEpochFile:
+    """The ``leader-epoch-checkpoint`` of a partition's folder. Blocking.
+
+    Threads may save at the same time; what is older never replaces what is newer.
+    """
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._saving = threading.Lock()
+        self.saved_version = 0
+        """The newest content that is durable in the file."""
+
+    def load(self) -> LeaderEpochs:
+        """The epochs in the file, none when it is absent. Raises ``CheckpointError``."""
+        try:
+            content = self._disk.read(self.path)
+        except FileNotFoundError:
+            return LeaderEpochs()
+        rows = parse_checkpoint(content, self.path, 2)
+        return LeaderEpochs(
+            EpochEntry(parse_number(epoch, self.path, line), parse_number(offset, self.path, line))
+            for line, (epoch, offset) in enumerate(rows, start=3)
+        )
+
+    def save(self, entries: Iterable[EpochEntry], version: int) -> None:
+        """Replace the file, durably, unless it has this version or a later one."""
+        with self._saving:
+            if version > self.saved_version:
+                self._disk.write_atomically(self.path, format_checkpoint(entries))
+                self.saved_version = version
+
+    @staticmethod
+    def save_all(disk: Disk, saved: Iterable["SavedEpochs"]) -> None:
+        """As :meth:`save` for many files, which the disk writes together."""
+        with contextlib.ExitStack() as saving:
+            newer: list[SavedEpochs] = []
+            for each in saved:
+                saving.enter_context(each.file._saving)
+                if each.version > each.file.saved_version:
+                    newer.append(each)
+            disk.write_all_atomically({each.file.path: format_checkpoint(each.entries) for each in newer})
+            for each in newer:
+                each.file.saved_version = each.version
+
+    def end(self) -> None:
+        """The folder gets another name: return when nothing is being written, and write nothing more."""
+        with self._saving:
+            self.saved_version = _NEVER
+
+
+class SavedEpochs(NamedTuple):
+    """Pending content of a leader epoch file."""
+
+    file: LeaderEpochFile
+    entries: tuple[EpochEntry, ...]
+    version: int
+
+
+_NEVER = 2**63 - 1

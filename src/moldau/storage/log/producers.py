@@ -1,0 +1,136 @@
+"""The producers of a partition log: their state, its snapshot files, and its replay from the log."""
+
+from collections.abc import Callable
+
+from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, Buffer, parse_header
+from moldau.records.control import EndTransactionMarker, parse_control_record
+from moldau.records.errors import InvalidRecordError
+from moldau.records.record import iter_records
+from moldau.runtime.disk import Disk
+from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.producers.producer_snapshot import ProducerSnapshots
+from moldau.storage.producers.producer_state import BatchMetadata, CompletedTransaction, ProducerState
+from moldau.storage.segments.batch_scan import scan
+
+BatchVisitor = Callable[[BatchHeader], None]
+
+
+class LogProducers:
+    """Drives the pure :class:`ProducerState` of one log."""
+
+    def __init__(self, disk: Disk, directory: str, config: LogConfig) -> None:
+        self.state = ProducerState(expiration_ms=config.producer_id_expiration_ms)
+        self.snapshots = ProducerSnapshots(disk, directory)
+
+    # -- opening and truncation ---------------------------------------------------------------
+
+    def load(
+        self,
+        segments: SegmentedLog,
+        *,
+        log_start_offset: int,
+        now_ms: int,
+        rebuilt_from: int | None = None,
+        on_batch: BatchVisitor | None = None,
+    ) -> None:
+        """Rebuild the state from the newest usable snapshot and the batches after it.
+
+        The replay also covers all segments from ``rebuilt_from`` on and fills their transaction
+        indexes, which recovery left empty.
+        """
+        end_offset = segments.end_offset
+        limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
+        start_offset = self.snapshots.load_latest(self.state, log_start_offset, limit, now_ms)
+        for segment in segments.segments[segments.index_holding(start_offset) :]:
+            is_rebuilt = rebuilt_from is not None and segment.base_offset >= rebuilt_from
+            start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
+            for sketch in scan(segment.file, start, segment.size_bytes):
+                header = parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES))
+                if on_batch is not None:
+                    on_batch(header)
+                if header.producer_id < 0:
+                    continue
+                batch = segment.batch_view(sketch) if header.is_control else b""
+                completed = self.state.apply_batch(batch, header)
+                if is_rebuilt and completed is not None and completed.aborted:
+                    segment.transaction_index.append(_aborted(completed))
+        self.state.advance_end(end_offset)
+
+    def truncate_to(self, segments: SegmentedLog, *, log_start_offset: int, now_ms: int) -> None:
+        """The log was cut: forget what is gone."""
+        self.snapshots.remove_after(segments.end_offset)
+        self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
+
+    def restart_at(self, offset: int) -> None:
+        """The log is empty and goes on at ``offset``."""
+        for found in self.snapshots.offsets():
+            self.snapshots.remove(found)
+        self.state.reset(offset)
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def check(self, header: BatchHeader, batch: Buffer, origin: AppendOrigin) -> BatchMetadata | None:
+        """Judge a batch with a producer id before it is appended; a repeated one is returned.
+
+        (Data batches of the hot path go to ``state`` directly.)
+        """
+        if header.is_control:
+            marker = _marker_of(batch)
+            self.state.check_marker(header.producer_id, header.producer_epoch, marker)
+            return None
+        return self.state.check(header, from_client=origin is AppendOrigin.CLIENT)
+
+    def appended(self, header: BatchHeader, base_offset: int, batch: Buffer) -> AbortedEntry | None:
+        """Note an appended batch with a producer id; return the transaction that it aborted."""
+        if not header.is_control:
+            self.state.apply(header, base_offset, header.max_timestamp)
+            return None
+        completed = self.state.apply_marker(
+            header.producer_id, header.producer_epoch, _marker_of(batch), base_offset, header.max_timestamp
+        )
+        return _aborted(completed) if completed is not None and completed.aborted else None
+
+    # -- snapshots ----------------------------------------------------------------------------
+
+    def write_snapshot(self, end_offset: int, *, durably: bool = True) -> None:
+        """Write the state's snapshot at the log's end."""
+        self.state.advance_end(end_offset)
+        self.snapshots.take(self.state, durably=durably)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the first transaction begins that is open or whose marker is not below the watermark."""
+        state = self.state
+        state.advance_high_watermark(high_watermark)
+        return state.first_unstable_offset
+
+    def active(self) -> list[tuple[int, int, int, int, int, int]]:
+        """For DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch, txn start."""
+        return [
+            (
+                entry.producer_id,
+                entry.producer_epoch,
+                entry.last_sequence,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                -1 if entry.current_txn_first_offset is None else entry.current_txn_first_offset,
+            )
+            for entry in self.state
+        ]
+
+
+def _marker_of(batch: Buffer) -> EndTransactionMarker:
+    for record in iter_records(batch):
+        marker = parse_control_record(record)
+        if isinstance(marker, EndTransactionMarker):
+            return marker
+    raise InvalidRecordError("a control batch with a producer id holds no transaction marker")
+
+
+def _aborted(completed: CompletedTransaction) -> AbortedEntry:
+    return AbortedEntry(
+        completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+    )

@@ -1,0 +1,58 @@
+"""Which segments of a log have outlived the topic's retention, on this replica's disk."""
+
+from typing import NamedTuple
+
+from moldau.storage.log.config import LogConfig
+from moldau.storage.log.segmented_log import SegmentedLog
+
+
+class RetentionDue(NamedTuple):
+    """``deletable`` segments, from the first on, may go.
+
+    ``must_roll``: the active one could, if it had been copied to the remote tier, which takes closed ones.
+    """
+
+    deletable: int
+    must_roll: bool = False
+
+
+def retention_due(
+    log: SegmentedLog,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    high_watermark: int,
+    log_start_offset: int,
+    highest_copied_offset: int = -1,
+) -> RetentionDue:
+    """How many segments may go: by log start, by age, or by the log's size.
+
+    None of their records is at or above the high watermark. The active segment counts too, unless
+    it is empty: when its time has come, the caller rolls it first. Where segments are copied to the remote
+    tier, ``local.retention`` decides, and only what has been copied may go before the log's start does.
+    """
+    segments = log.segments
+    copies = config.copies_to_remote
+    # Without a policy nothing is deleted for good, but copied segments leave this disk (KIP-1161).
+    is_bounded = config.cleanup_delete or (copies and not (config.cleanup_compact or config.is_cache))
+    retention_ms = config.local_retention_ms if copies else config.retention_ms
+    retention_bytes = config.local_retention_bytes if copies else config.retention_bytes
+    excess_bytes = log.size_bytes - retention_bytes
+    count = 0
+    is_blocked = False
+    for index, segment in enumerate(segments):
+        end_offset = log.end_of(index)
+        is_active = segment is log.active
+        if end_offset > high_watermark or (is_active and not segment.size_bytes):
+            break
+        below_start = end_offset <= log_start_offset
+        expired = is_bounded and retention_ms >= 0 and now_ms - segment.retention_timestamp_ms > retention_ms
+        oversized = is_bounded and retention_bytes >= 0 and excess_bytes >= segment.size_bytes
+        if not (below_start or expired or oversized):
+            break
+        if copies and is_active and not below_start:
+            return RetentionDue(count, must_roll=True)
+        is_blocked = is_blocked or (copies and not below_start and end_offset > highest_copied_offset + 1)
+        excess_bytes -= segment.size_bytes
+        count += not is_blocked
+    return RetentionDue(count)

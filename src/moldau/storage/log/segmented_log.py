@@ -1,0 +1,305 @@
+"""A row of segments as one sequence of batches: the bytes of a partition log, without its meaning."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+
+from moldau.runtime.machine import Machine
+from moldau.storage.log.append_info import ReadResult
+from moldau.storage.log.config import LogConfig
+from moldau.storage.segments.batch_scan import Sketch
+from moldau.storage.segments.segment import MAX_POSITION, MAX_RELATIVE_OFFSET, Segment
+from moldau.storage.segments.segment_swap import commit_cleaned, move_in
+
+_base_offset = attrgetter("base_offset")
+
+
+class SegmentedLog:
+    """Segments in the order of their offsets; the last one, ``active``, is written to.
+
+    Methods raise ``OSError`` when the disk fails; the owner then has to :meth:`abandon` the log.
+    """
+
+    def __init__(self, machine: Machine, folder: str, config: LogConfig) -> None:
+        self._machine = machine
+        self._disk = machine.disk
+        self.folder = folder
+        self.config = config
+        self.segments: list[Segment] = []
+        self.active: Segment = Segment(machine.disk, folder, 0, config)
+        self.end_offset = 0
+        self.sealed_size_bytes = 0
+        # Files of an earlier life may have been made and never synced by name.
+        self.folder_changed = True
+        self._holders = 0
+        self._released: list[Segment] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all log files."""
+        return self.sealed_size_bytes + self.active.size_bytes
+
+    # -- segments -----------------------------------------------------------------------------
+
+    def adopt(self, segments: list[Segment], end_offset: int) -> None:
+        """Take over opened segments, the last of them unsealed."""
+        self.segments = segments
+        self.active = segments[-1]
+        self.end_offset = end_offset
+        self.sealed_size_bytes = sum(segment.size_bytes for segment in segments[:-1])
+
+    def add_segment(self, base_offset: int) -> Segment:
+        """Create an empty segment and make it the active one."""
+        jitter_ms = self.config.segment_jitter_ms
+        segment = Segment(self._disk, self.folder, base_offset, self.config)
+        segment.create(
+            self._machine.clock.now_ms(),
+            self._machine.entropy.randrange(min(jitter_ms, self.config.segment_ms) + 1) if jitter_ms else 0,
+        )
+        self.folder_changed = True
+        self.segments.append(segment)
+        self.active = segment
+        return segment
+
+    def must_roll(self, size_bytes: int, last_offset: int, timestamp_ms: int, now_ms: int) -> bool:
+        """Whether batches of this size need a new segment to go to."""
+        active = self.active
+        used = active.size_bytes
+        if not used:
+            return last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+        return (
+            used + size_bytes > self.config.segment_bytes
+            or used + size_bytes > MAX_POSITION
+            or last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+            or active.offset_index.is_full
+            or active.time_index.is_full
+            or self.is_overdue(timestamp_ms, now_ms)
+        )
+
+    def is_overdue(self, timestamp_ms: int, now_ms: int) -> bool:
+        """Whether the active segment spans more than ``segment.ms`` (by the records' clock if it can)."""
+        active = self.active
+        if active.first_timestamp_ms >= 0 and timestamp_ms >= 0:
+            waited_ms = timestamp_ms - active.first_timestamp_ms
+        else:
+            waited_ms = now_ms - active.created_ms
+        return waited_ms > self.config.roll_ms - active.roll_jitter_ms
+
+    def roll(self, base_offset: int) -> Segment:
+        """Seal the active segment and begin a new one."""
+        old = self.active
+        if old.base_offset == base_offset:
+            # It is empty, and its files are those of the new one.
+            self._release(self.segments.pop())
+            return self.add_segment(base_offset)
+        old.seal()
+        segment = self.add_segment(base_offset)
+        self.sealed_size_bytes += old.size_bytes
+        return segment
+
+    def index_holding(self, offset: int) -> int:
+        """The number of the segment that an offset belongs to (the first one if it is below all)."""
+        return max(0, bisect_right(self.segments, offset, key=_base_offset) - 1)
+
+    def end_of(self, index: int) -> int:
+        """The offset at which segment number ``index`` ends."""
+        following = index + 1
+        return self.segments[following].base_offset if following < len(self.segments) else self.end_offset
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool) -> ReadResult:
+        """Whole batches of one segment; see :meth:`PartitionLog.read`."""
+        active = self.active
+        if offset >= active.base_offset:
+            segment, segment_end = active, self.end_offset
+        else:
+            index = self.index_holding(offset)
+            segment, segment_end = self.segments[index], self.end_of(index)
+            # A compacted segment may end before the next one begins.
+            while index + 1 < len(self.segments) and segment.position_of(offset) >= segment.size_bytes:
+                index += 1
+                segment, segment_end = self.segments[index], self.end_of(index)
+        start = segment.position_of(offset)
+        if upper_bound_offset >= segment_end:
+            limit, next_offset = segment.size_bytes, segment_end
+        else:
+            limit, next_offset = segment.position_of(upper_bound_offset), upper_bound_offset
+        end = limit
+        if limit - start > max_bytes:
+            end, fitting = segment.whole_batches_end(start, start + max_bytes)
+            if fitting is None:
+                first = segment.find(offset) if min_one_batch else None
+                if first is None:
+                    return ReadResult([], 0, offset, segment.base_offset, start)
+                end, fitting = start + first.size_bytes, first.last_offset + 1
+            next_offset = fitting
+        if end <= start:
+            return ReadResult([], 0, offset, segment.base_offset, start)
+        segment.remember(next_offset, end)
+        size_bytes = end - start
+        return ReadResult(
+            [segment.file.view(start, size_bytes)], size_bytes, next_offset, segment.base_offset, start
+        )
+
+    def find(self, offset: int) -> tuple[Segment, Sketch] | None:
+        """The batch that holds ``offset``, or the first after it."""
+        for segment in self.segments[self.index_holding(offset) :]:
+            sketch = segment.find(offset)
+            if sketch is not None:
+                return segment, sketch
+        return None
+
+    # -- removing -----------------------------------------------------------------------------
+
+    def end_before(self, offset: int) -> int:
+        """Where the log would end if all batches that hold or follow ``offset`` were dropped."""
+        return self.segments[self.index_holding(offset)].end_before(offset)[1]
+
+    def truncate_to(self, offset: int) -> Callable[[], None]:
+        """Drop all batches that hold or follow ``offset``. Nothing is appended before the returned function,
+        which waits for the disk, has brought the files up to date."""
+        keep = self.index_holding(offset) + 1
+        dropped = self.segments[keep:]
+        del self.segments[keep:]
+        active = self.active = self.segments[-1]
+        self.sealed_size_bytes = sum(segment.size_bytes for segment in self.segments[:-1])
+        self.end_offset = active.truncate_to(offset)
+
+        def cut_files() -> None:
+            self.drop_files(dropped)
+            active.cut_file()
+
+        for segment in dropped:
+            self._release(segment)
+        return cut_files
+
+    def restart_at(self, offset: int) -> None:
+        """The log, whose segments' files are gone, goes on at ``offset``, empty."""
+        dropped, self.segments = self.segments, []
+        for segment in dropped:
+            self._release(segment)
+        self.sealed_size_bytes = 0
+        self.end_offset = offset
+        self.add_segment(offset)
+
+    def drop_files(self, segments: Sequence[Segment]) -> None:
+        """Remove the files of the last segments, durably. Blocking, for any thread."""
+        paths: list[str] = []
+        # From the end, so that a crash in between leaves no hole.
+        for segment in segments[::-1]:
+            paths += segment.rename_deleted()
+        if segments:
+            self._disk.sync_dir(self.folder)
+        for path in paths:
+            self._disk.remove(path)
+
+    def take_first(self, count: int) -> list[Segment]:
+        """Take the first segments out of the log; their files are still there, and open."""
+        removed = self.segments[:count]
+        for segment in removed:
+            segment.hold_files()
+        del self.segments[:count]
+        self.sealed_size_bytes -= sum(segment.size_bytes for segment in removed)
+        for segment in removed:
+            self._release(segment)
+        self.folder_changed = True
+        return removed
+
+    def swap_files(self, old: Sequence[Segment], base_offset: int) -> tuple[Segment, list[str]]:
+        """Put the files of the cleaned segment of this base offset in the place of others. Blocking.
+
+        They are whole and durable under their ``.cleaned`` names, and ``old`` are sealed segments that stand
+        in a row and whose files are held. Returns the new segment and the old files, to be removed later.
+        """
+        commit_cleaned(self._disk, self.folder, base_offset)
+        paths: list[str] = []
+        for segment in old:
+            paths += segment.rename_deleted()
+        move_in(self._disk, self.folder, base_offset)
+        cleaned = Segment(self._disk, self.folder, base_offset, self.config)
+        cleaned.open_existing(sealed=True)
+        return cleaned, paths
+
+    def replace(self, old: Sequence[Segment], cleaned: Segment) -> None:
+        """After :meth:`swap_files`."""
+        self.folder_changed = True
+        first = self.segments.index(old[0])
+        self.segments[first : first + len(old)] = [cleaned]
+        self.sealed_size_bytes += cleaned.size_bytes - sum(segment.size_bytes for segment in old)
+        for segment in old:
+            self._release(segment)
+
+    def _release(self, segment: Segment) -> None:
+        if self._holders:
+            self._released.append(segment)
+        else:
+            segment.abandon()
+
+    def hold_files(self) -> None:
+        """Until :meth:`release_files` no file is closed: a worker thread syncs or writes some."""
+        self._holders += 1
+
+    def release_files(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            for segment in self._released:
+                segment.abandon()
+            self._released.clear()
+
+    # -- durability ---------------------------------------------------------------------------
+
+    async def sync(
+        self,
+        from_offset: int,
+        up_to: int,
+        sync_beside: Callable[[], None] = lambda: None,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make every segment that ends at or above ``from_offset`` and begins below ``up_to`` durable.
+
+        The oldest first, between ``sync_beside`` and ``then``, which are called on the worker. At: the one
+        that was whole and durable may have been sealed since, which completed its indexes.
+        """
+        last = self.index_holding(up_to - 1)
+        segments = self.segments[self.index_holding(from_offset - 1) : last + 1]
+        for segment in segments:
+            segment.write_indexes()
+        folder_changed, self.folder_changed = self.folder_changed, False
+        self.hold_files()
+        try:
+            await self._machine.workers.run(self._sync_all, segments, folder_changed, sync_beside, then)
+        finally:
+            self.release_files()
+
+    def _sync_all(
+        self,
+        segments: list[Segment],
+        folder_changed: bool,
+        sync_beside: Callable[[], None] = lambda: None,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        sync_beside()
+        for segment in segments:
+            segment.sync()
+        if folder_changed:
+            self._disk.sync_dir(self.folder)
+        then()
+
+    def sync_now(self, from_offset: int) -> None:
+        """As :meth:`sync`, on this thread."""
+        segments = self.segments[self.index_holding(from_offset - 1) :]
+        for segment in segments:
+            segment.write_indexes()
+        self._sync_all(segments, True)
+        self.folder_changed = False
+
+    def close(self) -> None:
+        """Write the indexes out and release the files."""
+        for segment in self.segments:
+            segment.close()
+
+    def abandon(self) -> None:
+        """Release the files without writing."""
+        for segment in self.segments:
+            self._release(segment)

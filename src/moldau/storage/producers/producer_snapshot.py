@@ -1,0 +1,207 @@
+"""Kafka's producer snapshots: ``<offset>.snapshot`` beside the segments, to rebuild the state from.
+
+Layout, big endian: version (int16, 1), CRC-32C (uint32) of all that follows it, number of entries
+(int32), and for each 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset
+delta of the last batch (int32), last timestamp, coordinator epoch (int32), first offset of the open
+transaction (-1 for none). Only the last batch of a producer survives a snapshot.
+"""
+
+import contextlib
+from collections.abc import Iterable
+from itertools import count
+from struct import Struct
+
+from crc32c import crc32c
+
+from moldau.runtime import Disk
+from moldau.storage.folders.file_names import PRODUCER_SNAPSHOT_SUFFIX, base_offset_of, segment_file
+from moldau.storage.producers.producer_state import BatchMetadata, ProducerEntry, ProducerState
+
+__all__ = [
+    "CorruptSnapshotError",
+    "ProducerSnapshots",
+    "decode_producer_snapshot",
+    "encode_producer_snapshot",
+]
+
+_HEAD = Struct(">hI")
+_COUNT = Struct(">i")
+_ENTRY = Struct(">qhiqiqiq")
+_VERSION = 1
+_CRC_END = _HEAD.size
+
+
+class CorruptSnapshotError(Exception):
+    """A producer snapshot that cannot be trusted; the message names the file."""
+
+
+def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """The file's content."""
+    packed = []
+    for entry in entries:
+        last = entry.batches[-1] if entry.batches else BatchMetadata(-1, -1, 0, -1)
+        first_offset = entry.current_txn_first_offset
+        packed.append(
+            _ENTRY.pack(
+                entry.producer_id,
+                entry.producer_epoch,
+                last.last_sequence,
+                last.last_offset,
+                last.offset_delta,
+                entry.last_timestamp,
+                entry.coordinator_epoch,
+                -1 if first_offset is None else first_offset,
+            )
+        )
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEAD.pack(_VERSION, crc32c(body)) + body
+
+
+def decode_producer_snapshot(content: bytes, path: str = "producer snapshot") -> list[ProducerEntry]:
+    """The entries of a file. Raises :class:`CorruptSnapshotError`, which names ``path``."""
+    if len(content) < _HEAD.size + _COUNT.size:
+        raise CorruptSnapshotError(f"{path}: {len(content)} bytes are too few")
+    version, stored = _HEAD.unpack_from(content)
+    if version != _VERSION:
+        raise CorruptSnapshotError(f"{path}: unknown version {version}")
+    computed = crc32c(memoryview(content)[_CRC_END:])
+    if stored != computed:
+        raise CorruptSnapshotError(f"{path}: stored CRC {stored}, computed {computed}")
+    (count,) = _COUNT.unpack_from(content, _CRC_END)
+    body = memoryview(content)[_CRC_END + _COUNT.size :]
+    if count < 0 or len(body) != count * _ENTRY.size:
+        raise CorruptSnapshotError(f"{path}: {count} entries do not fit in {len(body)} bytes")
+    entries = []
+    for fields in _ENTRY.iter_unpack(body):
+        producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, first_offset = fields
+        entries.append(
+            ProducerEntry(
+                producer_id,
+                epoch,
+                coordinator_epoch,
+                timestamp,
+                first_offset if first_offset >= 0 else None,
+                [BatchMetadata(sequence, offset, delta, timestamp)] if offset >= 0 else (),
+            )
+        )
+    return entries
+
+
+class ProducerSnapshots:
+    """The snapshot files of one partition's folder. Blocking."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self.folder = folder
+        self._last_offset: int | None = None
+        self._writes = count()
+        self._unsynced: set[tuple[int, int]] = set()
+        """Offsets of snapshots that a crash may take, with the number of the write that they wait for."""
+
+    def path(self, offset: int) -> str:
+        return f"{self.folder}/{segment_file(offset, PRODUCER_SNAPSHOT_SUFFIX)}"
+
+    def offsets(self) -> list[int]:
+        """The offsets for which there is a snapshot, ascending."""
+        found = (base_offset_of(name, PRODUCER_SNAPSHOT_SUFFIX) for name in self._disk.list(self.folder))
+        return sorted(offset for offset in found if offset is not None)
+
+    def take(self, state: ProducerState, *, durably: bool = True) -> int:
+        """Write a snapshot of ``state`` at its end offset, unless that one was the last; the offset.
+
+        Not ``durably``, it is so after :meth:`sync` and a sync of the folder; a crash before that leaves
+        none, or one whose checksum is wrong, and the state is rebuilt from the one before.
+        """
+        offset = state.end_offset
+        if offset != self._last_offset:
+            content = encode_producer_snapshot(state)
+            if durably:
+                self._disk.write_atomically(self.path(offset), content)
+            else:
+                self._write(self.path(offset), content)
+                self._unsynced.add((offset, next(self._writes)))
+            self._last_offset = offset
+        elif durably:
+            self.make_durable()
+        return offset
+
+    def _write(self, path: str, content: bytes) -> None:
+        file = self._disk.open(path, create=True)
+        try:
+            if file.size():
+                # Not an empty one: ext4 writes a file back at its close once it was truncated to nothing.
+                file.truncate(0)
+            file.write_at(0, [content])
+        finally:
+            file.close()
+
+    def sync(self) -> None:
+        """Bring the content of what was not written durably to the disk; safe beside :meth:`take`."""
+        for written in sorted(self._unsynced):
+            # Meanwhile it may have been removed.
+            with contextlib.suppress(FileNotFoundError):
+                file = self._disk.open(self.path(written[0]))
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+            self._unsynced.discard(written)
+
+    def make_durable(self) -> None:
+        """As :meth:`sync`, and their names too: before batches go from which they could be made again."""
+        if self._unsynced:
+            self.sync()
+            self._disk.sync_dir(self.folder)
+
+    def load_latest(
+        self, state: ProducerState, log_start_offset: int, log_end_offset: int, now_ms: int
+    ) -> int:
+        """Reset ``state`` to the newest usable snapshot within the log; the offset to rebuild it from.
+
+        Snapshots at or below the log start and behind the log end are deleted, as are damaged ones. Without
+        any, the state is empty and the answer is ``log_start_offset``.
+        """
+        self._last_offset = None
+        for offset in reversed(self.offsets()):
+            if log_start_offset < offset <= log_end_offset:
+                try:
+                    entries = decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
+                except CorruptSnapshotError:
+                    self.remove(offset)
+                    continue
+                state.reset(offset, entries, now_ms)
+                self._last_offset = offset
+                self._remove_at_or_below(log_start_offset)
+                return offset
+            self.remove(offset)
+        state.reset(log_start_offset)
+        return log_start_offset
+
+    def remove(self, offset: int) -> None:
+        self._disk.remove(self.path(offset))
+        if offset == self._last_offset:
+            self._last_offset = None
+
+    def remove_before(self, offset: int) -> None:
+        """Retention: no snapshot below ``offset`` is needed any more."""
+        self._remove_at_or_below(offset - 1)
+
+    def remove_after(self, offset: int) -> None:
+        """Truncation: snapshots behind ``offset`` speak of batches that are gone."""
+        for found in self.offsets():
+            if found > offset:
+                self.remove(found)
+
+    def remove_strays(self, segment_base_offsets: Iterable[int]) -> None:
+        """Delete the snapshots that belong to no segment, but for one behind the last segment's start."""
+        kept = set(segment_base_offsets)
+        newest = max(kept, default=-1)
+        strays = [offset for offset in self.offsets() if offset not in kept]
+        # The largest stray may be the snapshot of a clean shutdown: it spares a recovery.
+        for offset in strays if not strays or strays[-1] < newest else strays[:-1]:
+            self.remove(offset)
+
+    def _remove_at_or_below(self, offset: int) -> None:
+        for found in self.offsets():
+            if found <= offset:
+                self.remove(found)

@@ -1,0 +1,37 @@
+"""The offset index of a segment: where to begin to look for an offset."""
+
+from struct import Struct
+
+from moldau.runtime.disk import Disk
+from moldau.storage.segments.sparse_index import SparseIndex
+
+
+class OffsetIndex(SparseIndex):
+    """Entries of 8 bytes: last offset of a batch, relative to the segment's base; its position."""
+
+    entry = Struct(">II")
+    key_typecode = "I"
+
+    __slots__ = ("base_offset",)
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, max_size_bytes: int) -> None:
+        super().__init__(disk, path, max_size_bytes)
+        self.base_offset = base_offset
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Note that the batch at ``position`` ends with ``last_offset``."""
+        self.add(last_offset - self.base_offset, position)
+
+    def lookup(self, offset: int) -> int:
+        """A position at or before the batch that holds ``offset``, never far before."""
+        index = self.floor(offset - self.base_offset)
+        return self.at(index)[1] if index >= 0 else 0
+
+    def boundary_before(self, position: int) -> int:
+        """The last indexed start of a batch that is not after ``position``; 0 when there is none."""
+        index = self.floor_value(position)
+        return self.at(index)[1] if index >= 0 else 0
+
+    def truncate_to(self, position: int) -> None:
+        """Drop the entries of batches at or after ``position``."""
+        self.keep(self.floor_value(position - 1) + 1)

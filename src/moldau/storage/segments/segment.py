@@ -1,0 +1,354 @@
+"""One segment of a partition log: a log file and its three indexes."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+from moldau.records.batch import HEADER_SIZE_BYTES, NO_TIMESTAMP
+from moldau.runtime.disk import Buffer, Disk, File
+from moldau.storage.folders.file_names import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    segment_file,
+)
+from moldau.storage.log.config import LogConfig
+from moldau.storage.segments.batch_scan import Sketch, find_fitting_end, find_position, scan, sketch_at
+from moldau.storage.segments.offset_index import OffsetIndex
+from moldau.storage.segments.sparse_index import CorruptIndexError
+from moldau.storage.segments.time_index import TimeIndex
+from moldau.storage.segments.transaction_index import TransactionIndex
+
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+MAX_POSITION: Final = 2**31 - 1
+_MAX_REMEMBERED_POSITIONS: Final = 64
+
+
+class Segment:
+    """Batches from ``base_offset`` on, in one file; only the last segment of a log is written to.
+
+    The log knows where the batches end; a segment knows only its bytes (``size_bytes``).
+    """
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_disk",
+        "_file",
+        "_index_interval_bytes",
+        "_max_timestamp_ms",
+        "_max_timestamp_offset",
+        "_remembered",
+        "base_offset",
+        "created_ms",
+        "file_suffix",
+        "first_timestamp_ms",
+        "folder",
+        "is_sealed",
+        "offset_index",
+        "roll_jitter_ms",
+        "size_bytes",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, config: LogConfig, *, file_suffix: str = ""
+    ) -> None:
+        """``file_suffix`` is put behind the names of all files, for a segment that is not yet in use."""
+        self._disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.file_suffix = file_suffix
+        self._index_interval_bytes = config.index_interval_bytes
+        self.offset_index = OffsetIndex(
+            disk, self.path(OFFSET_INDEX_SUFFIX), base_offset, config.segment_index_bytes
+        )
+        self.time_index = TimeIndex(
+            disk, self.path(TIME_INDEX_SUFFIX), base_offset, config.segment_index_bytes
+        )
+        self.transaction_index = TransactionIndex(disk, self.path(TRANSACTION_INDEX_SUFFIX))
+        self._file: File | None = None
+        self.size_bytes = 0
+        self.is_sealed = False
+        self.created_ms = 0
+        self.first_timestamp_ms = NO_TIMESTAMP
+        self.roll_jitter_ms = 0
+        self._bytes_since_index_entry = 0
+        self._max_timestamp_ms: int | None = NO_TIMESTAMP
+        self._max_timestamp_offset = base_offset
+        self._remembered: dict[int, int] = {}
+
+    def path(self, suffix: str) -> str:
+        """The path of one of the segment's files."""
+        return f"{self.folder}/{segment_file(self.base_offset, suffix)}{self.file_suffix}"
+
+    @property
+    def file(self) -> File:
+        """The log file, opened on first use."""
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path(LOG_SUFFIX))
+        return file
+
+    # -- opening ------------------------------------------------------------------------------
+
+    def create(self, now_ms: int, roll_jitter_ms: int) -> None:
+        """Make the files, empty. Old bytes under these names are cut away, never written over."""
+        self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
+        if self._file.size():
+            # Not an empty one: ext4 writes a file back at its last close once it was truncated to nothing.
+            self._file.truncate(0)
+        self.offset_index.create()
+        self.time_index.create()
+        self._disk.remove(self.path(TRANSACTION_INDEX_SUFFIX))
+        self.transaction_index.load()
+        self.created_ms = now_ms
+        self.roll_jitter_ms = roll_jitter_ms
+
+    def open_existing(self, *, sealed: bool) -> None:
+        """Take the files as they are, after a clean stop.
+
+        Raises :class:`CorruptIndexError` when an index is missing or cannot be this segment's.
+        """
+        self.size_bytes = self._disk.size(self.path(LOG_SUFFIX))
+        self.created_ms = self._disk.modified_ms(self.path(LOG_SUFFIX))
+        self.is_sealed = sealed
+        try:
+            for index in (self.offset_index, self.time_index):
+                if sealed:
+                    index.open_sealed()
+                else:
+                    index.load()
+            self.transaction_index.load()
+        except FileNotFoundError as error:
+            raise CorruptIndexError(f"{error.filename}: missing") from error
+        count = len(self.offset_index)
+        if count and self.offset_index.at(count - 1)[1] >= self.size_bytes:
+            raise CorruptIndexError(f"{self.offset_index.path}: points past the end of the log file")
+        self._max_timestamp_ms, self._max_timestamp_offset = self.time_index.last
+        if not sealed:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Learn from the batches after the last index entry what appending needs to know."""
+        start = self.offset_index.boundary_before(self.size_bytes)
+        for sketch in scan(self.file, start, self.size_bytes):
+            self._note_timestamp(sketch.max_timestamp_ms, sketch.last_offset)
+        self._bytes_since_index_entry = self.size_bytes - start
+        first = next(scan(self.file, 0, self.size_bytes), None)
+        self.first_timestamp_ms = first.max_timestamp_ms if first else NO_TIMESTAMP
+
+    def last_batch_end(self) -> int:
+        """The offset behind the last batch; the base offset when there is none. All batches are whole."""
+        # Read, not mapped: at a start the segments of all logs are looked at.
+        position, end_offset = self.offset_index.boundary_before(self.size_bytes), self.base_offset
+        while position + HEADER_SIZE_BYTES <= self.size_bytes:
+            sketch = sketch_at(self.file.read_at(position, HEADER_SIZE_BYTES), 0, position)
+            if sketch.size_bytes < HEADER_SIZE_BYTES:
+                break
+            position, end_offset = position + sketch.size_bytes, sketch.last_offset + 1
+        return end_offset
+
+    def reset_indexes(self, size_bytes: int) -> None:
+        """Begin to rebuild the indexes: :meth:`note_batch` follows for each valid batch."""
+        self.offset_index.create()
+        self.time_index.create()
+        self._disk.remove(self.path(TRANSACTION_INDEX_SUFFIX))
+        self.transaction_index.load()
+        self.is_sealed = False
+        self.size_bytes = size_bytes
+        self.created_ms = self._disk.modified_ms(self.path(LOG_SUFFIX))
+        self.first_timestamp_ms = self._max_timestamp_ms = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        self._bytes_since_index_entry = 0
+        self._remembered.clear()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def write(self, buffers: Sequence[Buffer], size_bytes: int) -> int:
+        """Write batches at the end; return their position. :meth:`note_batch` must follow."""
+        position = self.size_bytes
+        file = self._file or self.file
+        file.write_at(position, buffers)
+        self.size_bytes = position + size_bytes
+        return position
+
+    def note_batch(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
+        """Account for a batch that was written at ``position``; sparsely, index it."""
+        if max_timestamp_ms > self._max_timestamp_ms:  # type: ignore[operator]  # known while unsealed
+            self._max_timestamp_ms = max_timestamp_ms
+            self._max_timestamp_offset = last_offset
+        if not position:
+            self.first_timestamp_ms = max_timestamp_ms
+        pending = self._bytes_since_index_entry
+        if pending > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp_ms, self._max_timestamp_offset)
+            pending = 0
+        self._bytes_since_index_entry = pending + size_bytes
+
+    def _note_timestamp(self, timestamp_ms: int, last_offset: int) -> None:
+        if timestamp_ms > self.max_timestamp_ms:
+            self._max_timestamp_ms, self._max_timestamp_offset = timestamp_ms, last_offset
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest timestamp of its records; -1 when there is none."""
+        return NO_TIMESTAMP if self._max_timestamp_ms is None else self._max_timestamp_ms
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """The last offset of the first batch that has :attr:`max_timestamp_ms`."""
+        return self._max_timestamp_offset
+
+    @property
+    def retention_timestamp_ms(self) -> int:
+        """Time for retention: the largest timestamp, or the file's creation time without one."""
+        return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.created_ms
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to date."""
+        self.offset_index.write_out()
+        self.time_index.write_out()
+
+    def seal(self) -> None:
+        """Nothing will be appended any more: complete the indexes and free their memory."""
+        if not self.is_sealed:
+            self._complete_time_index()
+            self.offset_index.seal()
+            self.time_index.seal()
+            self.is_sealed = True
+
+    def _complete_time_index(self) -> None:
+        if not self.is_sealed:
+            self.time_index.maybe_append(self.max_timestamp_ms, self._max_timestamp_offset)
+
+    def unseal(self) -> None:
+        """Make a sealed segment the one to append to, after the ones behind it were removed."""
+        if self.is_sealed:
+            self.offset_index.load()
+            self.time_index.load()
+            self.is_sealed = False
+            self._catch_up()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> Sketch | None:
+        """The batch that holds ``offset``, or the first one after it; None past the last."""
+        start = self._remembered.get(offset)
+        if start is None:
+            start = self.offset_index.lookup(offset)
+        for sketch in scan(self.file, start, self.size_bytes):
+            if sketch.last_offset >= offset:
+                return sketch
+        return None
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch that holds ``offset``, or the first after it, begins; else the end."""
+        position = self._remembered.get(offset)
+        if position is not None:
+            return position
+        return find_position(self.file, self.offset_index.lookup(offset), self.size_bytes, offset)
+
+    def remember(self, offset: int, position: int) -> None:
+        """A reader will come back for the batch that begins with ``offset`` at ``position``."""
+        remembered = self._remembered
+        if len(remembered) >= _MAX_REMEMBERED_POSITIONS:
+            remembered.clear()
+        remembered[offset] = position
+
+    def whole_batches_end(self, start: int, limit: int) -> tuple[int, int | None]:
+        """Where the last batch that fits into ``[start, limit)`` ends, and the offset after it.
+
+        The offset is None when no batch fits.
+        """
+        boundary = max(start, self.offset_index.boundary_before(limit))
+        end, next_offset = find_fitting_end(self.file, boundary, self.size_bytes, limit)
+        return end, next_offset if end > start else None
+
+    def batch_view(self, sketch: Sketch) -> memoryview:
+        """The bytes of one batch."""
+        return self.file.view(sketch.position, sketch.size_bytes)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def end_before(self, offset: int) -> tuple[int, int]:
+        """Position and offset behind the last batch that lies wholly before ``offset``."""
+        end, end_offset = 0, self.base_offset
+        for sketch in scan(self.file, self.offset_index.lookup(offset - 1), self.size_bytes):
+            if sketch.last_offset >= offset:
+                break
+            end, end_offset = sketch.position + sketch.size_bytes, sketch.last_offset + 1
+        return end, end_offset
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches that hold or follow ``offset``; return the end of the last one that is left.
+
+        The segment becomes the one to append to, once :meth:`cut_file` has returned.
+        """
+        self.unseal()
+        end, end_offset = self.end_before(offset)
+        self._remembered.clear()
+        self.size_bytes = end
+        self.offset_index.truncate_to(end)
+        self.time_index.truncate_to(end_offset)
+        self.transaction_index.truncate_to(end_offset)
+        self._max_timestamp_ms, self._max_timestamp_offset = self.time_index.last
+        self._catch_up()
+        return end_offset
+
+    def cut_file(self) -> None:
+        """Cut the log file to what :meth:`truncate_to` has left, durably. Blocking.
+
+        A crash must not bring back batches beside the ones that replace them.
+        """
+        if self.file.size() > self.size_bytes:
+            self.file.truncate(self.size_bytes)
+            self.file.sync()
+
+    def sync(self) -> None:
+        """Make the segment durable. Blocking; its indexes were written out before."""
+        self.file.sync()
+        self.offset_index.sync()
+        self.time_index.sync()
+        self.transaction_index.sync()
+
+    def close(self) -> None:
+        """Write the indexes out and release the files."""
+        self._complete_time_index()
+        self.offset_index.close()
+        self.time_index.close()
+        self._close_file()
+
+    def abandon(self) -> None:
+        """Release the files without writing."""
+        self.offset_index.abandon()
+        self.time_index.abandon()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def hold_files(self) -> None:
+        """Open the files: readers that hold this segment go on when their names are removed."""
+        self.file  # noqa: B018
+        self.offset_index.hold_file()
+        self.time_index.hold_file()
+
+    def rename_deleted(self) -> list[str]:
+        """Rename the files out of the log; return their new paths, to be removed later. For any thread.
+
+        The log file goes first: what is left of a segment without it is removed at the next start. Whoever
+        may still read the segment has to :meth:`hold_files` before.
+        """
+        renamed = []
+        for suffix in SEGMENT_SUFFIXES:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.rename(self.path(suffix), self.path(suffix) + DELETED_SUFFIX)
+                renamed.append(self.path(suffix) + DELETED_SUFFIX)
+        return renamed

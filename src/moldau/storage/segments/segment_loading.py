@@ -1,0 +1,251 @@
+"""Opening the segments of a folder: after a clean stop as they are, after a crash with suspicion.
+
+What a crash of the machine may have done to bytes that were not synced: the tail of a file is torn,
+zero or missing; a file made lately is missing while a later one is there; an index holds anything.
+So everything from the recovery point on is read and checked, and what follows the first gap or bad
+batch is dropped: none of it was acknowledged as durable.
+
+What is accepted is written once more and synced. It may come from the page cache alone: after a failed sync
+the system takes pages for clean that never reached the disk, and no later sync brings them there. Nor may a
+producer's retry be answered from bytes that the next loss of power takes back.
+
+The recovery point promises that everything below is synced. Whoever rewrites old segments
+(compaction) may do so only below it, for a gap between two segments above it is taken for a loss.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from moldau.runtime.disk import Disk
+from moldau.storage.folders.file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    segment_file,
+)
+from moldau.storage.guards.guarding import GuardedLog, check_segments, valid_batch_behind
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.log.config import LogConfig
+from moldau.storage.segments.batch_scan import scan_checked
+from moldau.storage.segments.segment import Segment
+from moldau.storage.segments.segment_swap import complete_swaps
+from moldau.storage.segments.sparse_index import CorruptIndexError
+
+CUT_SUFFIX: Final = ".cut"
+_COPIED_BYTES: Final = 4 * 1024 * 1024
+_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+_LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
+
+
+class LoadedSegments:
+    """Opened segments, the last unsealed; where they end; which were rebuilt from their bytes."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.end_offset = 0
+        self.rebuilt_from: int | None = None
+        self.holes: list[tuple[int, int]] = []
+        """Offsets between the end of a segment and the next one, which compaction leaves as well."""
+
+    def rebuilt(self, segment: Segment) -> bool:
+        """Whether the segment's indexes are new, and its transaction index still has to be filled."""
+        return self.rebuilt_from is not None and segment.base_offset >= self.rebuilt_from
+
+
+def load_segments(
+    disk: Disk,
+    folder: str,
+    config: LogConfig,
+    *,
+    recovery_point: int,
+    clean_shutdown: bool,
+    guarded: GuardedLog | None = None,
+    report: RecoveryReport | None = None,
+) -> LoadedSegments:
+    """Open all segments of a folder; none if there are no log files. Blocking.
+
+    What is cut or rebuilt goes to ``report``. Raises :class:`DamagedLogError` for a guarded log with more
+    than a torn end.
+    """
+    report = report or RecoveryReport()
+    bases, torn_base = _remaining_segments(disk, folder, guarded, report)
+    loaded = LoadedSegments()
+    for index, base_offset in enumerate(bases):
+        is_last = index + 1 == len(bases)
+        segment = Segment(disk, folder, base_offset, config)
+        # The one that ends at the recovery point may have been sealed, and its indexes written, since.
+        suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
+        suspect = suspect or (torn_base is not None and base_offset >= torn_base)
+        end_offset = None if suspect else _open_clean(segment, is_last, report)
+        if end_offset is None:
+            end_offset = recover_segment(
+                disk, segment, recovery_point, report, may_be_torn=is_last and not clean_shutdown
+            )
+            if loaded.rebuilt_from is None:
+                loaded.rebuilt_from = base_offset
+        elif not is_last:
+            end_offset = segment.last_batch_end()
+        loaded.segments.append(segment)
+        loaded.end_offset = end_offset
+        # Below the recovery point a gap is what compaction has left.
+        if suspect and not is_last and end_offset != bases[index + 1] > recovery_point:
+            _drop_segments(disk, folder, bases[index + 1 :], end_offset, report)
+            break
+        if not is_last and end_offset < bases[index + 1]:
+            loaded.holes.append((end_offset, bases[index + 1]))
+    for segment in loaded.segments[:-1]:
+        segment.seal()
+    return loaded
+
+
+def _remaining_segments(
+    disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
+) -> tuple[list[int], int | None]:
+    """Remove what a crash left over; return the segments' base offsets, and that of the first torn one."""
+    complete_swaps(disk, folder, report, is_guarded=guarded is not None)
+    names = disk.list(folder)
+    bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
+    torn_base = None if guarded is None else _checked(disk, folder, bases, guarded, report)
+    known = set(bases)
+    for name in names:
+        index_of = [base_offset_of(name, suffix) for suffix in _INDEX_SUFFIXES]
+        orphan = any(base is not None and base not in known for base in index_of)
+        if orphan or name.endswith(_LEFTOVER_SUFFIXES):
+            disk.remove(f"{folder}/{name}")
+    return bases, torn_base
+
+
+def _checked(
+    disk: Disk, folder: str, bases: list[int], guarded: GuardedLog, report: RecoveryReport
+) -> int | None:
+    """Remove segments that do not belong to a guarded log; return the base offset of the torn one."""
+    verdict = check_segments(disk, folder, bases, guarded)
+    if verdict.first:
+        first = bases[verdict.first]
+        reason = f"{verdict.first} segments before offset {first} were deleted, and are deleted again"
+        report.add(Repair(RepairKind.REBUILT, folder, reason))
+        for base_offset in bases[: verdict.first]:
+            disk.remove(f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}")
+        disk.sync_dir(folder)
+        del bases[: verdict.first]
+    return verdict.torn_base
+
+
+def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:
+    """The end offset of a segment that should be whole; None when it has to be recovered.
+
+    Of a segment that is not the last, the end is not looked for (0 is returned).
+    """
+    try:
+        segment.open_existing(sealed=not is_last)
+    except CorruptIndexError as error:
+        reason = f"its indexes are rebuilt: {error}"
+        report.add(Repair(RepairKind.REBUILT, segment.path(LOG_SUFFIX), reason))
+        return None
+    if not is_last:
+        return 0
+    start = segment.offset_index.boundary_before(segment.size_bytes)
+    end, end_offset = start, segment.base_offset
+    for position, header, _ in scan_checked(segment.file, start, segment.size_bytes):
+        end, end_offset = position + header.size_bytes, header.next_offset
+    return end_offset if end == segment.size_bytes else None
+
+
+def recover_segment(
+    disk: Disk, segment: Segment, recovery_point: int, report: RecoveryReport, *, may_be_torn: bool
+) -> int:
+    """Rebuild a segment's indexes from its valid batches, cut the rest; return the end offset.
+
+    The batches from ``recovery_point`` on are durable after it.
+    """
+    size_bytes = segment.file.size()
+    segment.reset_indexes(size_bytes)
+    end, end_offset, epoch = 0, segment.base_offset, -1
+    rewritten = False
+    for position, header, batch in scan_checked(segment.file, 0, size_bytes):
+        if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
+            break
+        if header.next_offset > recovery_point:
+            segment.file.write_at(position, [batch])
+            rewritten = True
+        segment.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp)
+        end, end_offset = position + header.size_bytes, header.next_offset
+        epoch = header.partition_leader_epoch
+    if end < size_bytes:
+        cut = _cut(segment, end, end_offset, size_bytes - end)
+        if not may_be_torn:
+            cut = replace(cut, kind=RepairKind.LOST)
+        if cut.kind is RepairKind.LOST:
+            _keep_tail(disk, segment, end, size_bytes)
+        report.add(cut)
+        segment.file.truncate(end)
+        segment.size_bytes = end
+    segment.write_indexes()
+    if rewritten:
+        segment.sync()
+    return end_offset
+
+
+def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:
+    """The repair for a cut at ``position``: a torn batch, or a loss of valid batches."""
+    behind = valid_batch_behind(segment.file, position, offset)
+    reason = f"cut {size_bytes} bytes at byte {position}, behind offset {offset - 1}"
+    if behind is None:
+        return Repair(
+            RepairKind.TORN_TAIL,
+            segment.path(LOG_SUFFIX),
+            f"{reason}: they are not whole batches",
+            offset,
+            size_bytes,
+        )
+    reason = (
+        f"{reason}: the batch there is damaged, and valid ones from byte {behind} on are lost with it;"
+        f" the bytes are kept in {_kept_tail(segment, position)}"
+    )
+    return Repair(RepairKind.LOST, segment.path(LOG_SUFFIX), reason, offset, size_bytes)
+
+
+def _kept_tail(segment: Segment, position: int) -> str:
+    return f"{segment.path(LOG_SUFFIX)}.{position}{CUT_SUFFIX}"
+
+
+def _keep_tail(disk: Disk, segment: Segment, position: int, end: int) -> None:
+    kept = disk.open(_kept_tail(segment, position), create=True)
+    try:
+        kept.truncate(0)
+        for start in range(position, end, _COPIED_BYTES):
+            piece = segment.file.read_at(start, min(_COPIED_BYTES, end - start))
+            kept.write_at(start - position, [piece])
+        kept.sync()
+    finally:
+        kept.close()
+
+
+def _drop_segments(
+    disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
+) -> None:
+    """Take out segments behind a hole, the last first, so that a crash meanwhile leaves no new hole.
+
+    Their bytes are kept under other names.
+    """
+    sizes = [disk.size(f"{folder}/{base_offset:020d}{LOG_SUFFIX}") for base_offset in bases]
+    report.add(
+        Repair(
+            RepairKind.LOST if any(sizes) else RepairKind.TORN_TAIL,
+            folder,
+            f"the log ends at offset {end_offset}; took out {len(bases)} segments behind the gap that follows"
+            f" (kept as *{LOG_SUFFIX}{CUT_SUFFIX})",
+            end_offset,
+            sum(sizes),
+        )
+    )
+    for base_offset, size_bytes in zip(reversed(bases), reversed(sizes), strict=True):
+        path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}"
+        if size_bytes:
+            disk.rename(path, path + CUT_SUFFIX)
+        for suffix in (LOG_SUFFIX, *_INDEX_SUFFIXES):
+            disk.remove(f"{folder}/{segment_file(base_offset, suffix)}")

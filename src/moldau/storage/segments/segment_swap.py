@@ -1,0 +1,114 @@
+"""Putting a rewritten segment in the place of the ones it was made from, so that no crash can hurt.
+
+The states of the files, in order; from the second on the new segment is the truth:
+
+1. ``.log.cleaned`` and its indexes are whole and durable; the old segments are in use. A start removes
+   the new files.
+2. ``.log.swap`` is there. A start removes the old segments that the new one covers, then moves the new
+   one in.
+3. The old files are ``.deleted``; the new indexes have their own names.
+4. ``.log.swap`` has become ``.log``: done.
+
+The log file moves last in each step, after everything else of that step is durable.
+"""
+
+import contextlib
+import logging
+
+from moldau.runtime.disk import Disk
+from moldau.storage.folders.file_names import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    base_offset_of,
+    segment_file,
+)
+from moldau.storage.guards.guarding import ADVICE, DamagedLogError
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.segments.batch_scan import scan_checked
+
+logger = logging.getLogger(__name__)
+
+_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
+
+def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
+    """From state 1 to 2: when this returns, the new segment stands even if the power fails."""
+    for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
+        path = f"{folder}/{segment_file(base_offset, suffix)}"
+        with contextlib.suppress(FileNotFoundError):
+            disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    disk.sync_dir(folder)
+
+
+def move_in(disk: Disk, folder: str, base_offset: int) -> None:
+    """From state 2, with the old files out of the way, to 4. Durable with the folder's next sync."""
+    for suffix in _INDEX_SUFFIXES:
+        path = f"{folder}/{segment_file(base_offset, suffix)}"
+        for made in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
+            if disk.exists(made):
+                disk.rename(made, path)
+                break
+    disk.sync_dir(folder)
+    path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}"
+    disk.rename(path + SWAP_SUFFIX, path)
+
+
+def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
+    """Give up in state 1."""
+    for suffix in SEGMENT_SUFFIXES:
+        disk.remove(f"{folder}/{segment_file(base_offset, suffix)}{CLEANED_SUFFIX}")
+
+
+def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarded: bool) -> None:
+    """At the start: finish what a crash has left in state 2 or 3. Blocking.
+
+    A new segment was durable before state 2, so one that is not whole is damaged, and where it ends is not
+    known. Of a guarded log that raises :class:`DamagedLogError`. Else the old segments stay if they exist.
+    """
+    names = disk.list(folder)
+    swaps = [base_offset_of(name, LOG_SUFFIX + SWAP_SUFFIX) for name in names]
+    bases = [base_offset_of(name, LOG_SUFFIX) for name in names]
+    ends = {base: _end_of_swap(disk, folder, base) for base in swaps if base is not None}
+    for base_offset, (end_offset, damaged_at) in ends.items():
+        path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
+        if damaged_at is not None:
+            reason = f"is damaged at byte {damaged_at}: the batch there is not valid"
+            if is_guarded:
+                raise DamagedLogError(f"{path} {reason}. {ADVICE}")
+            keeps_old = base_offset in bases
+            kept = "the segments before their compaction" if keeps_old else "what is whole of it"
+            report.add(Repair(RepairKind.LOST, path, f"{reason}; it goes on with {kept}", end_offset))
+            if keeps_old:
+                continue
+        logger.info("%s: finishing the compaction of offsets %d to %d", folder, base_offset, end_offset - 1)
+        for old in bases:
+            if old is not None and base_offset <= old < end_offset:
+                for suffix in SEGMENT_SUFFIXES:
+                    disk.remove(f"{folder}/{segment_file(old, suffix)}")
+        # An old index must not come back beside the new log file.
+        disk.sync_dir(folder)
+        move_in(disk, folder, base_offset)
+        disk.sync_dir(folder)
+    for name in disk.list(folder):
+        if name.endswith(SWAP_SUFFIX):
+            disk.remove(f"{folder}/{name}")
+
+
+def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> tuple[int, int | None]:
+    """The offset behind the last valid batch, and where another one begins; None when the file is whole."""
+    path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
+    file = disk.open(path, read_only=True)
+    try:
+        end, end_offset = 0, base_offset + 1
+        for position, header, _ in scan_checked(file, 0, file.size()):
+            if header.next_offset < end_offset:
+                break
+            end, end_offset = position + header.size_bytes, header.next_offset
+        return end_offset, None if end == file.size() else end
+    finally:
+        file.close()

@@ -1,0 +1,52 @@
+"""The time index of a segment: up to which offset no record is as late as a timestamp."""
+
+from struct import Struct
+from typing import NamedTuple
+
+from moldau.records.batch import NO_TIMESTAMP
+from moldau.runtime.disk import Disk
+from moldau.storage.segments.sparse_index import SparseIndex
+
+
+class TimeIndexEntry(NamedTuple):
+    """Up to ``offset``, the last of the batch that has it, no timestamp is above ``timestamp_ms``."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class TimeIndex(SparseIndex):
+    """Entries of 12 bytes: timestamp in ms; last offset of its batch relative to the base."""
+
+    entry = Struct(">qI")
+    key_typecode = "q"
+
+    __slots__ = ("base_offset",)
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, max_size_bytes: int) -> None:
+        super().__init__(disk, path, max_size_bytes)
+        self.base_offset = base_offset
+
+    @property
+    def last(self) -> TimeIndexEntry:
+        """The latest entry; (-1, base offset) when there is none."""
+        count = len(self)
+        if not count:
+            return TimeIndexEntry(NO_TIMESTAMP, self.base_offset)
+        timestamp_ms, relative = self.at(count - 1)
+        return TimeIndexEntry(timestamp_ms, self.base_offset + relative)
+
+    def maybe_append(self, timestamp_ms: int, offset: int) -> None:
+        """Append unless the timestamp is not above the last one: timestamps strictly ascend."""
+        keys = self._keys
+        if timestamp_ms > (keys[-1] if keys else NO_TIMESTAMP):
+            self.add(timestamp_ms, offset - self.base_offset)
+
+    def lookup(self, timestamp_ms: int) -> int:
+        """An offset with no record of ``timestamp_ms`` or later before it."""
+        index = self.floor(timestamp_ms - 1)
+        return self.base_offset + self.at(index)[1] + 1 if index >= 0 else self.base_offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries for records at or after ``offset``."""
+        self.keep(self.floor_value(offset - self.base_offset - 1) + 1)

@@ -1,0 +1,88 @@
+"""The transaction index of a segment: the transactions whose abort markers lie in it."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from struct import Struct
+
+from moldau.runtime.disk import Buffer, Disk
+from moldau.storage.log.append_info import AbortedEntry
+from moldau.storage.segments.sparse_index import CorruptIndexError
+
+_ENTRY = Struct(">hqqqq")
+_VERSION = 0
+
+
+def encode_transactions(transactions: Iterable[AbortedEntry]) -> bytes:
+    """The content of an index with these entries."""
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
+
+
+def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
+    """The entries of an index; ``path`` is how the error calls it. Raises :class:`CorruptIndexError`."""
+    if len(content) % _ENTRY.size:
+        raise CorruptIndexError(f"{path}: {len(content)} bytes are not whole entries")
+    entries: list[AbortedEntry] = []
+    last_offset = -1
+    for version, *fields in _ENTRY.iter_unpack(content):
+        transaction = AbortedEntry(*fields)
+        if version != _VERSION or transaction.last_offset <= last_offset:
+            raise CorruptIndexError(f"{path}: entry {len(entries)} is out of place")
+        last_offset = transaction.last_offset
+        entries.append(transaction)
+    return entries
+
+
+class TransactionIndex:
+    """Entries of 34 bytes: version, producer id, first offset, last offset, last stable offset.
+
+    Written through at once (aborts are rare); the file exists once there is an entry.
+    """
+
+    __slots__ = ("_disk", "_entries", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._entries: list[AbortedEntry] = []
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[AbortedEntry]:
+        return iter(self._entries)
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises :class:`CorruptIndexError`."""
+        exists = self._disk.exists(self.path)
+        self._entries = decode_transactions(self._disk.read(self.path), self.path) if exists else []
+
+    def append(self, transaction: AbortedEntry) -> None:
+        """Note an aborted transaction, in the order of abort markers."""
+        file = self._disk.open(self.path, create=True)
+        try:
+            file.write_at(len(self._entries) * _ENTRY.size, [_ENTRY.pack(_VERSION, *transaction)])
+        finally:
+            file.close()
+        self._entries.append(transaction)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the transactions whose abort marker is at or after ``offset``."""
+        kept = [transaction for transaction in self._entries if transaction.last_offset < offset]
+        if len(kept) < len(self._entries):
+            file = self._disk.open(self.path, create=True)
+            try:
+                file.truncate(len(kept) * _ENTRY.size)
+            finally:
+                file.close()
+            self._entries = kept
+
+    def sync(self) -> None:
+        """Make what was written durable. Blocking."""
+        if self._entries:
+            # Meanwhile the segment may have been deleted.
+            with contextlib.suppress(FileNotFoundError):
+                file = self._disk.open(self.path)
+                try:
+                    file.sync()
+                finally:
+                    file.close()

@@ -1,0 +1,255 @@
+"""Snapshots of a replicated state: ``<end offset>-<epoch>.checkpoint`` files (KIP-630).
+
+A snapshot is a sequence of record batches: a control batch with the header, batches with the state,
+a control batch with the footer; offsets count from 0 and every batch carries the snapshot's epoch.
+It is written as ``.part``, synced and renamed, so that the name without it means a whole snapshot.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from moldau.records.batch import Buffer, check_batch, parse_header
+from moldau.records.builder import build_batch
+from moldau.records.compression import Compression
+from moldau.records.control import (
+    ControlType,
+    SnapshotFooter,
+    SnapshotHeader,
+    build_control_batch,
+    parse_control_type,
+)
+from moldau.records.errors import CorruptRecordError
+from moldau.records.record import Record, iter_records
+from moldau.runtime import KafkaError, Machine
+from moldau.runtime.disk import File
+from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+
+SETTLE_BYTES: Final = 1024 * 1024
+"""How much of a snapshot waits for the disk before it is synced. All of it in one sync held the log's own
+for as long: with 30 MB, 55 ms of commits that take 7."""
+_ADVICE: Final = "Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
+_OFFSET_DIGITS = 20
+_EPOCH_DIGITS = 10
+
+
+def snapshot_file(snapshot_id: OffsetAndEpoch) -> str:
+    """``00000000000000000042-0000000003.checkpoint``"""
+    return f"{snapshot_id.offset:020d}-{snapshot_id.epoch:010d}{SNAPSHOT_SUFFIX}"
+
+
+def snapshot_of(name: str) -> OffsetAndEpoch | None:
+    """The snapshot that a file is; None when it is none, or not yet whole."""
+    stem = name.removesuffix(SNAPSHOT_SUFFIX)
+    offset, dash, epoch = stem.partition("-")
+    if stem == name or not dash or len(offset) != _OFFSET_DIGITS or len(epoch) != _EPOCH_DIGITS:
+        return None
+    if not (offset.isascii() and offset.isdigit() and epoch.isascii() and epoch.isdigit()):
+        return None
+    return OffsetAndEpoch(int(offset), int(epoch))
+
+
+class FileSnapshotReader:
+    """A frozen snapshot on disk."""
+
+    def __init__(self, file: File, snapshot_id: OffsetAndEpoch) -> None:
+        self._file = file
+        self._snapshot_id = snapshot_id
+        self._size_bytes = file.size()
+
+    @property
+    def snapshot_id(self) -> OffsetAndEpoch:
+        return self._snapshot_id
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def read(self, position: int, max_bytes: int) -> memoryview:
+        size_bytes = min(max_bytes, self._size_bytes - position)
+        return self._file.view(position, size_bytes) if size_bytes > 0 else memoryview(b"")
+
+    def batches(self) -> Iterator[memoryview]:
+        """The batches, checked; raises ``KafkaError(corrupt_message)``, which names the file."""
+        view = self.read(0, self._size_bytes)
+        batch = memoryview(b"")
+        position = 0
+        while position < len(view):
+            try:
+                header = check_batch(view, position)
+            except CorruptRecordError as error:
+                raise CorruptRecordError(f"{self._file.path} is damaged: {error}. {_ADVICE}") from error
+            batch = view[position : position + header.size_bytes]
+            yield batch
+            position += header.size_bytes
+        # It got its name when it was complete, so one that ends early was damaged since.
+        if not batch or _control_type(batch, -1) is not ControlType.SNAPSHOT_FOOTER:
+            raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def check_snapshot(reader: FileSnapshotReader) -> None:
+    """Raise ``KafkaError(corrupt_message)`` unless it is whole: header, valid batches, footer."""
+    first = last = None
+    for batch in reader.batches():
+        first, last = first or batch, batch
+    if not (
+        first is not None
+        and last is not None
+        and _control_type(first, 0) is ControlType.SNAPSHOT_HEADER
+        and _control_type(last, -1) is ControlType.SNAPSHOT_FOOTER
+    ):
+        raise CorruptRecordError(f"snapshot {reader.snapshot_id} lacks its header or its footer")
+
+
+def _control_type(batch: memoryview, index: int) -> ControlType | None:
+    if not parse_header(batch).is_control:
+        return None
+    records = list(iter_records(batch))
+    return parse_control_type(records[index].key) if records else None
+
+
+class _PartFile:
+    """A snapshot that is being written under its ``.part`` name."""
+
+    def __init__(self, machine: Machine, folder: str, snapshot_id: OffsetAndEpoch) -> None:
+        self._machine = machine
+        self._folder = folder
+        self.snapshot_id = snapshot_id
+        self.path = f"{folder}/{snapshot_file(snapshot_id)}"
+        self._file: File | None = machine.disk.open(self.path + PART_SUFFIX, create=True)
+        self._file.truncate(0)
+        self.size_bytes = 0
+        self._durable_bytes = 0
+
+    def append(self, content: Buffer) -> None:
+        if self._file is None:
+            raise ValueError(f"{self.path} is no longer being written")
+        self.size_bytes += self._file.write_at(self.size_bytes, [content])
+
+    async def settle(self) -> None:
+        if self._file is not None and self.size_bytes - self._durable_bytes >= SETTLE_BYTES:
+            size_bytes = self.size_bytes
+            await self._machine.workers.run(self._file.sync)
+            self._durable_bytes = size_bytes
+
+    async def freeze(self, *, check: bool) -> None:
+        file = self._file
+        if file is None:
+            raise ValueError(f"{self.path} is no longer being written")
+        self._file = None
+        await self._machine.workers.run(self._finish, file, check)
+
+    def _finish(self, file: File, check: bool) -> None:
+        disk = self._machine.disk
+        try:
+            if check:
+                try:
+                    check_snapshot(FileSnapshotReader(file, self.snapshot_id))
+                except KafkaError:
+                    disk.remove(self.path + PART_SUFFIX)
+                    raise
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(self.path + PART_SUFFIX, self.path)
+        disk.sync_dir(self._folder)
+
+    def abandon(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._machine.disk.remove(self.path + PART_SUFFIX)
+
+
+class FileRawSnapshotWriter:
+    """A snapshot fetched from the leader, written as its bytes come."""
+
+    def __init__(self, machine: Machine, folder: str, snapshot_id: OffsetAndEpoch) -> None:
+        self._part = _PartFile(machine, folder, snapshot_id)
+
+    @property
+    def snapshot_id(self) -> OffsetAndEpoch:
+        return self._part.snapshot_id
+
+    @property
+    def size_bytes(self) -> int:
+        return self._part.size_bytes
+
+    def append(self, content: Buffer) -> None:
+        self._part.append(content)
+
+    async def freeze(self) -> None:
+        await self._part.freeze(check=True)
+
+    def abandon(self) -> None:
+        self._part.abandon()
+
+
+class FileSnapshotWriter:
+    """A snapshot of this node's own state, written batch by batch."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        folder: str,
+        snapshot_id: OffsetAndEpoch,
+        last_log_timestamp_ms: int,
+        compression: Compression = Compression.NONE,
+    ) -> None:
+        self._clock = machine.clock
+        self._part = _PartFile(machine, folder, snapshot_id)
+        self._compression = compression
+        self._next_offset = 0
+        header = SnapshotHeader(last_log_timestamp_ms)
+        self._add(
+            build_control_batch(
+                [header], timestamp=self._clock.now_ms(), leader_epoch=snapshot_id.epoch, base_offset=0
+            ),
+            1,
+        )
+
+    @property
+    def snapshot_id(self) -> OffsetAndEpoch:
+        return self._part.snapshot_id
+
+    def append(self, values: Sequence[bytes]) -> None:
+        if values:
+            now_ms = self._clock.now_ms()
+            records = [Record(0, now_ms, None, value, ()) for value in values]
+            self._add_records(records, control=False)
+
+    def append_control(self, key: bytes, value: bytes) -> None:
+        self._add_records([Record(0, self._clock.now_ms(), key, value, ())], control=True)
+
+    def _add_records(self, records: list[Record], *, control: bool) -> None:
+        batch = build_batch(
+            records,
+            base_offset=self._next_offset,
+            leader_epoch=self.snapshot_id.epoch,
+            compression=Compression.NONE if control else self._compression,
+            control=control,
+        )
+        self._add(batch, len(records))
+
+    async def settle(self) -> None:
+        await self._part.settle()
+
+    def _add(self, batch: bytes, count: int) -> None:
+        self._part.append(batch)
+        self._next_offset += count
+
+    async def freeze(self) -> None:
+        footer = build_control_batch(
+            [SnapshotFooter()],
+            timestamp=self._clock.now_ms(),
+            base_offset=self._next_offset,
+            leader_epoch=self.snapshot_id.epoch,
+        )
+        self._add(footer, 1)
+        await self._part.freeze(check=False)
+
+    def abandon(self) -> None:
+        self._part.abandon()

@@ -1,0 +1,400 @@
+"""Follows one partition of ``__remote_log_metadata``: into the store first, then into memory.
+
+Memory holds only the partitions that somebody here asks about. They are loaded from the store between two
+batches of events, so that what is loaded and what comes next fit together without a gap. A follower that
+fails (no leader, a full disk) tries again after a while, from what the store then holds; what it has in
+memory stays as it was until then, which is old but consistent.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import count
+from typing import Any, Final, Protocol, TypeVar
+
+import apsw
+
+from moldau.protocol.errors import ProtocolError
+from moldau.runtime import Entropy, KafkaError
+from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
+from moldau.tiered.metadata.manager import (
+    RemoteMetadataNotReadyError,
+    RemoteMetadataUnknownOutcomeError,
+)
+from moldau.tiered.metadata.records import decode_event
+from moldau.tiered.metadata.segment_cache import SegmentCache
+from moldau.tiered.metadata.segments import (
+    RemoteLogMetadata,
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.metadata.store import NOTHING_APPLIED, AppliedEvents, MetadataStore, Outcome
+from moldau.tiered.metadata.topic import MetadataTopic, TopicOffsets
+from moldau.tiered.storage.storage_manager import RemoteStorageError
+
+__all__ = ["FollowedPartition", "MetadataFollower", "StoreCalls", "StoreRenewedError"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+READ_BYTES: Final = 1 << 18
+BACKOFF_S: Final = 0.1
+BACKOFF_MAX_S: Final = 5.0
+LATE_AFTER_FAILURES: Final = 5
+"""A second and a half: what is not ready by then is worth a line in the log."""
+
+
+class StoreCalls(Protocol):
+    """The store, one call at a time and off the loop."""
+
+    generation: int
+    """Grows when the store was thrown away, to be begun anew."""
+
+    async def call(self, generation: int, function: Callable[..., T], *arguments: Any) -> T:
+        """``function(store, *arguments)``; :class:`StoreRenewedError` in another generation."""
+        ...
+
+
+class StoreRenewedError(Exception):
+    """The store was renewed: earlier results from it are invalid."""
+
+    def __init__(self) -> None:
+        super().__init__("the local cache was damaged and is built again")
+
+
+RETRIED: Final = (RemoteStorageError, KafkaError, apsw.Error, OSError, StoreRenewedError)
+
+
+class FollowedPartition:
+    """A partition's segments in memory. ``ready_at``: the offset of the metadata partition to reach first."""
+
+    __slots__ = ("cache", "ready", "ready_at")
+
+    def __init__(self, cache: SegmentCache, ready_at: int) -> None:
+        self.cache = cache
+        self.ready_at = ready_at
+        self.ready: asyncio.Event = asyncio.Event()
+
+
+class MetadataFollower:
+    """One metadata partition; ``start`` it on the loop."""
+
+    def __init__(
+        self,
+        partition: int,
+        topic: MetadataTopic,
+        store: StoreCalls,
+        entropy: Entropy,
+        on_caught_up: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_caught_up``: called when all events are in, after each start and loss of the store."""
+        self.partition = partition
+        self._on_caught_up = on_caught_up
+        self._is_behind = True
+        self._topic = topic
+        self._store = store
+        self._entropy = entropy
+        self.position = -1
+        self.skipped = 0
+        """Records that could not be read, since the start."""
+        """Offset of the next event to apply; -1 until the store was looked at."""
+        self.followed: dict[TopicIdPartition, FollowedPartition] = {}
+        self.deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
+        self.problem: str | None = None
+        """Why it does not get on, for operators."""
+        self._failures = 0
+        self._held: set[TopicIdPartition] = set()
+        self._unready: list[FollowedPartition] = []
+        self._wanted: dict[TopicIdPartition, None] = {}
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._writers = 0
+        self._dropped: dict[int, Exception] = {}
+        self._order = count()
+        self._generation = store.generation
+        self._wake = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        if self._task is None:
+            name = f"follow __remote_log_metadata-{self.partition}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    async def close(self) -> None:
+        """Stop; whoever waits is told that the outcome is not known here."""
+        self._closed = True
+        self._moved.set()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        error = RemoteMetadataUnknownOutcomeError("the metadata manager was closed before it saw the event")
+        for _, _, future in self._waiters:
+            if not future.done():
+                future.set_exception(error)
+        self._waiters.clear()
+        for partition in list(self.followed):
+            self._forget(partition)
+
+    # What the manager asks ------------------------------------------------------------------------
+
+    def want(self, partition: TopicIdPartition) -> None:
+        """Load a partition, and keep it in memory from then on."""
+        self._held.add(partition)
+        if partition not in self.followed:
+            self._wanted[partition] = None
+            self._wake.set()
+
+    def drop(self, partition: TopicIdPartition) -> None:
+        """Let a partition go; while it is being deleted it stays all the same."""
+        self._held.discard(partition)
+        if partition not in self.deletions:
+            self._wanted.pop(partition, None)
+            self._forget(partition)
+
+    def _forget(self, partition: TopicIdPartition) -> None:
+        followed = self.followed.pop(partition, None)
+        if followed is not None:
+            followed.ready.set()  # whoever waits sees that it is gone
+        self._moved.set()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether somebody holds a partition of it, or a deletion is not finished."""
+        return bool(self._held or self.deletions)
+
+    def is_ready(self, partition: TopicIdPartition) -> bool:
+        found = self.followed.get(partition)
+        return found is not None and found.ready.is_set()
+
+    async def until_loaded(self, partition: TopicIdPartition) -> FollowedPartition | None:
+        """The partition once it is ready; None when it is not wanted (any more)."""
+        while not self._closed:
+            found = self.followed.get(partition)
+            if found is not None:
+                if found.ready.is_set():
+                    return found
+                await found.ready.wait()
+            elif partition in self._wanted or partition in self.deletions:
+                self._moved.clear()
+                await self._moved.wait()
+            else:
+                return None
+        return None
+
+    async def until_applied(self, offset: int) -> None:
+        """Return when the event at ``offset`` is in; raises what dropped it (see :meth:`writing`)."""
+        if self.position > offset:
+            if offset in self._dropped:
+                raise self._dropped[offset]
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiters, (offset, next(self._order), future))
+        await future
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around a write and the wait for it: the event may be here before its writer knows its offset.
+
+        Within it, what was dropped is known to whoever begins to wait later, too.
+        """
+        self._writers += 1
+        try:
+            yield
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._dropped.clear()
+
+    # The loop -------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._generation = self._store.generation
+                await self._prepare()
+                while True:
+                    await self._step()
+            except RETRIED as error:
+                self._failed(error)
+            except Exception as error:
+                # A mistake of ours must not end in silence: whoever waits for events would wait for ever.
+                self._failed(error, exc_info=True)
+            backoff_s = min(BACKOFF_MAX_S, BACKOFF_S * 2.0 ** min(self._failures - 1, 30))
+            await asyncio.sleep(backoff_s * self._entropy.uniform(0.8, 1.2))
+
+    def _failed(self, error: Exception, *, exc_info: bool = False) -> None:
+        self._failures += 1
+        # Between the start of a broker and its leading of the partition there is a moment.
+        is_news = self.problem != str(error) and not isinstance(error, RemoteMetadataNotReadyError)
+        if is_news or self._failures == LATE_AFTER_FAILURES:
+            logger.warning(
+                "cannot follow __remote_log_metadata-%d: %s", self.partition, error, exc_info=exc_info
+            )
+        self.problem = str(error)
+
+    def _works(self) -> None:
+        self.problem, self._failures = None, 0
+
+    async def _prepare(self) -> None:
+        """Find out where to go on, and load what is wanted as of there."""
+        applied = await self._ask(MetadataStore.applied, self.partition)
+        offsets = self._topic.offsets(self.partition)
+        if applied != NOTHING_APPLIED and not self._fits(applied, offsets):
+            logger.warning(
+                "the stored state of __remote_log_metadata-%d goes up to %s, which the log does not have",
+                self.partition,
+                applied,
+            )
+            await self._ask(MetadataStore.reset, self.partition)
+            applied = NOTHING_APPLIED
+        position = max(applied.next_offset, offsets.start_offset)
+        again = {**dict.fromkeys(self.followed), **self._wanted}
+        deletions = await self._ask(MetadataStore.deletions, self.partition)
+        self.deletions = {each.partition: each for each in deletions}
+        again.update(dict.fromkeys(self.deletions))
+        behind = position < self.position
+        self._is_behind |= behind
+        self.position = position
+        for partition in again:
+            await self._load(partition, keep_ready=not behind)
+        self._answer(())
+
+    async def _ask(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await self._store.call(self._generation, function, *arguments)
+
+    def _fits(self, applied: AppliedEvents, offsets: TopicOffsets) -> bool:
+        if applied.next_offset > offsets.log_end_offset:
+            return False
+        last = applied.next_offset - 1
+        return last < offsets.start_offset or self._topic.epoch_of(self.partition, last) == applied.epoch
+
+    async def _step(self) -> None:
+        while self._wanted:
+            await self._load(next(iter(self._wanted)), keep_ready=False)
+        self._mark_ready()
+        self._wake.clear()
+        found = await self._topic.read(self.partition, self.position, READ_BYTES)
+        has_news = found.next_offset > self.position
+        if has_news:
+            await self._apply(found.records, found.next_offset)
+        self._works()
+        if not has_news and self._is_behind:
+            self._is_behind = False
+            self._on_caught_up()
+        if not has_news and not self._wanted:
+            await _first(self._topic.wait_beyond(self.partition, self.position), self._wake.wait())
+
+    async def _load(self, partition: TopicIdPartition, *, keep_ready: bool) -> None:
+        stored = await self._ask(MetadataStore.load, partition)
+        cache = SegmentCache()
+        for segment in stored.segments:
+            cache.put(segment)
+        for epoch, offset in stored.highest_offsets.items():
+            cache.raise_highest(epoch, offset)
+        known = self.followed.get(partition)
+        if known is not None and keep_ready:
+            known.cache = cache
+        elif known is not None:
+            known.cache, known.ready_at = cache, self._topic.offsets(self.partition).log_end_offset
+            known.ready.clear()
+            self._unready.append(known)
+        elif partition in self._wanted or partition in self.deletions:
+            end_offset = self._topic.offsets(self.partition).log_end_offset
+            new = self.followed[partition] = FollowedPartition(cache, end_offset)
+            self._unready.append(new)
+        self._wanted.pop(partition, None)
+        self._moved.set()
+
+    def _mark_ready(self) -> None:
+        if self._unready:
+            # What was not committed then may be gone since.
+            end_offset = self._topic.offsets(self.partition).log_end_offset
+            reached = [each for each in self._unready if min(each.ready_at, end_offset) <= self.position]
+            self._unready = [each for each in self._unready if each not in reached]
+            for followed in reached:
+                followed.ready.set()
+
+    async def _apply(self, records: Sequence[tuple[int, bytes]], next_offset: int) -> None:
+        epoch = self._topic.epoch_of(self.partition, next_offset - 1)
+        outcomes = await self._ask(_apply_records, self.partition, records, AppliedEvents(next_offset, epoch))
+        self.skipped += len(records) - len(outcomes)
+        for outcome in outcomes:
+            if outcome.error is not None:
+                logger.warning(
+                    "event %d of __remote_log_metadata-%d is dropped: %s",
+                    outcome.offset,
+                    self.partition,
+                    outcome.error,
+                )
+            elif isinstance(outcome.changed, RemoteLogSegmentMetadata):
+                followed = self.followed.get(outcome.changed.topic_id_partition)
+                if followed is not None:
+                    followed.cache.put(outcome.changed)
+            elif outcome.changed is not None:
+                self._deletion(outcome.changed)
+        self.position = next_offset
+        self._mark_ready()
+        self._answer(outcomes)
+
+    def _deletion(self, event: RemotePartitionDeleteMetadata) -> None:
+        partition = event.partition
+        if event.state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self.deletions[partition] = event
+            if partition not in self.followed:
+                self._wanted[partition] = None
+            return
+        self.deletions.pop(partition, None)
+        self._wanted.pop(partition, None)
+        if partition in self._held and partition in self.followed:
+            self.followed[partition].cache = SegmentCache()
+        else:
+            self._forget(partition)
+
+    def _answer(self, outcomes: Collection[Outcome]) -> None:
+        failures = {outcome.offset: outcome.error for outcome in outcomes if outcome.error is not None}
+        if self._writers:
+            self._dropped.update(failures)
+        while self._waiters and self._waiters[0][0] < self.position:
+            offset, _, future = heapq.heappop(self._waiters)
+            if future.done():
+                continue
+            error = failures.get(offset)
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
+    """Wait for any one of several; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        if not task.cancelled():
+            task.result()
+
+
+def _apply_records(
+    store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
+) -> list[Outcome]:
+    """Runs on a worker: a thousand events take longer than the loop may be kept."""
+    return store.apply(partition, list(_decoded(partition, records)), applied)
+
+
+def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, RemoteLogMetadata]]:
+    for offset, value in records:
+        try:
+            yield offset, decode_event(value)
+        except ProtocolError as error:
+            # Of a later version, or somebody else's: the events around it are still good.
+            logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)

@@ -1,0 +1,196 @@
+"""The remote segments of one partition, found by leader epoch and offset. Pure.
+
+Copies of the same records may overlap: a leader that was late to learn of its predecessor's copies makes
+its own, and a retried consolidation leaves a duplicate. So within an epoch only those finished segments are
+looked at that no other one covers; their starts and their ends both ascend, and what the one with the
+greatest start at or before an offset does not hold, none holds. The others (Kafka's *unreferenced* segments)
+stay listed, for cleaning, and come back when what covered them is deleted: a record is found for as long as
+any finished segment holds it.
+
+What the cache answers depends on the segments and their states only, not on the order in which it learned of
+them; of two copies of the same range the one that finished last is read, then the one with the greater id.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+
+__all__ = ["SegmentCache", "epoch_ranges"]
+
+
+class _Range(NamedTuple):
+    """A finished segment within one epoch: offsets, both inclusive, and what prefers it to an equal one."""
+
+    start: int
+    end: int
+    finished_ms: int
+    id: UUID
+
+
+def epoch_ranges(metadata: RemoteLogSegmentMetadata) -> Iterator[tuple[int, int, int]]:
+    """``(epoch, first offset, last offset)`` of each leader epoch in a segment, without empty ones."""
+    epochs = metadata.leader_epochs
+    for index, (epoch, start) in enumerate(epochs):
+        following = epochs[index + 1].start_offset if index + 1 < len(epochs) else metadata.end_offset + 1
+        if start < following:
+            yield epoch, start, following - 1
+
+
+class _EpochState:
+    """The segments with records of one leader epoch."""
+
+    __slots__ = ("covered", "ends", "members", "referenced", "starts")
+
+    def __init__(self) -> None:
+        self.members: set[UUID] = set()
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.referenced: list[_Range] = []
+        self.covered: dict[UUID, _Range] = {}
+
+    def insert(self, new: _Range) -> None:
+        """Take a finished segment in: it is read, or covered, and may cover others."""
+        floor = bisect_right(self.starts, new.start) - 1
+        if floor >= 0 and self.ends[floor] >= new.end:
+            other = self.referenced[floor]
+            if (other.start, other.end) != (new.start, new.end) or other[2:] > new[2:]:
+                self.covered[new.id] = new
+                return
+        first = bisect_left(self.starts, new.start)
+        last = bisect_right(self.ends, new.end)
+        # From `first` on they start at or after the new one, up to `last` they end at or before it.
+        last = max(first, last)
+        for other in self.referenced[first:last]:
+            self.covered[other.id] = other
+        self.starts[first:last] = [new.start]
+        self.ends[first:last] = [new.end]
+        self.referenced[first:last] = [new]
+
+    def remove(self, id: UUID, start: int) -> None:
+        """A finished segment from ``start`` on is read no more; those that only it covered are again."""
+        if self.covered.pop(id, None) is not None:
+            return
+        index = bisect_left(self.starts, start)
+        gone = self.referenced.pop(index)
+        assert gone.id == id
+        del self.starts[index], self.ends[index]
+        back = [each for each in self.covered.values() if gone.start <= each.start and each.end <= gone.end]
+        for each in sorted(back):
+            del self.covered[each.id]
+            self.insert(each)
+
+    def floor(self, offset: int) -> int:
+        """Index of the referenced segment that holds an offset, if any does; -1 below all."""
+        return bisect_right(self.starts, offset) - 1
+
+
+def _place(metadata: RemoteLogSegmentMetadata) -> tuple[int, int, UUID]:
+    return metadata.start_offset, metadata.end_offset, metadata.id.id
+
+
+class SegmentCache:
+    """All segments of a partition that are not DELETE_SEGMENT_FINISHED."""
+
+    def __init__(self) -> None:
+        self._segments: dict[UUID, RemoteLogSegmentMetadata] = {}
+        self._order: list[tuple[int, int, UUID]] = []
+        """Of all of them: start offset, end offset, id."""
+        self._epochs: dict[int, _EpochState] = {}
+        self._highest: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def get(self, id: UUID) -> RemoteLogSegmentMetadata | None:
+        """A segment by its id."""
+        return self._segments.get(id)
+
+    # Changes ------------------------------------------------------------------------------------
+
+    def put(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """A segment is now so; moves are judged before. DELETE_SEGMENT_FINISHED takes it out."""
+        id = metadata.id.id
+        known = self._segments.get(id)
+        if known is not None:
+            self._forget(known)
+        if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            return
+        self._segments[id] = metadata
+        insort(self._order, _place(metadata))
+        finished = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        for epoch, start, end in epoch_ranges(metadata):
+            state = self._epochs.get(epoch)
+            if state is None:
+                state = self._epochs[epoch] = _EpochState()
+            state.members.add(id)
+            if finished:
+                state.insert(_Range(start, end, metadata.event_timestamp_ms, id))
+                self.raise_highest(epoch, end)
+
+    def raise_highest(self, epoch: int, offset: int) -> None:
+        """Remember that an epoch was copied up to ``offset``, even when its segments are gone."""
+        if offset > self._highest.get(epoch, -1):
+            self._highest[epoch] = offset
+
+    def _forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        id = metadata.id.id
+        del self._segments[id]
+        del self._order[bisect_left(self._order, _place(metadata))]
+        for epoch, start, _ in epoch_ranges(metadata):
+            state = self._epochs[epoch]
+            state.members.discard(id)
+            if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+                state.remove(id, start)
+            if not state.members:
+                del self._epochs[epoch]
+
+    # Reads --------------------------------------------------------------------------------------
+
+    def segment_for(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The finished segment with the record at ``offset`` of leader epoch ``epoch``."""
+        state = self._epochs.get(epoch)
+        if state is None:
+            return None
+        index = state.floor(offset)
+        if index < 0 or state.ends[index] < offset:
+            return None
+        return self._segments[state.referenced[index].id]
+
+    def next_with_txn_index(self, epoch: int, offset: int) -> RemoteLogSegmentMetadata | None:
+        """The first finished segment of the epoch that ends at or after ``offset`` and has that index."""
+        state = self._epochs.get(epoch)
+        if state is None:
+            return None
+        for each in state.referenced[bisect_left(state.ends, offset) :]:
+            found = self._segments[each.id]
+            if not found.txn_index_empty:
+                return found
+        return None
+
+    def highest_offset(self, epoch: int) -> int | None:
+        """The highest offset of an epoch that was ever copied; None when nothing was."""
+        return self._highest.get(epoch)
+
+    def list(self, epoch: int | None = None) -> tuple[RemoteLogSegmentMetadata, ...]:
+        """All segments, or those with records of an epoch, by start offset."""
+        if epoch is None:
+            return tuple([self._segments[id] for _, _, id in self._order])
+        state = self._epochs.get(epoch)
+        found = [] if state is None else [self._segments[id] for id in state.members]
+        return tuple(sorted(found, key=_place))
+
+    def size_bytes(self, epoch: int) -> int:
+        """Bytes of the finished segments with records of an epoch, each with all its bytes."""
+        state = self._epochs.get(epoch)
+        if state is None:
+            return 0
+        found = (self._segments[id] for id in state.members)
+        return sum(
+            each.segment_size_bytes
+            for each in found
+            if each.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED
+        )

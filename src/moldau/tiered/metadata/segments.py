@@ -1,0 +1,163 @@
+"""Metadata of remote segments: the values that the metadata manager keeps. Pure.
+
+Kafka's names (``RemoteLogSegmentId``, ``RemoteLogSegmentMetadata``, ...); offsets are inclusive on both ends,
+times are milliseconds since the epoch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+from uuid import UUID
+
+from moldau.tiered.metadata.lifecycle import (
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    check_segment_move,
+)
+
+__all__ = [
+    "EpochStart",
+    "RemoteLogMetadata",
+    "RemoteLogSegmentId",
+    "RemoteLogSegmentMetadata",
+    "RemoteLogSegmentMetadataUpdate",
+    "RemotePartitionDeleteMetadata",
+    "TopicIdPartition",
+]
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition, told apart from that of a topic of the same name before or after it."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class EpochStart(NamedTuple):
+    """A leader epoch and its first offset *within a segment*."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentId:
+    """Names one copy of a segment; every attempt of a broker to copy the same offsets mints a new ``id``."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+    id: UUID
+
+    @staticmethod
+    def of(partition: TopicIdPartition, id: UUID) -> "RemoteLogSegmentId":
+        """The id ``id`` in a partition."""
+        return RemoteLogSegmentId(partition.topic_id, partition.topic, partition.partition, id)
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the segment belongs to."""
+        return TopicIdPartition(self.topic_id, self.topic, self.partition)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadata:
+    """One remote segment.
+
+    ``leader_epochs`` holds, in order, each leader epoch with records in the segment and the epoch's first
+    offset within it: the first entry starts at ``start_offset``, and there is at least one.
+    ``segment_size_bytes`` is that of the log file without its indexes (an int32 on the wire).
+    ``custom_metadata`` is the storage manager's; None until the copy has finished, or when it has none.
+    """
+
+    id: RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    max_timestamp_ms: int
+    broker_id: int
+    event_timestamp_ms: int
+    segment_size_bytes: int
+    leader_epochs: Sequence[EpochStart]
+    custom_metadata: bytes | None = None
+    state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_STARTED
+    txn_index_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_offset <= self.end_offset:
+            raise ValueError(
+                f"{self.id}: offsets {self.start_offset} to {self.end_offset} are those of no segment"
+            )
+        if not self.leader_epochs:
+            raise ValueError(f"{self.id}: a segment has at least one leader epoch")
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the segment belongs to."""
+        return self.id.topic_id_partition
+
+    def with_update(self, update: "RemoteLogSegmentMetadataUpdate") -> "RemoteLogSegmentMetadata":
+        """This segment after an event; raises IllegalTransitionError for a move that there is not.
+
+        Custom metadata that was set is kept where the event has none, so that it still tells, while the
+        segment is deleted, where its objects are.
+        """
+        if update.id != self.id:
+            raise ValueError(f"an event of {update.id} is none of {self.id}")
+        check_segment_move(self.state, update.state)
+        return replace(
+            self,
+            state=update.state,
+            custom_metadata=self.custom_metadata
+            if update.custom_metadata is None
+            else update.custom_metadata,
+            event_timestamp_ms=update.event_timestamp_ms,
+            broker_id=update.broker_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadataUpdate:
+    """An event of a segment after its first one: its copy finished, or its deletion started or finished."""
+
+    id: RemoteLogSegmentId
+    event_timestamp_ms: int
+    state: RemoteLogSegmentState
+    broker_id: int
+    custom_metadata: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED:
+            raise ValueError(f"{self.id}: COPY_SEGMENT_STARTED is a segment's first event, not an update")
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the segment belongs to."""
+        return self.id.topic_id_partition
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePartitionDeleteMetadata:
+    """An event of the removal of all remote data of a partition whose topic is gone."""
+
+    partition: TopicIdPartition
+    state: RemotePartitionDeleteState
+    event_timestamp_ms: int
+    broker_id: int
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that is deleted."""
+        return self.partition
+
+
+RemoteLogMetadata: TypeAlias = (
+    RemoteLogSegmentMetadata | RemoteLogSegmentMetadataUpdate | RemotePartitionDeleteMetadata
+)
+"""Everything that the metadata manager is told."""

@@ -1,0 +1,390 @@
+"""The local cache of the topic-based metadata manager: what the events came to, in a SQLite database.
+
+It holds every partition whose events this broker has followed, and for each metadata partition the offset up
+to which its events are in, written in the same transaction; so a restart goes on from there, and a partition
+that is newly assigned here is read from the database rather than from the whole topic. It is a cache: what
+does not fit the topic (another topic id, an offset or a leader epoch that the log does not have) or cannot be
+read is dropped and built again from the topic.
+
+All calls block and are made one at a time, on worker threads.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import apsw
+from crc32c import crc32c
+
+from moldau.protocol.errors import ProtocolError
+from moldau.runtime import Disk, Machine
+from moldau.runtime.sealed_files import Seal, break_seal, remove_database, seal_database
+from moldau.tiered.metadata.lifecycle import (
+    IllegalTransitionError,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+    check_partition_delete_move,
+    check_segment_move,
+)
+from moldau.tiered.metadata.records import decode_snapshot, encode_snapshot
+from moldau.tiered.metadata.segment_cache import epoch_ranges
+from moldau.tiered.metadata.segments import (
+    RemoteLogMetadata,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    RemoteLogSegmentMetadataUpdate,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError
+
+__all__ = ["NOTHING_APPLIED", "AppliedEvents", "MetadataStore", "Outcome", "StoredSegments"]
+
+logger = logging.getLogger(__name__)
+
+VERSION: Final = 2
+
+_TABLES: Final = """
+create table meta (one integer primary key check (one = 1), version integer not null, topic_id blob not null);
+create table applied (metadata_partition integer primary key, next_offset integer not null,
+    epoch integer not null, sum integer as (row_sum(metadata_partition, next_offset, epoch)) stored);
+create table partitions (number integer primary key, topic_id blob not null, partition integer not null,
+    topic text not null, metadata_partition integer not null, delete_state integer,
+    delete_timestamp_ms integer, delete_broker_id integer,
+    sum integer as (row_sum(number, topic_id, partition, topic, metadata_partition, delete_state,
+    delete_timestamp_ms, delete_broker_id)) stored,
+    unique (topic_id, partition));
+create index deletions on partitions (metadata_partition) where delete_state < 2;
+create table segments (number integer not null, id blob not null, content blob not null,
+    sum integer as (row_sum(number, id, content)) stored, primary key (number, id)) without rowid;
+create table epochs (number integer not null, epoch integer not null, highest_offset integer not null,
+    sum integer as (row_sum(number, epoch, highest_offset)) stored,
+    primary key (number, epoch)) without rowid;
+"""
+_COLUMNS: Final = {
+    "applied": "metadata_partition, next_offset, epoch",
+    "partitions": "number, topic_id, partition, topic, metadata_partition, delete_state, delete_timestamp_ms,"
+    " delete_broker_id",
+    "segments": "number, id, content",
+    "epochs": "number, epoch, highest_offset",
+}
+"""Of each table: those whose sum its rows hold. SQLite itself finds damage in the structure of its pages."""
+
+
+class AppliedEvents(NamedTuple):
+    """Up to where a metadata partition's events are in: the next offset, and the epoch of the one before."""
+
+    next_offset: int
+    epoch: int
+
+
+NOTHING_APPLIED: Final = AppliedEvents(0, -1)
+
+
+class Outcome(NamedTuple):
+    """The result of an event: the segment or deletion as it is now, or the reason why it was dropped."""
+
+    offset: int
+    changed: RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata | None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class StoredSegments:
+    """All that is stored of one partition."""
+
+    segments: Sequence[RemoteLogSegmentMetadata] = ()
+    highest_offsets: Mapping[int, int] = field(default_factory=dict)
+
+
+class MetadataStore:
+    """One open database."""
+
+    def __init__(self, connection: apsw.Connection, disk: Disk, path: str) -> None:
+        self._connection = connection
+        self._disk = disk
+        self._path = path
+
+    @classmethod
+    def open(cls, machine: Machine, path: str, topic_id: UUID) -> "MetadataStore":
+        """Open the database at ``path`` (absolute), or an empty one in its place."""
+        disk = machine.disk
+        seal = break_seal(disk, path)
+        problem = None if seal in (Seal.NONE, Seal.WHOLE) else f"it is {seal.value}"
+        if problem is None and disk.exists(path):
+            connection = None
+            try:
+                connection = _connect(machine, path)
+                problem = _unlike(connection, topic_id)
+                if problem is None and seal is not Seal.WHOLE:
+                    problem = _damage(connection)
+                if problem is None:
+                    return cls(connection, disk, path)
+            except apsw.Error as error:
+                problem = str(error)
+            if connection is not None:
+                with contextlib.suppress(apsw.Error):
+                    connection.close(True)
+        if problem:
+            logger.warning("%s is rebuilt from the topic: %s", path, problem)
+        remove_database(disk, path)
+        connection = _connect(machine, path)
+        # In one transaction: a loss of power may leave any number of them.
+        with connection:
+            connection.execute(_TABLES)
+            connection.execute("insert into meta values (1, ?, ?)", (VERSION, topic_id.bytes))
+        return cls(connection, disk, path)
+
+    def close(self) -> None:
+        """Release the file, and seal it; a full disk does not stop that."""
+        with contextlib.suppress(apsw.Error, OSError):
+            self._connection.close(True)
+            seal_database(self._disk, self._path)
+
+    def abandon(self) -> None:
+        """Release a damaged file and remove it."""
+        with contextlib.suppress(apsw.Error):
+            self._connection.close(True)
+        remove_database(self._disk, self._path)
+
+    # Reads --------------------------------------------------------------------------------------
+
+    def applied(self, metadata_partition: int) -> AppliedEvents:
+        """Up to where a metadata partition is in."""
+        row = self._one(
+            "select next_offset, epoch from applied where metadata_partition = ?", metadata_partition
+        )
+        return NOTHING_APPLIED if row is None else AppliedEvents(*row)
+
+    def load(self, partition: TopicIdPartition) -> StoredSegments:
+        """All that is known of a partition."""
+        number = self._number(partition)
+        if number is None:
+            return StoredSegments()
+        for table in ("segments", "epochs"):
+            if self._one(f"{_unlike_their_sums(table)} and number = ?", number) is not None:
+                raise apsw.CorruptError(f"a row of {table} is not what was written")
+        contents = self._connection.execute("select content from segments where number = ?", (number,))
+        epochs = self._connection.execute(
+            "select epoch, highest_offset from epochs where number = ?", (number,)
+        )
+        try:
+            segments = [decode_snapshot(partition, content) for (content,) in contents]
+        except ProtocolError as error:
+            raise apsw.CorruptError(f"a segment of {partition}: {error}") from error
+        return StoredSegments(segments, dict(epochs))
+
+    def deletions(self, metadata_partition: int) -> list[RemotePartitionDeleteMetadata]:
+        """The removals of a metadata partition that are not finished."""
+        rows = self._connection.execute(
+            "select topic_id, topic, partition, delete_state, delete_timestamp_ms, delete_broker_id"
+            " from partitions where metadata_partition = ? and delete_state < 2",
+            (metadata_partition,),
+        )
+        return [
+            RemotePartitionDeleteMetadata(
+                TopicIdPartition(UUID(bytes=topic_id), topic, index),
+                RemotePartitionDeleteState(state),
+                timestamp_ms,
+                broker_id,
+            )
+            for topic_id, topic, index, state, timestamp_ms, broker_id in rows
+        ]
+
+    def partitions(self, metadata_partition: int) -> list[TopicIdPartition]:
+        """The partitions of a metadata partition that have segments and are not being deleted."""
+        rows = self._connection.execute(
+            "select topic_id, topic, partition from partitions where metadata_partition = ?"
+            " and delete_state is null and exists (select 1 from segments where number = partitions.number)",
+            (metadata_partition,),
+        )
+        return [TopicIdPartition(UUID(bytes=topic_id), topic, index) for topic_id, topic, index in rows]
+
+    # Writes -------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        metadata_partition: int,
+        events: Sequence[tuple[int, RemoteLogMetadata]],
+        applied: AppliedEvents,
+    ) -> list[Outcome]:
+        """Apply events in order, all or none; what a table of moves forbids is dropped and said."""
+        outcomes = []
+        with self._transaction():
+            for offset, event in events:
+                try:
+                    outcomes.append(Outcome(offset, self._apply(metadata_partition, event)))
+                except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
+                    outcomes.append(Outcome(offset, None, error))
+            self._connection.execute(
+                "insert or replace into applied values (?, ?, ?)", (metadata_partition, *applied)
+            )
+        return outcomes
+
+    def reset(self, metadata_partition: int) -> None:
+        """Forget all of a metadata partition: it is read again from its start."""
+        mine = "(select number from partitions where metadata_partition = ?)"
+        with self._transaction():
+            for sql in (
+                f"delete from segments where number in {mine}",
+                f"delete from epochs where number in {mine}",
+                "delete from partitions where metadata_partition = ?",
+                "delete from applied where metadata_partition = ?",
+            ):
+                self._connection.execute(sql, (metadata_partition,))
+
+    def _apply(
+        self, metadata_partition: int, event: RemoteLogMetadata
+    ) -> RemoteLogSegmentMetadata | RemotePartitionDeleteMetadata:
+        match event:
+            case RemoteLogSegmentMetadata():
+                return self._add(metadata_partition, event)
+            case RemoteLogSegmentMetadataUpdate():
+                return self._update(event)
+            case RemotePartitionDeleteMetadata():
+                return self._delete_partition(metadata_partition, event)
+
+    def _add(self, metadata_partition: int, event: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+        number = self._number_or_new(metadata_partition, event.topic_id_partition)
+        known = self._segment(number, event.id)
+        check_segment_move(None if known is None else known.state, event.state)
+        if known is None and self._delete_state(number) is not None:
+            raise IllegalTransitionError(f"{event.id}: nothing is copied of a partition that is deleted")
+        self._put(number, event)
+        return event
+
+    def _update(self, event: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
+        number = self._number(event.topic_id_partition)
+        known = None if number is None else self._segment(number, event.id)
+        if number is None or known is None:
+            raise RemoteResourceNotFoundError(f"{event.id} is not known: it was deleted, or never begun")
+        changed = known.with_update(event)
+        if changed.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
+            self._connection.execute(
+                "delete from segments where number = ? and id = ?", (number, event.id.id.bytes)
+            )
+        else:
+            self._put(number, changed)
+        return changed
+
+    def _put(self, number: int, metadata: RemoteLogSegmentMetadata) -> None:
+        self._connection.execute(
+            "insert or replace into segments values (?, ?, ?)",
+            (number, metadata.id.id.bytes, encode_snapshot(metadata)),
+        )
+        if metadata.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
+            self._connection.executemany(
+                "insert into epochs values (?, ?, ?) on conflict do update"
+                " set highest_offset = max(highest_offset, excluded.highest_offset)",
+                [(number, epoch, end) for epoch, _, end in epoch_ranges(metadata)],
+            )
+
+    def _delete_partition(
+        self, metadata_partition: int, event: RemotePartitionDeleteMetadata
+    ) -> RemotePartitionDeleteMetadata:
+        known = self._number(event.partition)
+        check_partition_delete_move(None if known is None else self._delete_state(known), event.state)
+        number = self._number_or_new(metadata_partition, event.partition)
+        # The row stays when all is gone, so that nothing of a copy that was late brings the partition back.
+        self._connection.execute(
+            "update partitions set delete_state = ?, delete_timestamp_ms = ?, delete_broker_id = ?"
+            " where number = ?",
+            (event.state, event.event_timestamp_ms, event.broker_id, number),
+        )
+        if event.state is RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
+            self._connection.execute("delete from segments where number = ?", (number,))
+            self._connection.execute("delete from epochs where number = ?", (number,))
+        return event
+
+    # Rows ---------------------------------------------------------------------------------------
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return next(iter(self._connection.execute(sql, values)), None)
+
+    def _number(self, partition: TopicIdPartition) -> int | None:
+        row = self._one(
+            "select number from partitions where topic_id = ? and partition = ?",
+            partition.topic_id.bytes,
+            partition.partition,
+        )
+        return None if row is None else row[0]
+
+    def _number_or_new(self, metadata_partition: int, partition: TopicIdPartition) -> int:
+        found = self._number(partition)
+        if found is not None:
+            return found
+        self._connection.execute(
+            "insert into partitions (topic_id, partition, topic, metadata_partition) values (?, ?, ?, ?)",
+            (partition.topic_id.bytes, partition.partition, partition.topic, metadata_partition),
+        )
+        return self._connection.last_insert_rowid()
+
+    def _delete_state(self, number: int) -> RemotePartitionDeleteState | None:
+        (state,) = self._one("select delete_state from partitions where number = ?", number)
+        return None if state is None else RemotePartitionDeleteState(state)
+
+    def _segment(self, number: int, id: RemoteLogSegmentId) -> RemoteLogSegmentMetadata | None:
+        row = self._one("select content from segments where number = ? and id = ?", number, id.id.bytes)
+        if row is None:
+            return None
+        try:
+            return decode_snapshot(id.topic_id_partition, row[0])
+        except ProtocolError as error:
+            raise apsw.CorruptError(f"{id}: {error}") from error
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("rollback")
+            raise
+        self._connection.execute("commit")
+
+
+def _damage(connection: apsw.Connection) -> str | None:
+    """The damage of a database that was not closed cleanly; None when it is whole."""
+    verdict = str(connection.pragma("integrity_check"))
+    if verdict != "ok":
+        return verdict
+    for table in _COLUMNS:
+        if next(iter(connection.execute(_unlike_their_sums(table))), None) is not None:
+            return f"a row of {table} is not what was written"
+    return None
+
+
+def _unlike_their_sums(table: str) -> str:
+    return f"select 1 from {table} where sum is not row_sum({_COLUMNS[table]})"
+
+
+def _row_sum(*values: Any) -> int:
+    return crc32c(repr(values).encode())
+
+
+def _unlike(connection: apsw.Connection, topic_id: UUID) -> str | None:
+    """The reason why a database is not this topic's cache; empty when nothing was ever written to it."""
+    if next(iter(connection.execute("select 1 from sqlite_master")), None) is None:
+        return ""
+    row = next(iter(connection.execute("select version, topic_id from meta")), None)
+    if row is None or row[0] != VERSION:
+        return "it is of another version"
+    return None if row[1] == topic_id.bytes else "it is not of this topic"
+
+
+def _connect(machine: Machine, path: str) -> apsw.Connection:
+    """A cache with one owner: consistent after a crash of the machine, at worst a little behind."""
+    connection = machine.open_sqlite(path)
+    try:
+        connection.create_scalar_function("row_sum", _row_sum, deterministic=True)
+        connection.pragma("locking_mode", "exclusive")
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", "normal")
+        connection.pragma("temp_store", "memory")
+    except apsw.Error:
+        connection.close(True)
+        raise
+    return connection

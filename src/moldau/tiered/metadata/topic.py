@@ -1,0 +1,94 @@
+"""The topic ``__remote_log_metadata`` as the metadata manager needs it, and where an event goes."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from moldau.records.hashing import murmur2
+from moldau.tiered.metadata.segments import TopicIdPartition
+
+__all__ = ["MetadataTopic", "TopicDescription", "TopicOffsets", "TopicRecords", "metadata_partition_of"]
+
+REMEMBERED_PARTITIONS_MAX: Final = 16_384
+
+
+class TopicDescription(NamedTuple):
+    """The topic as it is."""
+
+    topic_id: UUID
+    partition_count: int
+
+
+class TopicOffsets(NamedTuple):
+    """Of one partition: its first offset, the end of what is committed, and of what may come to be."""
+
+    start_offset: int
+    end_offset: int
+    log_end_offset: int
+
+
+class TopicRecords(NamedTuple):
+    """Committed records in order, and the offset to go on at (past offsets that hold no record)."""
+
+    records: Sequence[tuple[int, bytes]]
+    next_offset: int
+
+
+class MetadataTopic(Protocol):
+    """The topic, wherever its partitions are led.
+
+    Every call may raise ``moldau.tiered.storage.storage_manager.RemoteStorageError``; one that is
+    transient (no leader, not loaded) is tried again.
+    """
+
+    async def ensure(self) -> TopicDescription:
+        """Create the topic when there is none; return when it can be used.
+
+        Raises an error that is not transient when its partitions are not as many as configured.
+        """
+        ...
+
+    async def append(self, partition: int, value: bytes) -> int:
+        """Append a record; return its offset once it is durable and committed.
+
+        Raises ``RemoteMetadataUnknownOutcomeError`` when it may have been appended, or may yet be.
+        """
+        ...
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
+        """Committed records from ``offset`` on; none, and the same offset, at the end."""
+        ...
+
+    async def wait_beyond(self, partition: int, offset: int) -> None:
+        """Return when a record at or after ``offset`` is committed, or may be: looking is cheap."""
+        ...
+
+    def offsets(self, partition: int) -> TopicOffsets:
+        """Where the partition begins and ends now."""
+        ...
+
+    def epoch_of(self, partition: int, offset: int) -> int:
+        """The leader epoch that an offset was written in; -1 when it is not known."""
+        ...
+
+
+@lru_cache(maxsize=REMEMBERED_PARTITIONS_MAX)
+def metadata_partition_of(partition: TopicIdPartition, partition_count: int) -> int:
+    """Where a partition's events go: the mapping of Kafka's ``RemoteLogMetadataTopicPartitioner``.
+
+    Remembered, for every read and every round of a task asks.
+    """
+    number = partition.topic_id.int
+    combined = 1
+    for part in (_long_hash(number & _LONG), _long_hash(number >> 64), partition.partition):
+        combined = (31 * combined + part) & 0xFFFFFFFF
+    return (murmur2(combined.to_bytes(4, "big")) & 0x7FFFFFFF) % partition_count
+
+
+_LONG = (1 << 64) - 1
+
+
+def _long_hash(value: int) -> int:
+    """Java's ``Long.hashCode``."""
+    return (value ^ value >> 32) & 0xFFFFFFFF

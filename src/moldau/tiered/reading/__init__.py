@@ -1,0 +1,1 @@
+"""Reads from the remote tier."""

@@ -1,0 +1,109 @@
+"""Which remote segments have outlived their partition's retention. Pure."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
+from moldau.tiered.metadata.lineage import Lineage
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.removal.retention import Retention, expired
+
+__all__ = ["Expiry", "ExpiryPlan", "is_of_lineage", "unreferenced"]
+
+_State = RemoteLogSegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """The log's start moves first (None: it stays), then the segments go."""
+
+    log_start_offset: int | None
+    segments: Sequence[RemoteLogSegmentMetadata]
+
+
+class ExpiryPlan:
+    """Expiry of a partition's segments: look at all of them, by start offset, then decide.
+
+    A segment that ends before the log's start is read by nobody. Of those behind it, the first ones go for
+    as long as they are too old or both tiers together too large (``local_only_bytes`` counts what has not
+    been copied). Segments that are not of the log's lineage keep nothing from going, and go when the
+    log's start has passed them.
+    """
+
+    def __init__(
+        self,
+        lineage: Lineage,
+        retention: Retention,
+        *,
+        log_start_offset: int,
+        local_only_bytes: int,
+        now_ms: int,
+    ) -> None:
+        self._lineage = lineage
+        self._retention = retention
+        self._log_start_offset = log_start_offset
+        self._now_ms = now_ms
+        self._due: list[RemoteLogSegmentMetadata] = []
+        self._rest: list[RemoteLogSegmentMetadata] = []
+        self._total_bytes = local_only_bytes
+
+    def look_at(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
+        """The next ones."""
+        lineage, log_start_offset = self._lineage, self._log_start_offset
+        for segment in segments:
+            if segment.state is not _State.COPY_SEGMENT_FINISHED:
+                continue
+            if segment.end_offset < log_start_offset:
+                self._due.append(segment)
+            elif is_of_lineage(segment, lineage, log_start_offset):
+                self._rest.append(segment)
+                self._total_bytes += segment.segment_size_bytes
+
+    def decide(self) -> Expiry:
+        """Of all that was looked at; what this takes grows with what is due."""
+        outlived = expired(self._rest, self._retention, total_bytes=self._total_bytes, now_ms=self._now_ms)
+        new_start = max((segment.end_offset + 1 for segment in outlived), default=None)
+        return Expiry(new_start, [*self._due, *outlived])
+
+
+def is_of_lineage(segment: RemoteLogSegmentMetadata, lineage: Lineage, log_start_offset: int) -> bool:
+    """Whether the log itself has, or had, what the segment holds, from the log's start on.
+
+    Its epochs begin where the log's do, and none goes on where the log's has ended.
+    """
+    starts = [(epoch.epoch, max(epoch.start_offset, log_start_offset)) for epoch in segment.leader_epochs]
+    ends = [start for _, start in starts[1:]] + [segment.end_offset + 1]
+    for (epoch, start), end in zip(starts, ends, strict=True):
+        if start >= end:
+            continue
+        if lineage.epoch_for_offset(start) != epoch or lineage.epoch_for_offset(end - 1) != epoch:
+            return False
+    return True
+
+
+def unreferenced(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    referenced: Collection[UUID],
+    being_copied: Collection[UUID],
+    *,
+    now_ms: int,
+    grace_ms: int,
+) -> list[RemoteLogSegmentMetadata]:
+    """Segments without readers: copies that were begun and given up, deletions that were not finished,
+    and segments whose offsets a later copy covers.
+
+    A copy that was given up stays for ``grace_ms``: one of its writes may still be on its way.
+    """
+    found = []
+    for segment in segments:
+        match segment.state:
+            case _State.COPY_SEGMENT_STARTED:
+                is_old = segment.event_timestamp_ms <= now_ms - grace_ms
+                if segment.id.id not in being_copied and is_old:
+                    found.append(segment)
+            case _State.DELETE_SEGMENT_STARTED:
+                found.append(segment)
+            case _State.COPY_SEGMENT_FINISHED if segment.id.id not in referenced:
+                found.append(segment)
+    return found

@@ -1,0 +1,289 @@
+"""The remote partition remover: of a topic that is gone, or not tiered any more, nothing stays remote.
+
+A deleted partition goes through the events DELETE_PARTITION_MARKED, STARTED and FINISHED; whoever finds one
+that is not finished goes on with it, after a restart too. What was deleted while nobody could write the first
+event is found by comparing what has remote data with the topics of the cluster: a topic that the committed
+metadata do not have any more is deleted, one that this broker's metadata do not have may be new.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
+from typing import Any, Final, Protocol
+
+from moldau.runtime import KafkaError
+from moldau.tiered.log_manager import RemoteLogManager
+from moldau.tiered.metadata.lifecycle import (
+    IllegalTransitionError,
+    RemoteLogSegmentState,
+    RemotePartitionDeleteState,
+)
+from moldau.tiered.metadata.segments import (
+    RemoteLogSegmentMetadata,
+    RemotePartitionDeleteMetadata,
+    TopicIdPartition,
+)
+from moldau.tiered.removal.deletion import delete_objects, delete_segment
+from moldau.tiered.storage.storage_manager import RemoteStorageError
+from moldau.tiered.tasks.surroundings import LATE_WRITE_GRACE_MS
+
+__all__ = ["HostedPartitions", "NoHostedPartitions", "RemotePartitionRemover"]
+
+logger = logging.getLogger(__name__)
+
+_State = RemotePartitionDeleteState
+RECONCILE_INTERVAL_S: Final = 300.0
+NEWS_PAUSE_S: Final = 1.0
+"""Metadata partitions catch up one soon after another: one look is for all of them."""
+
+
+class HostedPartitions(Protocol):
+    """The partitions of this broker, as far as removals concern them."""
+
+    def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
+        """Of ``partitions`` with remote data: those that this broker leads and that are not tiered now."""
+        ...
+
+    async def until_current(self) -> None:
+        """Return when :meth:`untiered` answers by all metadata that were committed at the time of the call.
+
+        Raises ``KafkaError`` or ``TimeoutError`` while that cannot be known.
+        """
+        ...
+
+    def emptied(self, partition: TopicIdPartition) -> None:
+        """:meth:`RemotePartitionRemover.empty_partition` is done: the topic may be tiered again by then."""
+        ...
+
+
+class NoHostedPartitions:
+    """Of a broker without partitions that were ever tiered."""
+
+    def untiered(self, partitions: Collection[TopicIdPartition]) -> Collection[TopicIdPartition]:
+        return ()
+
+    async def until_current(self) -> None: ...
+
+    def emptied(self, partition: TopicIdPartition) -> None: ...
+
+
+class RemotePartitionRemover:
+    """Runs beside the log manager, on every broker that follows metadata partitions."""
+
+    def __init__(
+        self,
+        manager: RemoteLogManager,
+        deleted: Callable[[Collection[TopicIdPartition]], Awaitable[Collection[TopicIdPartition]]],
+        hosted: HostedPartitions | None = None,
+        owns: Callable[[TopicIdPartition], bool] = lambda _: True,
+        news: asyncio.Event | None = None,
+    ) -> None:
+        """``deleted``: which of some partitions with remote data are of deleted topics.
+
+        It judges by committed records, and raises ``KafkaError`` or ``TimeoutError`` without them. ``owns``:
+        whether the deletion of a partition is this broker's to begin and to end. ``news`` is set by those
+        who learn that there may be more to remove.
+        """
+        self._around = manager.around
+        self._manager = manager
+        self._deleted = deleted
+        self._hosted = hosted or NoHostedPartitions()
+        self._owns = owns
+        self._jobs: dict[TopicIdPartition, asyncio.Task[None]] = {}
+        self._reconciling: asyncio.Task[None] | None = None
+        self._news = news or asyncio.Event()
+
+    def start(self) -> None:
+        """Begin to look for what others have left."""
+        if self._reconciling is None:
+            self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
+
+    def delete_partition(
+        self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None
+    ) -> None:
+        """The topic is gone. ``after``: the end of the partition's tasks here.
+
+        Only the owner removes anything: others let go of the partition's metadata.
+        """
+        self._begin(partition, lambda: self._delete_partition(partition), after)
+
+    def empty_partition(self, partition: TopicIdPartition, after: "asyncio.Task[None] | None" = None) -> None:
+        """The topic is not tiered any more: its segments go, and the partition lives on.
+
+        They stay where the committed metadata say otherwise: another broker leads, or it is tiered again.
+        """
+        self._begin(partition, lambda: self._empty_partition(partition), after, self._hosted.emptied)
+
+    @property
+    def jobs(self) -> "list[asyncio.Task[None]]":
+        """Removals that are under way."""
+        return list(self._jobs.values())
+
+    def is_at_work_on(self, partition: TopicIdPartition) -> bool:
+        return partition in self._jobs
+
+    def _begin(
+        self,
+        partition: TopicIdPartition,
+        work: Callable[[], Awaitable[None]],
+        after: "asyncio.Task[None] | None",
+        then: Callable[[TopicIdPartition], None] | None = None,
+    ) -> None:
+        before = self._jobs.get(partition)
+
+        async def job() -> None:
+            for earlier in (after, before):
+                if earlier is not None:
+                    await asyncio.gather(earlier, return_exceptions=True)
+            await self._insist(partition, work)
+
+        def over(task: "asyncio.Task[None]") -> None:
+            if self._jobs.get(partition) is task:
+                del self._jobs[partition]
+            if not task.cancelled() and then is not None and partition not in self._jobs:
+                then(partition)
+
+        task = self._jobs[partition] = self._task(job(), f"remove {partition}")
+        task.add_done_callback(over)
+
+    @staticmethod
+    def _task(work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(work, name=name)
+
+    async def _insist(self, partition: TopicIdPartition, work: Callable[[], Awaitable[None]]) -> None:
+        """Until it is done: every step may be repeated."""
+        failures = 0
+        while True:
+            try:
+                async with self._manager.removals.place():
+                    await work()
+                return
+            except (RemoteStorageError, KafkaError, IllegalTransitionError, TimeoutError) as error:
+                failures += 1
+                logger.warning("cannot remove the remote data of %s yet: %s", partition, error)
+            except Exception:
+                failures += 1
+                logger.exception("removing the remote data of %s failed; it is tried again", partition)
+            entropy = self._around.machine.entropy
+            await asyncio.sleep(self._manager.settings.backoff_ms(failures, entropy) / 1000)
+
+    # -- a deleted topic ----------------------------------------------------------------------
+
+    async def _delete_partition(self, partition: TopicIdPartition) -> None:
+        metadata = self._around.metadata
+        if not self._owns(partition):
+            # The log takes no event of this broker: the owner finds what is left.
+            metadata.on_stop_partitions([partition])
+            return
+        state = self._state_of(partition)
+        if state is None:
+            try:
+                await self._tell(partition, _State.DELETE_PARTITION_MARKED)
+            except IllegalTransitionError:
+                return  # it had been finished, and nobody heard of it
+        if state in (None, _State.DELETE_PARTITION_MARKED):
+            await self._tell(partition, _State.DELETE_PARTITION_STARTED)
+        await metadata.wait_ready(partition)
+        segments = metadata.list_remote_log_segments(partition)  # nothing new begins after MARKED
+        for segment in segments:
+            await delete_objects(self._around, segment)
+        for segment in await self._outwait_late_writes(segments):
+            await delete_objects(self._around, segment)
+        await self._tell(partition, _State.DELETE_PARTITION_FINISHED)
+        metadata.on_stop_partitions([partition])
+        logger.info("removed the remote data of a deleted partition", extra={"partition": str(partition)})
+
+    def _state_of(self, partition: TopicIdPartition) -> RemotePartitionDeleteState | None:
+        for deletion in self._around.metadata.remote_partition_deletions():
+            if deletion.partition == partition:
+                return deletion.state
+        return None
+
+    async def _tell(self, partition: TopicIdPartition, state: RemotePartitionDeleteState) -> None:
+        around = self._around
+        await around.metadata.put_remote_partition_delete_metadata(
+            RemotePartitionDeleteMetadata(partition, state, around.now_ms(), around.broker_id)
+        )
+
+    async def _outwait_late_writes(
+        self, segments: Sequence[RemoteLogSegmentMetadata]
+    ) -> Sequence[RemoteLogSegmentMetadata]:
+        """Return when no copy that had begun can bring its bytes any more; those are to be removed then.
+
+        ``segments``: as they were before their objects were deleted, for a copy may have finished since.
+        """
+        around = self._around
+        begun = [each for each in segments if each.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED]
+        if not begun:
+            return begun
+        youngest_ms = max(segment.event_timestamp_ms for segment in begun)
+        wait_ms = min(youngest_ms + LATE_WRITE_GRACE_MS - around.now_ms(), LATE_WRITE_GRACE_MS)
+        if wait_ms > 0:
+            await asyncio.sleep(wait_ms / 1000)
+        return begun
+
+    # -- a topic that is not tiered any more --------------------------------------------------
+
+    async def _empty_partition(self, partition: TopicIdPartition) -> None:
+        metadata = self._around.metadata
+        metadata.on_partition_leadership_changes([partition], [])
+        await metadata.wait_ready(partition)
+        begun = await self._outwait_late_writes(metadata.list_remote_log_segments(partition))
+        segments = metadata.list_remote_log_segments(partition)
+        # This broker's metadata may be late: elsewhere the partition may be led, and be tiered again. What is
+        # copied after this is not among the segments.
+        await self._hosted.until_current()
+        removals = [partial(delete_segment, self._around, segment) for segment in segments]
+        removals += [partial(delete_objects, self._around, segment) for segment in begun]
+        for remove in removals:
+            if not self._hosted.untiered([partition]):
+                logger.info("what is remote of a partition stays", extra={"partition": str(partition)})
+                break
+            await remove()
+        else:
+            logger.info("removed the remote data of a partition", extra={"partition": str(partition)})
+        metadata.on_stop_partitions([partition])
+
+    # -- what others have left ----------------------------------------------------------------
+
+    async def _reconcile(self) -> None:
+        while True:
+            try:
+                await self.look_for_strays()
+            except (RemoteStorageError, KafkaError, TimeoutError) as error:
+                logger.warning("cannot look for remote data of deleted topics: %s", error)
+            except Exception:
+                logger.exception("looking for remote data of deleted topics failed")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECONCILE_INTERVAL_S):
+                    await self._news.wait()
+                    await asyncio.sleep(NEWS_PAUSE_S)
+            self._news.clear()
+
+    def look_soon(self) -> None:
+        """More is known than at the last look: a local cache that is lost knows of no deletion at first."""
+        self._news.set()
+
+    async def look_for_strays(self) -> None:
+        """Go on with deletions that were begun; begin those that nobody has."""
+        metadata = self._around.metadata
+        known = await metadata.remote_log_partitions()
+        if self._around.deletions_are_held():
+            return
+        begun = [deletion.partition for deletion in metadata.remote_partition_deletions()]
+        deleted = await self._deleted([partition for partition in known if self._owns(partition)])
+        for partition in dict.fromkeys((*begun, *deleted)):
+            if partition not in self._jobs and self._owns(partition):
+                self.delete_partition(partition)
+        for partition in self._hosted.untiered(known):
+            if partition not in self._jobs:
+                self.empty_partition(partition)
+
+    async def close(self) -> None:
+        """Leave the rest to the next start."""
+        tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

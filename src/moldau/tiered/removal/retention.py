@@ -1,0 +1,42 @@
+"""The rule of retention over both tiers: which of a partition's oldest remote segments have to go. Pure."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+
+__all__ = ["Retention", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """``retention.ms`` and ``retention.bytes``, over both tiers; -1 is without bound."""
+
+    ms: int = -1
+    size_bytes: int = -1
+
+
+def expired(
+    segments: Iterable[RemoteLogSegmentMetadata],
+    retention: Retention,
+    *,
+    total_bytes: int,
+    now_ms: int,
+    newest_ms: Callable[[RemoteLogSegmentMetadata], int] = lambda segment: segment.max_timestamp_ms,
+) -> list[RemoteLogSegmentMetadata]:
+    """The first of ``segments``, in order of offsets, that have outlived ``retention``.
+
+    As in Kafka a segment goes when its newest record is too old, or when what is left without it is still
+    ``retention.bytes`` or more. The first one that may stay ends the list. ``total_bytes`` counts both tiers.
+    """
+    bounds_size = retention.size_bytes >= 0
+    excess_bytes = total_bytes - retention.size_bytes if bounds_size else 0
+    found: list[RemoteLogSegmentMetadata] = []
+    for segment in segments:
+        is_old = retention.ms >= 0 and newest_ms(segment) < now_ms - retention.ms
+        is_excess = bounds_size and excess_bytes >= segment.segment_size_bytes
+        if not is_old and not is_excess:
+            break
+        excess_bytes -= segment.segment_size_bytes
+        found.append(segment)
+    return found

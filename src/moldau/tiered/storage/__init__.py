@@ -1,0 +1,1 @@
+"""Where the bytes of remote segments lie, and how segments are laid out there."""

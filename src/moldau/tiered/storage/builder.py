@@ -1,0 +1,271 @@
+"""Turns batches from WAL objects into one Kafka segment with its indexes. Pure.
+
+Whoever consolidates (a broker, a task of an outside engine) lays the batches of a segment one behind the
+other in a buffer, in any order in which they arrive, for where each belongs is known beforehand; then
+:func:`finish_segment` verifies them and writes the coordinator's decisions into them. Batches are never
+decompressed. Offset and leader epoch lie outside a batch's checksum; LogAppendTime does not, so there the
+checksum is made anew.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from moldau.records.batch import (
+    CONTROL_BIT,
+    HEADER_SIZE_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
+    Buffer,
+    parse_header,
+    set_log_append_time,
+)
+from moldau.records.errors import CorruptRecordError
+from moldau.storage.folders.checkpoint import format_checkpoint
+from moldau.storage.log.append_info import AbortedEntry
+from moldau.storage.producers.producer_snapshot import decode_producer_snapshot, encode_producer_snapshot
+from moldau.storage.producers.producer_state import ProducerState
+from moldau.storage.segments.offset_index import OffsetIndex
+from moldau.storage.segments.time_index import TimeIndex
+from moldau.storage.segments.transaction_index import encode_transactions
+
+__all__ = ["LEADER_EPOCH", "MAX_SEGMENT_BYTES", "BatchRun", "BuiltSegment", "build_segment", "finish_segment"]
+
+LEADER_EPOCH: Final = 0
+"""Of every diskless batch and segment: their order has one source for ever, the coordinator."""
+
+MAX_SEGMENT_BYTES: Final = 2**31 - 1
+"""Positions in an index are 32 bits, and Kafka reads them as signed."""
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_STAMP = Struct(">qii")
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_CRC_START: Final = 21
+_RELEASE_BYTES: Final = 64 * 1024
+
+
+class BatchRun(NamedTuple):
+    """Batches that lie one behind the other, in a WAL object and so in the segment; dense in offsets."""
+
+    base_offset: int
+    last_offset: int
+    size_bytes: int
+    append_time_ms: int = NO_TIMESTAMP
+    """The timestamp of all their records where the topic says LogAppendTime; else -1."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSegment:
+    """A segment as Kafka stores it; each field but the numbers is the content of a file."""
+
+    base_offset: int
+    end_offset: int
+    """Of the last record (inclusive, as remote segment metadata has it)."""
+    max_timestamp_ms: int
+    """-1 when no record has a timestamp."""
+    batches: int
+    records: int
+    log: memoryview
+    """The buffer that was given, or a part of it."""
+    offset_index: bytes
+    time_index: bytes
+    transaction_index: bytes
+    """Empty when no transaction was aborted in it: Kafka has no file then."""
+    leader_epoch_checkpoint: bytes
+    producer_snapshot: bytes
+    """The producers as they stand behind the last batch."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.log)
+
+
+def build_segment(
+    parts: Iterable[tuple[BatchRun, Buffer]],
+    *,
+    index_interval_bytes: int = 4096,
+    producers_before: bytes = b"",
+    into: bytearray | memoryview | None = None,
+) -> BuiltSegment:
+    """Copy runs, in the order of their offsets, and finish the copy; see :func:`finish_segment`.
+
+    ``into`` is where the segment is built, if it fits: memory that was used before is much faster than
+    new memory. The result then lives in it.
+    """
+    given = list(parts)
+    size_bytes = sum(run.size_bytes for run, _ in given)
+    buffer = memoryview(into if into is not None and len(into) >= size_bytes else bytearray(size_bytes))
+    buffer = buffer[:size_bytes]
+    position = 0
+    for run, records in given:
+        if len(records) != run.size_bytes:
+            raise CorruptRecordError(
+                f"{len(records)} bytes came for the batches from offset {run.base_offset} on,"
+                f" which have {run.size_bytes}"
+            )
+        buffer[position : position + run.size_bytes] = records
+        position += run.size_bytes
+    return finish_segment(
+        buffer,
+        [run for run, _ in given],
+        index_interval_bytes=index_interval_bytes,
+        producers_before=producers_before,
+    )
+
+
+def finish_segment(
+    buffer: memoryview,
+    runs: Sequence[BatchRun],
+    *,
+    index_interval_bytes: int = 4096,
+    producers_before: bytes = b"",
+) -> BuiltSegment:
+    """Make a segment of batches that lie in a writable ``buffer``, as they were in WAL objects.
+
+    ``runs`` say what lies in it, in order, without gaps in bytes or offsets. ``producers_before`` is the
+    producer snapshot of the segment before, if the new one's is to know its producers too (an aborted
+    transaction that began there is found only then).
+
+    Raises :class:`CorruptRecordError` when the bytes are not the batches that were committed;
+    ``ValueError`` for no run, or more than a segment holds.
+    """
+    if not runs:
+        raise ValueError("a segment needs at least one batch")
+    if len(buffer) > MAX_SEGMENT_BYTES or runs[-1].last_offset - runs[0].base_offset > _MAX_RELATIVE_OFFSET:
+        raise ValueError(
+            f"{len(buffer)} bytes and {runs[-1].last_offset - runs[0].base_offset + 1} offsets are more than"
+            " a segment holds"
+        )
+    finisher = _Finisher(buffer, runs[0].base_offset, index_interval_bytes, producers_before)
+    for run in runs:
+        finisher.finish(run)
+    return finisher.result()
+
+
+class _Finisher:
+    """Walks over the batches once; what the indexes note is what Kafka's log notes on append."""
+
+    def __init__(
+        self, buffer: memoryview, base_offset: int, index_interval_bytes: int, producers_before: bytes
+    ) -> None:
+        self._buffer = buffer
+        self._base_offset = self._next_offset = base_offset
+        self._interval = index_interval_bytes
+        self._position = self._batches = self._records = 0
+        self._pending = 0
+        self._latest_ms, self._latest_offset = NO_TIMESTAMP, base_offset
+        self._offset_entries: list[tuple[int, int]] = []
+        self._time_entries: list[tuple[int, int]] = []
+        self._aborted: list[AbortedEntry] = []
+        self._producers = ProducerState(expiration_ms=0, offset=base_offset)
+        self._producers.reset(
+            base_offset, decode_producer_snapshot(producers_before) if producers_before else ()
+        )
+        # A snapshot keeps one batch of a producer, so only its last one has to be noted, at the end.
+        self._last_batches: dict[int, tuple[int, int]] = {}
+
+    def finish(self, run: BatchRun) -> None:
+        buffer, interval, append_time_ms = self._buffer, self._interval, run.append_time_ms
+        position, end, offset = self._position, self._position + run.size_bytes, run.base_offset
+        if offset != self._next_offset or end > len(buffer):
+            raise CorruptRecordError(
+                f"batches from offset {offset} on do not follow {self._next_offset - 1}, or not all are there"
+            )
+        pending, latest_ms, batches, records = self._pending, self._latest_ms, 0, 0
+        last_batches, base_offset, unreleased = self._last_batches, self._base_offset, 0
+        unpack, restamp = _HEADER.unpack_from, _STAMP.pack_into
+        while position < end:
+            header = unpack(buffer, position) if end - position >= HEADER_SIZE_BYTES else ()
+            size = header[1] + LOG_OVERHEAD_BYTES if header else 0
+            if size < HEADER_SIZE_BYTES or position + size > end or header[3] != MAGIC or header[6] < 0:
+                raise CorruptRecordError(f"there is no batch at byte {position}, offset {offset}")
+            unreleased += size
+            # Now and then let others have the interpreter: in a broker this runs beside the event loop.
+            release = unreleased >= _RELEASE_BYTES
+            unreleased = 0 if release else unreleased
+            computed = crc32c(buffer[position + _CRC_START : position + size], 0, int(release))
+            if computed != header[4]:
+                raise CorruptRecordError(
+                    f"batch at byte {position} (offset {offset}): stored CRC {header[4]}, computed {computed}"
+                )
+            if append_time_ms >= 0:
+                set_log_append_time(buffer, position, append_time_ms)
+            restamp(buffer, position, offset, header[1], LEADER_EPOCH)
+            last_offset = offset + header[6]
+            timestamp_ms = header[8] if append_time_ms < 0 else append_time_ms
+            if timestamp_ms > latest_ms:
+                self._latest_ms = latest_ms = timestamp_ms
+                self._latest_offset = last_offset
+            if pending > interval:
+                self._offset_entries.append((last_offset - base_offset, position))
+                self._note_time()
+                pending = 0
+            pending += size
+            if header[9] >= 0:
+                if header[5] & (TRANSACTIONAL_BIT | CONTROL_BIT):
+                    self._note_transaction(position, size)
+                else:
+                    last_batches[header[9]] = (position, last_offset)
+            batches += 1
+            records += header[12]
+            offset = last_offset + 1
+            position += size
+        if offset != run.last_offset + 1:
+            raise CorruptRecordError(
+                f"batches of offsets {run.base_offset} to {run.last_offset} end with offset {offset - 1}"
+            )
+        self._position, self._next_offset, self._pending = end, offset, pending
+        self._batches += batches
+        self._records += records
+
+    def _note_time(self) -> None:
+        entries = self._time_entries
+        if self._latest_ms > (entries[-1][0] if entries else NO_TIMESTAMP):
+            entries.append((self._latest_ms, self._latest_offset - self._base_offset))
+
+    def _note_transaction(self, position: int, size_bytes: int) -> None:
+        """Transactions need the producers' state at once, in order."""
+        self._apply_last_batches()
+        batch = self._buffer[position : position + size_bytes]
+        completed = self._producers.apply_batch(batch, parse_header(batch))
+        if completed is not None and completed.aborted:
+            self._aborted.append(
+                AbortedEntry(
+                    completed.producer_id,
+                    completed.first_offset,
+                    completed.last_offset,
+                    completed.last_stable_offset,
+                )
+            )
+
+    def _apply_last_batches(self) -> None:
+        for position, _ in sorted(self._last_batches.values()):
+            header = parse_header(self._buffer, position)
+            self._producers.apply(header, header.base_offset, header.max_timestamp)
+        self._last_batches.clear()
+
+    def result(self) -> BuiltSegment:
+        if self._position != len(self._buffer):
+            raise CorruptRecordError(
+                f"{len(self._buffer) - self._position} bytes lie behind the last of the batches"
+            )
+        self._note_time()
+        self._apply_last_batches()
+        return BuiltSegment(
+            base_offset=self._base_offset,
+            end_offset=self._next_offset - 1,
+            max_timestamp_ms=self._latest_ms,
+            batches=self._batches,
+            records=self._records,
+            log=self._buffer,
+            offset_index=b"".join(OffsetIndex.entry.pack(*entry) for entry in self._offset_entries),
+            time_index=b"".join(TimeIndex.entry.pack(*entry) for entry in self._time_entries),
+            transaction_index=encode_transactions(self._aborted),
+            leader_epoch_checkpoint=format_checkpoint([(LEADER_EPOCH, self._base_offset)]),
+            producer_snapshot=encode_producer_snapshot(self._producers),
+        )

@@ -1,0 +1,105 @@
+"""A storage manager from a plug-in, checked against its protocol.
+
+Whatever it raises becomes a :class:`RemoteStorageError`: it is counted, waited for and tried again as
+failures of a store are, and one segment that it cannot take does not stop the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.storage.storage_manager import (
+    Buffer,
+    IndexType,
+    LogSegmentData,
+    RemoteStorageError,
+    RemoteStorageManager,
+)
+
+__all__ = ["METHODS", "ForeignStorageManager"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+METHODS: Final = (
+    "copy_log_segment_data",
+    "fetch_log_segment",
+    "fetch_index",
+    "delete_log_segment_data",
+    "close",
+)
+"""Methods of a ``RemoteStorageManager``."""
+CLOSE_TIMEOUT_S: Final = 10.0
+TRACEBACK_INTERVAL_S: Final = 10.0
+"""Each failure is logged in a line by whoever asked; where in foreign code it arose is told now and then."""
+
+
+class ForeignStorageManager:
+    """A ``RemoteStorageManager`` around another."""
+
+    def __init__(self, inner: RemoteStorageManager, name: str) -> None:
+        """``name``: of its class, for messages."""
+        self.inner = inner
+        self._name = name
+        self._last_traceback_s = float("-inf")
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        custom = await self._told(
+            "copying", metadata, lambda: self.inner.copy_log_segment_data(metadata, data)
+        )
+        if custom is None or isinstance(custom, bytes | bytearray | memoryview):
+            return None if custom is None else bytes(custom)
+        raise self._no_promise(metadata, f"custom metadata that are {type(custom).__name__} and not bytes")
+
+    async def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> memoryview:
+        found = await self._told(
+            "reading",
+            metadata,
+            lambda: self.inner.fetch_log_segment(metadata, start_position, end_position),
+        )
+        return self._as_view(metadata, found)
+
+    async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
+        found = await self._told("reading", metadata, lambda: self.inner.fetch_index(metadata, index_type))
+        return self._as_view(metadata, found)
+
+    async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        await self._told("deleting", metadata, lambda: self.inner.delete_log_segment_data(metadata))
+
+    async def close(self) -> None:
+        """Never raises: the node ends, whatever the other says, and within a time."""
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self.inner.close()
+        except Exception:
+            logger.exception("%s cannot be closed", self._name)
+
+    async def _told(
+        self, doing: str, metadata: RemoteLogSegmentMetadata, call: Callable[[], Awaitable[T]]
+    ) -> T:
+        try:
+            return await call()  # which may raise before there is anything to wait for
+        except RemoteStorageError:
+            raise
+        except Exception as error:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._last_traceback_s >= TRACEBACK_INTERVAL_S:
+                self._last_traceback_s = now_s
+                logger.exception("%s failed", self._name)
+            reason = f"{type(error).__name__}: {error}".rstrip(": ")
+            raise RemoteStorageError(f"{doing} {metadata.id}: {self._name}: {reason}") from error
+
+    def _as_view(self, metadata: RemoteLogSegmentMetadata, content: object) -> memoryview:
+        if isinstance(content, bytes | bytearray | memoryview):
+            return memoryview(content)
+        raise self._no_promise(metadata, f"{type(content).__name__} and not bytes")
+
+    def _no_promise(self, metadata: RemoteLogSegmentMetadata, given: str) -> RemoteStorageError:
+        return RemoteStorageError(f"{metadata.id}: {self._name} gave {given}", transient=False)

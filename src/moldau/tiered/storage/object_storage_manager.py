@@ -1,0 +1,217 @@
+"""The built-in storage manager: segments in the object store of a URL, laid out as ``object_layout`` says.
+
+Keys of its own, under ``remote.log.storage.manager.impl.prefix`` (``rsm.config.``): ``url`` (by default
+``diskless.storage.url`` with its options), ``prefix`` (``tiered``), and the options of the store.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
+
+from moldau.metrics import Meters
+from moldau.objects import (
+    HealthState,
+    MeteredStorage,
+    ObjectInfo,
+    ObjectNotFoundError,
+    ObjectStorage,
+    RetryBudget,
+    RetryingStorage,
+    RetryPolicy,
+    StorageError,
+    StorageHealth,
+    open_by_url,
+)
+from moldau.protocol.errors import ProtocolError
+from moldau.runtime import Machine
+from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.storage.object_layout import (
+    ObjectLocation,
+    SegmentKeys,
+    decode_location,
+    encode_location,
+    pack_indexes,
+    partition_folder,
+    segment_keys,
+    segment_stem,
+)
+from moldau.tiered.storage.storage_manager import (
+    Buffer,
+    IndexType,
+    LogSegmentData,
+    RemoteResourceNotFoundError,
+    RemoteStorageError,
+)
+
+__all__ = ["DEFAULT_PREFIX", "ObjectStorageManager", "open_object_storage_manager"]
+
+T = TypeVar("T")
+
+DEFAULT_PREFIX: Final = "tiered"
+COPY_POLICY: Final = RetryPolicy(first_backoff_ms=200, attempt_timeout_ms=120_000, deadline_ms=300_000)
+"""A segment has a gigabyte by default: at 10 MB/s it takes a hundred seconds."""
+_NOT_OPTIONS: Final = frozenset({"url", "prefix", "broker.id", "cluster.id", "log.dir"})
+
+
+class ObjectStorageManager:
+    """A ``RemoteStorageManager`` over an object store (two views of it: with patience, and for readers)."""
+
+    def __init__(
+        self,
+        storage: ObjectStorage,
+        prefix: str = DEFAULT_PREFIX,
+        *,
+        copies_to: ObjectStorage | None = None,
+        health: StorageHealth | None = None,
+    ) -> None:
+        """``copies_to`` is the same store, with the patience that an upload of a segment needs.
+
+        ``health`` is what the store's requests are told to.
+        """
+        self._health = health or StorageHealth()
+        self._storage = storage
+        self._uploads = storage if copies_to is None else copies_to
+        self.prefix = prefix
+
+    @property
+    def problem(self) -> str | None:
+        """The store's problem, in one sentence; ``None`` when the store works."""
+        report = self._health.report
+        if report.state is HealthState.WORKING:
+            return None
+        return f"the store of the remote tier is {report.state.value}: {report.last_error}"
+
+    async def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData
+    ) -> bytes | None:
+        return await self.copy_attempt(metadata, data, "")
+
+    async def copy_attempt(
+        self, metadata: RemoteLogSegmentMetadata, data: LogSegmentData, attempt: str
+    ) -> bytes:
+        """As ``copy_log_segment_data``, to objects that no other attempt to build the segment writes."""
+        keys = segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt)
+        packed = pack_indexes(metadata, data)
+        log = data.log_segment
+        uploads = asyncio.gather(
+            self._uploads.upload(keys.log, log, memoryview(log).nbytes),
+            self._uploads.upload(keys.indexes, packed.content, len(packed.content)),
+            return_exceptions=True,  # both are over before anybody tidies up
+        )
+        for result in await uploads:
+            if isinstance(result, StorageError):
+                raise _failed("copying", metadata, result) from result
+            if result is not None:
+                raise result
+        return encode_location(attempt, packed.index_sizes)
+
+    async def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> memoryview:
+        size = metadata.segment_size_bytes
+        end = size if end_position is None else min(end_position, size)
+        if start_position < 0 or start_position > end:
+            raise ValueError(f"{metadata.id}: no bytes lie between {start_position} and {end}")
+        if start_position == end:
+            return memoryview(b"")
+        key = self._keys(metadata).log
+        return await _told(
+            "reading", metadata, self._storage.fetch(key, start_position, end - start_position)
+        )
+
+    async def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> Buffer:
+        found = self._location(metadata).range_of(index_type)
+        if found is None:
+            raise RemoteResourceNotFoundError(f"{metadata.id} has no {index_type.value} index")
+        position, size = found
+        if not size:
+            return b""
+        key = self._keys(metadata).indexes
+        return await _told("reading", metadata, self._storage.fetch(key, position, size))
+
+    async def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        attempt = "" if metadata.custom_metadata is None else self._location(metadata).attempt
+        keys = set(segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt))
+        try:
+            if metadata.custom_metadata is None or attempt:
+                keys.update(await self._find(metadata))
+            await self._storage.delete(sorted(keys))
+        except StorageError as error:
+            raise _failed("deleting", metadata, error) from error
+
+    async def _find(self, metadata: RemoteLogSegmentMetadata) -> set[str]:
+        """The objects of all attempts to build a segment, known and unknown."""
+        stem = segment_stem(self.prefix, metadata.id, metadata.start_offset)
+        found: set[str] = set()
+        folder = partition_folder(self.prefix, metadata.topic_id_partition)
+        async for page in self._storage.list(folder, start_after=stem):
+            mine = [info.key for info in page if info.key.startswith(f"{stem}.")]
+            found.update(mine)
+            if not mine:
+                break
+        return found
+
+    def list_objects(self, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
+        """Pages of all objects here, in order of their keys. Raises ``StorageError``."""
+        return self._storage.list(f"{self.prefix}/", start_after=start_after)
+
+    async def delete_objects(self, keys: Collection[str]) -> None:
+        """Remove objects of segments by their keys. Raises ``StorageError``."""
+        await self._storage.delete(keys)
+
+    def attempt_of(self, metadata: RemoteLogSegmentMetadata) -> str:
+        """Which attempt's objects a finished segment is. Raises ``RemoteStorageError``."""
+        return self._location(metadata).attempt
+
+    async def close(self) -> None:
+        await self._storage.close()
+
+    def _location(self, metadata: RemoteLogSegmentMetadata) -> ObjectLocation:
+        if metadata.custom_metadata is None:
+            raise RemoteResourceNotFoundError(f"{metadata.id} was never copied: it is {metadata.state.name}")
+        try:
+            return decode_location(metadata.custom_metadata)
+        except ProtocolError as error:
+            raise RemoteStorageError(f"{metadata.id}: {error}", transient=False) from error
+
+    def _keys(self, metadata: RemoteLogSegmentMetadata) -> SegmentKeys:
+        attempt = self._location(metadata).attempt
+        return segment_keys(self.prefix, metadata.id, metadata.start_offset, attempt)
+
+
+async def _told(doing: str, metadata: RemoteLogSegmentMetadata, reading: Awaitable[T]) -> T:
+    try:
+        return await reading
+    except ObjectNotFoundError as error:
+        raise RemoteResourceNotFoundError(f"{metadata.id} is gone: {error}") from error
+    except StorageError as error:
+        raise _failed(doing, metadata, error) from error
+
+
+def _failed(doing: str, metadata: RemoteLogSegmentMetadata, error: StorageError) -> RemoteStorageError:
+    return RemoteStorageError(f"{doing} {metadata.id}: {error}", transient=error.transient)
+
+
+def open_object_storage_manager(
+    configs: Mapping[str, str], machine: Machine, meters: Meters
+) -> ObjectStorageManager:
+    """The maker that ``remote.log.storage.manager.class.name`` stands for when it names nothing."""
+    url = configs.get("url")
+    if not url:
+        raise RemoteStorageError(
+            "rsm.config.url: remote.log.storage.system.enable=true needs an object store", transient=False
+        )
+    prefix = configs.get("prefix", DEFAULT_PREFIX).strip("/")
+    if not prefix:
+        raise RemoteStorageError("rsm.config.prefix must not be empty", transient=False)
+    options = {name: value for name, value in configs.items() if name not in _NOT_OPTIONS}
+    try:
+        store = MeteredStorage(open_by_url(url, options, machine), meters)
+    except StorageError as error:
+        raise RemoteStorageError(f"rsm.config.url: {error}", transient=False) from error
+    budget, health, name = RetryBudget(), StorageHealth(), url.split("?", 1)[0]
+    reads = RetryingStorage(store, machine.entropy, budget=budget, health=health, name=name)
+    copies = RetryingStorage(
+        store, machine.entropy, policy=COPY_POLICY, budget=budget, health=health, name=name
+    )
+    return ObjectStorageManager(reads, prefix, copies_to=copies, health=health)

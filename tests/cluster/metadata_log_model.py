@@ -43,7 +43,8 @@ class MemoryMetadataLog:
     def add_listener(self, listener: MetadataLogListener) -> None:
         self._listeners.append(listener)
         if self.committed:
-            listener.on_commit(list(self.committed))
+            for _ in listener.on_commit(list(self.committed)) or ():
+                pass
 
     def next_offset(self) -> int:
         return self.end_offset
@@ -66,7 +67,8 @@ class MemoryMetadataLog:
         for batch, future in pending:
             self.committed.append(batch)
             for listener in self._listeners:
-                listener.on_commit([batch])
+                for _ in listener.on_commit([batch]) or ():
+                    pass
             future.set_result(batch.last_offset)
 
     def elect(self, leader_id: int) -> None:

@@ -74,6 +74,7 @@ class Node:
             Controller(settings, SmallConfigPolicy(), machine.entropy),
             metadata_log,
             self.publisher,
+            machine.workers,
         )
         self.snapshots = SnapshotGenerator(metadata_log, self.publisher, bytes_between=10**9, interval_ms=0)
         for listener in (self.publisher, self.service, self.snapshots):

@@ -1,11 +1,14 @@
 """The metadata log as this room uses it. The quorum's driver satisfies it; tests bring a small one."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 Value: TypeAlias = bytes | bytearray | memoryview
+
+RECORDS_A_TURN: Final = 1_000
+"""Records encoded or applied without a break: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,12 @@ class MetadataLogListener(Protocol):
         """Forget everything: this snapshot has all records below ``end_offset``."""
         ...
 
-    def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
-        """The next batches (data records only). Offsets of control records in between are skipped."""
+    def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
+        """The next batches (data records only). Offsets of control records in between are skipped.
+
+        Many records may be applied in steps, with turns of the event loop in between: they are the
+        iterator that is returned, and nothing else is told before its end.
+        """
         ...
 
     def on_leader(self, leader_id: int, epoch: int) -> None:

@@ -1,9 +1,15 @@
 """The metadata log on the KRaft quorum: decodes what it commits, and counts where appends will land."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
-from moldau.cluster.metadata_log import MetadataBatch, MetadataLogListener, SnapshotTarget, Value
+from moldau.cluster.metadata_log import (
+    RECORDS_A_TURN,
+    MetadataBatch,
+    MetadataLogListener,
+    SnapshotTarget,
+    Value,
+)
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.subscriptions import Committed
 from moldau.records.batch import iter_headers
@@ -22,6 +28,7 @@ class QuorumMetadataLog:
         self._epoch = -1
         self._listeners: list[_Decoding] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._decoded: tuple[tuple[int, int], list[MetadataBatch]] = ((-1, -1), [])
 
     def add_listener(self, listener: MetadataLogListener) -> None:
         decoding = _Decoding(self, listener)
@@ -41,6 +48,19 @@ class QuorumMetadataLog:
         else:
             self._waiting.append((end_offset, future))
         return future
+
+    def decoded(self, committed: Committed) -> Generator[None, None, list[MetadataBatch]]:
+        """The batches of records in what was committed, in steps; kept for the next listener."""
+        span = committed.base_offset, committed.end_offset
+        if self._decoded[0] != span:
+            batches: list[MetadataBatch] = []
+            for batch in _batches_in_steps(committed.batches):
+                if batch is None:
+                    yield
+                else:
+                    batches.append(batch)
+            self._decoded = span, batches
+        return self._decoded[1]
 
     def applied(self) -> None:
         """A listener was given something."""
@@ -87,10 +107,12 @@ class _Decoding:
         self._listener = listener
         self.end_offset = 0
 
-    def on_commit(self, committed: Committed) -> None:
-        batches = list(data_batches(committed.batches))
-        if batches:
-            self._listener.on_commit(batches)
+    def on_commit(self, committed: Committed) -> Iterator[None]:
+        """All of it at once, unless there are many records."""
+        batches = yield from self._log.decoded(committed)
+        steps = self._listener.on_commit(batches) if batches else None
+        if steps is not None:
+            yield from steps
         self.end_offset = committed.end_offset
         self._log.applied()
 
@@ -129,15 +151,23 @@ class _Snapshot:
 
 def data_batches(views: Iterable[memoryview]) -> Iterator[MetadataBatch]:
     """The batches of records, without those of control records."""
+    return (batch for batch in _batches_in_steps(views) if batch is not None)
+
+
+def _batches_in_steps(views: Iterable[memoryview]) -> Iterator[MetadataBatch | None]:
+    """As :func:`data_batches`, with a ``None`` after each step of :data:`RECORDS_A_TURN` records."""
+    count = 0
     for view in views:
         for position, header in iter_headers(view):
             if header.is_control:
                 continue
-            values: list[Value] = [
-                record.value
-                for record in iter_records(view[position : position + header.size_bytes])
-                if record.value is not None
-            ]
+            values: list[Value] = []
+            for record in iter_records(view[position : position + header.size_bytes]):
+                if record.value is not None:
+                    values.append(record.value)
+                count += 1
+                if count % RECORDS_A_TURN == 0:
+                    yield None
             yield MetadataBatch(
                 header.base_offset, header.partition_leader_epoch, header.max_timestamp, values
             )

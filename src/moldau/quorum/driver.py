@@ -133,7 +133,7 @@ class QuorumDriver:
         )
         self._log.update_high_watermark(self._core.commit_offset)
         self._schedule.start(self._machine.clock.now_ms(), self._log)
-        self._subscriptions.committed(self._core.commit_offset)
+        await self._subscriptions.committed(self._core.commit_offset)
         self.voice.started(self.now_ms)
         await self._effects.run(self._core.start(self.now_ms))
         await self._drain()

@@ -1,6 +1,7 @@
 """Carries out the core's effects on the log, the disk and the peers. The order is ``effects.py``'s."""
 
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, assert_never
 
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
@@ -15,6 +16,10 @@ from moldau.storage.snapshots.replicated_log import RawSnapshotWriter
 
 if TYPE_CHECKING:
     from moldau.quorum.driver import QuorumDriver
+
+
+RECORDS_A_TURN: Final = 1_000
+"""Records of a batch that is built on the event loop: some 3 ms."""
 
 
 class EffectRunner:
@@ -47,13 +52,13 @@ class EffectRunner:
                 case fx.BecameLeader() | fx.BecameFollower() | fx.LeaderLost() | fx.Resigned():
                     self._leader_changed(effect)
                 case fx.CommitAdvanced(offset):
-                    self._committed(offset)
+                    await self._committed(offset)
                 case fx.WriteSnapshotChunk() | fx.AbandonSnapshot():
                     self._download_snapshot(effect)
                 case fx.FlushLog():
                     self._start_flush()
                 case fx.AppendAsLeader() | fx.RejectAppend() | fx.AppendLeaderChange():
-                    self._append_as_leader(effect)
+                    await self._append_as_leader(effect)
                 case fx.AppendAsFollower() | fx.TruncateLog():
                     await self._change_as_follower(effect)
                 case _:
@@ -66,7 +71,9 @@ class EffectRunner:
 
     # The log
 
-    def _append_as_leader(self, effect: fx.AppendAsLeader | fx.RejectAppend | fx.AppendLeaderChange) -> None:
+    async def _append_as_leader(
+        self, effect: fx.AppendAsLeader | fx.RejectAppend | fx.AppendLeaderChange
+    ) -> None:
         machine, log, _, appends, _ = self._driver.ports
         now_ms = machine.clock.now_ms()
         match effect:
@@ -75,8 +82,11 @@ class EffectRunner:
                 if not taken:
                     return
                 values = [value for append in taken for value in append.values]
-                records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
-                info = log.append_as_leader(build_batch(records, leader_epoch=epoch), epoch)
+                if len(values) > RECORDS_A_TURN:
+                    batch = await machine.workers.run(_batch_of, values, now_ms, epoch)
+                else:
+                    batch = _batch_of(values, now_ms, epoch)
+                info = log.append_as_leader(batch, epoch)
                 appends.wrote(taken, info.first_offset)
                 self._driver.wrote(info.size_bytes)
                 if appends.next_epoch is not None:
@@ -167,10 +177,10 @@ class EffectRunner:
 
     # What others hear
 
-    def _committed(self, offset: int) -> None:
+    async def _committed(self, offset: int) -> None:
         _, log, _, appends, subscriptions = self._driver.ports
         log.update_high_watermark(offset)
-        subscriptions.committed(offset)
+        await subscriptions.committed(offset)
         appends.commit(offset)
 
     def _leader_changed(
@@ -216,6 +226,11 @@ class EffectRunner:
                 self._driver.reply(request_id, _with_data(part, data, ErrorCode.none))
             case _:
                 assert_never(effect)
+
+
+def _batch_of(values: Sequence[bytes], now_ms: int, epoch: int) -> bytes:
+    records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
+    return build_batch(records, leader_epoch=epoch)
 
 
 def _with_records(response: FetchResponse, records: bytes) -> FetchResponse:

@@ -1,5 +1,7 @@
 """Listeners to committed records: each from its own position, in order, once."""
 
+import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -22,8 +24,12 @@ class Committed(NamedTuple):
 class QuorumListener(Protocol):
     """A state machine on the log. Called on the event loop; must not block and must not raise."""
 
-    def on_commit(self, committed: Committed) -> None:
-        """Apply. The views stay valid."""
+    def on_commit(self, committed: Committed) -> Iterator[None] | None:
+        """Apply. The views stay valid.
+
+        What takes long returns an iterator of its steps, of some milliseconds each: the event loop has
+        a turn between two of them, and nothing else is brought to the listener before the last.
+        """
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> None:
@@ -60,15 +66,18 @@ class Subscriptions:
         """Begin at the latest snapshot, and catch up at once."""
         subscription = Subscription(listener)
         self._subscriptions.append(subscription)
-        self._bring_up(subscription)
+        for _ in self._bring_up(subscription):
+            pass
 
     def remove(self, listener: QuorumListener) -> None:
         self._subscriptions = [known for known in self._subscriptions if known.listener is not listener]
 
-    def committed(self, offset: int) -> None:
+    async def committed(self, offset: int) -> None:
+        """Bring everything before ``offset`` to all listeners."""
         self._commit_offset = max(self._commit_offset, offset)
-        for subscription in self._subscriptions:
-            self._bring_up(subscription)
+        for subscription in list(self._subscriptions):
+            for _ in self._bring_up(subscription):
+                await asyncio.sleep(0)
 
     def leader_changed(self, leader_id: int | None, epoch: int, epoch_start_offset: int = 0) -> None:
         self._leader = (leader_id, epoch)
@@ -76,7 +85,7 @@ class Subscriptions:
         for subscription in self._subscriptions:
             self._tell_leader(subscription)
 
-    def _bring_up(self, subscription: Subscription) -> None:
+    def _bring_up(self, subscription: Subscription) -> Iterator[None]:
         self._load_snapshot(subscription)
         while subscription.next_offset < self._commit_offset:
             start = subscription.next_offset
@@ -84,7 +93,9 @@ class Subscriptions:
             if result.next_offset <= start:
                 break
             subscription.next_offset = result.next_offset
-            subscription.listener.on_commit(Committed(start, result.next_offset, result.views))
+            steps = subscription.listener.on_commit(Committed(start, result.next_offset, result.views))
+            if steps is not None:
+                yield from steps
         self._tell_leader(subscription)
 
     def _load_snapshot(self, subscription: Subscription) -> None:

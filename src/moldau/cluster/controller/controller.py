@@ -159,8 +159,12 @@ class Controller:
         """Apply records that were decided."""
         self._image = image_of(records, self._image)
 
+    def replayed(self, records: Sequence[Message]) -> MetadataImage:
+        """The image with these records in it; nothing changes. To be called on any thread."""
+        return image_of(records, self._image)
+
     def restore(self, image: MetadataImage) -> None:
-        """Take back records that were replayed and could not be appended."""
+        """Stand on the image before records that could not be appended, or on :meth:`replayed` ones."""
         self._image = image
 
     def _view(self) -> View:

@@ -4,26 +4,25 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from moldau.cluster.controller.answers import error_response
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.controller.controller import Controller
+from moldau.cluster.decisions.sizes import is_large
 from moldau.cluster.image.delta import FENCE
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.image_records import encode_record
-from moldau.cluster.metadata_log import MetadataBatch, MetadataLog, Value
+from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, MetadataLog, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.api import Scope, scopes
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.workers import Workers
 
 logger = logging.getLogger(__name__)
-
-RECORDS_A_TURN: Final = 1_000
-"""Records encoded without a break: some 3 ms."""
 
 
 class ControllerService:
@@ -35,12 +34,15 @@ class ControllerService:
         controller: Controller,
         log: MetadataLog,
         publisher: MetadataPublisher,
+        workers: Workers,
         bootstrap_records: Sequence[Message] = (),
     ) -> None:
+        """``workers`` decide, replay and encode what would keep the event loop for long."""
         self._node_id = node_id
         self._controller = controller
         self._log = log
         self._publisher = publisher
+        self._workers = workers
         self._bootstrap_records = bootstrap_records
         self._epoch = -1
         self._deciding = asyncio.Lock()
@@ -98,11 +100,18 @@ class ControllerService:
         if epoch < 0:
             return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
         try:
-            result = self._controller.handle(request, self._now_ms(), self._log.next_offset())
+            decide = self._controller.handle
+            if is_large(request, self._controller.image):
+                # Metadata are immutable, and while this is decided nothing else is.
+                result = await self._workers.run(decide, request, self._now_ms(), self._log.next_offset())
+                if self._epoch != epoch:
+                    return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
+            else:
+                result = decide(request, self._now_ms(), self._log.next_offset())
             if len(result.records) <= RECORDS_A_TURN:
                 if result.records:
                     self._append(result.records)
-            elif not await self._append_in_turns(epoch, result.records):
+            elif not await self._append_aside(epoch, result.records):
                 return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
             if result.records and caller is not None and Scope.BROKER in scopes(request.API_KEY):
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
@@ -118,20 +127,18 @@ class ControllerService:
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
 
-    async def _append_in_turns(self, epoch: int, records: Sequence[Message]) -> bool:
-        """As :meth:`_append`, of many records, with turns of the loop in between; they are one batch.
+    async def _append_aside(self, epoch: int, records: Sequence[Message]) -> bool:
+        """As :meth:`_append`, of many records, which a worker replays and encodes; they are one batch.
 
         False when the term ends meanwhile: then nothing is appended. Nobody else decides before this returns.
         """
-        level = self._controller.image.metadata_version
-        await asyncio.sleep(0)
-        values: list[bytes] = []
-        for start in range(0, len(records), RECORDS_A_TURN):
-            values += [encode_record(record, level) for record in records[start : start + RECORDS_A_TURN]]
-            await asyncio.sleep(0)
+        image = await self._workers.run(self._controller.replayed, records)
+        values = await self._workers.run(_encoded, records, image.metadata_version)
         if self._epoch != epoch:
             return False
-        self._append(records, values)
+        before = self._controller.image
+        self._controller.restore(image)
+        self._append_values(values, before)
         return True
 
     def close(self) -> None:
@@ -176,18 +183,21 @@ class ControllerService:
             self._expiry.cancel()
             self._expiry = None
 
-    def _append(self, records: Sequence[Message], values: Sequence[bytes] | None = None) -> None:
-        """Replay and append: the next decision stands on these records already.
-
-        ``values``: the records encoded at the metadata version that they do not change.
-        """
-        epoch = self._epoch
+    def _append(self, records: Sequence[Message]) -> None:
+        """Replay and append: the next decision stands on these records already."""
         before = self._controller.image
         try:
             self._controller.replay(records)
-            if values is None:
-                level = self._controller.image.metadata_version
-                values = [encode_record(record, level) for record in records]
+            values = _encoded(records, self._controller.image.metadata_version)
+        except Exception:
+            self._controller.restore(before)
+            raise
+        self._append_values(values, before)
+
+    def _append_values(self, values: Sequence[bytes], before: MetadataImage) -> None:
+        """Append records that the controller stands on; when that fails, it stands on ``before`` again."""
+        epoch = self._epoch
+        try:
             future = self._log.append(epoch, values)
         except Exception:
             # Nothing was appended: it is as if it had never been decided.
@@ -251,6 +261,10 @@ class ControllerService:
     def _now_ms() -> int:
         """Rounded up, so that a timer set for a deadline finds it passed."""
         return math.ceil(asyncio.get_running_loop().time() * 1000)
+
+
+def _encoded(records: Sequence[Message], metadata_version: int) -> list[bytes]:
+    return [encode_record(record, metadata_version) for record in records]
 
 
 class LocalControllerChannel:

@@ -119,7 +119,8 @@ def _replay(disk: Disk, folder: str) -> _Replayed:
             records = map(RECORDS.decode, batch.values)
             removed.update(record.topic_id for record in records if isinstance(record, RemoveTopicRecord))
             if batch.base_offset >= end_offset:
-                publisher.on_commit([batch])
+                for _ in publisher.on_commit([batch]) or ():
+                    pass
     for fault in faults:
         raise fault
     return _Replayed(publisher.image, removed, log_end_offset)

@@ -33,7 +33,9 @@ class ControllerSubsystem(Subsystem):
             KafkaConfigPolicy(lambda: metadata.configs.broker),
             machine.entropy,
         )
-        self.service = ControllerService(identity.node_id, controller, metadata.log, metadata.publisher)
+        self.service = ControllerService(
+            identity.node_id, controller, metadata.log, metadata.publisher, machine.workers
+        )
         # After the publisher, whose image the controller starts a term with.
         metadata.log.add_listener(self.service)
         self.channel = LocalControllerChannel(self.service)

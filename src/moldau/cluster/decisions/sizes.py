@@ -1,0 +1,62 @@
+"""How much a decision has to do: whether it keeps the event loop for longer than others may wait."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from moldau.cluster.image.image import MetadataImage
+from moldau.protocol.messages.alter_configs import AlterConfigsRequest
+from moldau.protocol.messages.alter_partition import AlterPartitionRequest
+from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
+from moldau.protocol.messages.create_topics import CreateTopicsRequest
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.schema import Message
+
+LARGE_ROWS: Final = 256
+"""Rows decided without a break: some 5 ms."""
+
+
+def _inner(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
+    """Rows and what they hold; for a null array, which stands for all partitions, their replicas."""
+    if rows is None:
+        return sum(image.topics.replica_load.values())
+    return sum(1 + len(getattr(row, field)) for row in rows)
+
+
+def _created(request: CreateTopicsRequest) -> int:
+    return sum(
+        1 + len(topic.configs) + max(len(topic.assignments), topic.num_partitions) for topic in request.topics
+    )
+
+
+def _added(request: CreatePartitionsRequest) -> int:
+    return sum(1 + max(topic.count, len(topic.assignments or ())) for topic in request.topics)
+
+
+_SIZES: Final[Mapping[type[Message], Callable[[Any, MetadataImage], int]]] = MappingProxyType(
+    {
+        CreateTopicsRequest: lambda request, _: _created(request),
+        CreatePartitionsRequest: lambda request, _: _added(request),
+        DeleteTopicsRequest: lambda request, _: len(request.topics) + len(request.topic_names),
+        AlterPartitionRequest: lambda request, image: _inner(request.topics, "partitions", image),
+        ElectLeadersRequest: lambda request, image: _inner(request.topic_partitions, "partitions", image),
+        AlterConfigsRequest: lambda request, image: _inner(request.resources, "configs", image),
+        IncrementalAlterConfigsRequest: lambda request, image: _inner(request.resources, "configs", image),
+        AlterPartitionReassignmentsRequest: lambda request, image: _inner(
+            request.topics, "partitions", image
+        ),
+        ListPartitionReassignmentsRequest: lambda request, image: _inner(
+            request.topics, "partition_indexes", image
+        ),
+    }
+)
+
+
+def is_large(request: Message, image: MetadataImage) -> bool:
+    """Whether a worker is to decide a request. Those of brokers about themselves are small."""
+    size = _SIZES.get(type(request))
+    return size is not None and size(request, image) > LARGE_ROWS

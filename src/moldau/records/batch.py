@@ -96,7 +96,7 @@ _LENGTH_AT = 8
 _EPOCH_AT = 12
 _MAGIC_AT = 16
 _CRC_AT = 17
-_ATTRIBUTES_AT = 21
+CHECKED_FROM = 21
 _MAX_TIMESTAMP_AT = 35
 
 _unpack_header = _HEADER.unpack_from
@@ -184,6 +184,11 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
+def unchecked_header(buffer: Buffer, position: int) -> BatchHeader:
+    """The header at ``position``, where 61 bytes are known to follow. For loops over many batches."""
+    return _new(BatchHeader, _unpack_header(buffer, position))
+
+
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at ``position``, unchecked but for its presence.
 
@@ -231,7 +236,7 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
         )
     if header.magic != MAGIC:
         raise CorruptRecordError(f"batch at byte {position} has magic {header.magic}, not {MAGIC}")
-    computed = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
+    computed = crc32c(memoryview(buffer)[position + CHECKED_FROM : end])
     if computed != header.crc:
         raise CorruptRecordError(
             f"batch at byte {position} (offset {header.base_offset}):"
@@ -290,7 +295,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
         or header[3] != MAGIC
         or header[0] != 0
         or size > max_batch_bytes
-        or crc32c(memoryview(buffer)[_ATTRIBUTES_AT:]) != header[4]
+        or crc32c(memoryview(buffer)[CHECKED_FROM:]) != header[4]
         or not 0 < count <= RECORDS_PER_BATCH_MAX
         or header[6] != count - 1
         or attributes & (CONTROL_BIT | TIMESTAMP_TYPE_BIT)
@@ -313,7 +318,7 @@ def refuse_transaction(header: BatchHeader) -> None:
 
 def claims_zstd(batch: Buffer) -> bool:
     """Whether what may be a batch names the codec that clients know since KIP-110."""
-    return len(batch) >= HEADER_SIZE_BYTES and batch[_ATTRIBUTES_AT + 1] & COMPRESSION_MASK == CODEC_MAX
+    return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 
 def _too_short(buffer: Buffer) -> KafkaError:
@@ -384,7 +389,7 @@ def _refuse_framing(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) -
         raise KafkaError(
             ErrorCode.message_too_large, f"the batch has {size} bytes, the topic allows {max_batch_bytes}"
         )
-    computed = crc32c(memoryview(buffer)[_ATTRIBUTES_AT:size])
+    computed = crc32c(memoryview(buffer)[CHECKED_FROM:size])
     if computed != header.crc:
         raise CorruptRecordError(f"stored CRC {header.crc}, computed {computed}")
 
@@ -404,10 +409,10 @@ def set_log_append_time(buffer: MutableBuffer, position: int, append_time_ms: in
     must be whole (``parse_header`` and ``iter_headers`` have seen to that).
     """
     (length,) = _EPOCH.unpack_from(buffer, position + _LENGTH_AT)
-    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_AT)
-    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | TIMESTAMP_TYPE_BIT)
+    (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_FROM)
+    _ATTRIBUTES.pack_into(buffer, position + CHECKED_FROM, attributes | TIMESTAMP_TYPE_BIT)
     _OFFSET.pack_into(buffer, position + _MAX_TIMESTAMP_AT, append_time_ms)
     end = position + LOG_OVERHEAD_BYTES + length
-    checksum: int = crc32c(memoryview(buffer)[position + _ATTRIBUTES_AT : end])
+    checksum: int = crc32c(memoryview(buffer)[position + CHECKED_FROM : end])
     _CRC.pack_into(buffer, position + _CRC_AT, checksum)
     return checksum

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, Buffer, parse_header
+from moldau.records.batch import CONTROL_BIT, BatchHeader, Buffer
 from moldau.records.control import EndTransactionMarker, parse_control_record
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import iter_records
@@ -12,7 +12,7 @@ from moldau.storage.log.config import LogConfig
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.producers.producer_snapshot import ProducerSnapshots
 from moldau.storage.producers.producer_state import BatchMetadata, CompletedTransaction, ProducerState
-from moldau.storage.segments.batch_scan import scan
+from moldau.storage.segments.batch_scan import scan_headers
 
 BatchVisitor = Callable[[BatchHeader], None]
 
@@ -33,12 +33,13 @@ class LogProducers:
         log_start_offset: int,
         now_ms: int,
         rebuilt_from: int | None = None,
-        on_batch: BatchVisitor | None = None,
+        on_epoch: BatchVisitor | None = None,
     ) -> None:
         """Rebuild the state from the newest usable snapshot and the batches after it.
 
         The replay also covers all segments from ``rebuilt_from`` on and fills their transaction
-        indexes, which recovery left empty.
+        indexes, which recovery left empty. ``on_epoch`` has the first batch of a segment, and each
+        whose leader epoch is not that of the one before it.
         """
         end_offset = segments.end_offset
         limit = end_offset if rebuilt_from is None else min(rebuilt_from, end_offset)
@@ -46,13 +47,18 @@ class LogProducers:
         for segment in segments.segments[segments.index_holding(start_offset) :]:
             is_rebuilt = rebuilt_from is not None and segment.base_offset >= rebuilt_from
             start = segment.position_of(start_offset) if segment.base_offset < start_offset else 0
-            for sketch in scan(segment.file, start, segment.size_bytes):
-                header = parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES))
-                if on_batch is not None:
-                    on_batch(header)
+            epoch = None
+            for position, header in scan_headers(segment.file, start, segment.size_bytes):
+                if header.partition_leader_epoch != epoch:
+                    epoch = header.partition_leader_epoch
+                    if on_epoch is not None:
+                        on_epoch(header)
                 if header.producer_id < 0:
                     continue
-                batch = segment.batch_view(sketch) if header.is_control else b""
+                if not header.attributes & CONTROL_BIT:
+                    self.state.apply(header, header.base_offset, header.max_timestamp)
+                    continue
+                batch = segment.file.view(position, header.size_bytes)
                 completed = self.state.apply_batch(batch, header)
                 if is_rebuilt and completed is not None and completed.aborted:
                     segment.transaction_index.append(_aborted(completed))

@@ -182,7 +182,7 @@ class LogState:
             log_start_offset=self.log_start_offset,
             now_ms=self._now_ms(),
             rebuilt_from=loaded.rebuilt_from,
-            on_batch=self._learn_epoch,
+            on_epoch=self._learn_epoch,
         )
         self._save_epochs_now()
         self._last_epoch = self._latest_epoch()

@@ -16,6 +16,7 @@ The recovery point promises that everything below is synced. Whoever rewrites ol
 from dataclasses import replace
 from typing import Final
 
+from moldau.records.batch import LOG_OVERHEAD_BYTES
 from moldau.runtime.disk import Disk
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
@@ -37,6 +38,7 @@ from moldau.storage.segments.sparse_index import CorruptIndexError
 
 CUT_SUFFIX: Final = ".cut"
 _COPIED_BYTES: Final = 4 * 1024 * 1024
+_REWRITTEN_BYTES: Final = 1024 * 1024
 _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
@@ -165,16 +167,18 @@ def recover_segment(
     size_bytes = segment.file.size()
     segment.reset_indexes(size_bytes)
     end, end_offset, epoch = 0, segment.base_offset, -1
-    rewritten = False
-    for position, header, batch in scan_checked(segment.file, 0, size_bytes):
-        if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
+    rewritten_from: int | None = None
+    note_batch = segment.note_batch
+    for position, header, _ in scan_checked(segment.file, 0, size_bytes):
+        base_offset, length, batch_epoch, _, _, _, last_offset_delta, _, max_timestamp_ms, _, _, _, _ = header
+        if base_offset < end_offset or batch_epoch < epoch:
             break
-        if header.next_offset > recovery_point:
-            segment.file.write_at(position, [batch])
-            rewritten = True
-        segment.note_batch(position, header.size_bytes, header.last_offset, header.max_timestamp)
-        end, end_offset = position + header.size_bytes, header.next_offset
-        epoch = header.partition_leader_epoch
+        last_offset = base_offset + last_offset_delta
+        if rewritten_from is None and last_offset >= recovery_point:
+            rewritten_from = position
+        note_batch(position, length + LOG_OVERHEAD_BYTES, last_offset, max_timestamp_ms)
+        end, end_offset = position + length + LOG_OVERHEAD_BYTES, last_offset + 1
+        epoch = batch_epoch
     if end < size_bytes:
         cut = _cut(segment, end, end_offset, size_bytes - end)
         if not may_be_torn:
@@ -185,9 +189,17 @@ def recover_segment(
         segment.file.truncate(end)
         segment.size_bytes = end
     segment.write_indexes()
-    if rewritten:
+    if rewritten_from is not None:
+        _rewrite(segment, rewritten_from, end)
         segment.sync()
     return end_offset
+
+
+def _rewrite(segment: Segment, start: int, end: int) -> None:
+    """Write bytes that were found valid once more, so that the next sync brings them to the disk."""
+    for position in range(start, end, _REWRITTEN_BYTES):
+        piece = segment.file.read_at(position, min(_REWRITTEN_BYTES, end - position))
+        segment.file.write_at(position, [piece])
 
 
 def _cut(segment: Segment, position: int, offset: int, size_bytes: int) -> Repair:

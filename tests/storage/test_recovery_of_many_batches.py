@@ -1,9 +1,9 @@
 """Recovery after a kill: its loops find what a check of each batch finds, and write large pieces."""
 
-from conftest import MemoryDisk, MemoryFile
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import MemoryDisk, MemoryFile
 from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
 from moldau.records.builder import build_batch
 from moldau.records.errors import CorruptRecordError

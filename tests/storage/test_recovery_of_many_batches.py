@@ -8,10 +8,10 @@ from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
 from moldau.records.builder import build_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import Record
+from moldau.storage.guards.recovery_report import RecoveryReport
+from moldau.storage.log.config import LogConfig
 from moldau.storage.segments import batch_scan
 from moldau.storage.segments.batch_scan import scan, scan_checked, scan_headers
-from moldau.storage.log.config import LogConfig
-from moldau.storage.guards.recovery_report import RecoveryReport
 from moldau.storage.segments.segment import Segment
 from moldau.storage.segments.segment_loading import recover_segment
 

@@ -18,6 +18,7 @@ from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
+from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.topic_partition import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -111,6 +112,28 @@ def test_deletion_renames_soon_and_removes_later(box: Any) -> None:
         await manager.clean_up()
         assert not any(folder.endswith("-delete") for folder in box.disk.dirs)
         await manager.stop()
+
+    box.run(scenario())
+
+
+def test_a_stray_folder_is_removed_after_its_delay_and_not_before(box: Any) -> None:
+    """Also after a restart. Folders that an operator has named are left alone."""
+
+    async def strays_after(delay_ms: int) -> list[str]:
+        manager = LogManager(box.machine, ["/one"], LogManagerSettings(stray_delete_delay_ms=delay_ms))
+        await manager.start(config_of)
+        await manager.get_or_create(A0, CONFIG, TOPIC_ID)
+        manager.put_aside(A0)
+        await manager.settled()
+        await manager.clean_up()
+        await manager.stop()
+        return sorted(folder for folder in box.disk.dirs if folder.endswith("-stray"))
+
+    async def scenario() -> None:
+        box.disk.make_dirs("/one/b-0.given-up-stray")
+        assert len(await strays_after(-1)) == 2
+        assert len(await strays_after(3_600_000)) == 3
+        assert await strays_after(0) == ["/one/b-0.given-up-stray"]
 
     box.run(scenario())
 

@@ -240,6 +240,7 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
         replica_high_watermark_checkpoint_interval_ms=config.integer(
             "replica.high.watermark.checkpoint.interval.ms"
         ),
+        stray_delete_delay_ms=config.integer("log.stray.delete.delay.ms"),
         num_recovery_threads=config.integer("num.recovery.threads.per.data.dir"),
         cleaner=cleaner_settings(config),
     )

@@ -74,7 +74,7 @@ class LogManager:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._missing: dict[TopicPartition, Repair] = {}  # folders that were gone at the start
-        self._removals = LateRemovals(machine)
+        self._removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
         self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._log_failed)
@@ -178,7 +178,7 @@ class LogManager:
                 if is_deleted_folder(name):
                     self._removals.add(f"{directory.path}/{name}", 0)
                 elif is_stray_folder(name):
-                    logger.info("%s/%s was put aside: remove it when it is not needed", directory.path, name)
+                    self._removals.add_stray(f"{directory.path}/{name}")
                 elif topic_partition is None:
                     logger.warning("skipping %s/%s: it is not a partition's folder", directory.path, name)
                 elif topic_partition in self._homes:
@@ -356,30 +356,29 @@ class LogManager:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take a log out at once; its folder is renamed soon, and goes after ``file.delete.delay.ms``."""
-        self._retire(
-            topic_partition, deleted_folder(topic_partition, self._machine.entropy.uuid4()), goes=True
-        )
+        self._retire(topic_partition, deleted_folder(topic_partition, self._machine.entropy.uuid4()))
 
     def put_aside(self, topic_partition: TopicPartition) -> None:
-        """Take a log out that is not in the metadata; its bytes stay, in a folder that gets another name."""
+        """Take a log out that is not in the metadata; its folder, renamed, stays for a long time yet."""
         name = stray_folder(topic_partition, self._machine.entropy.uuid4())
-        if self._retire(topic_partition, name, goes=False):
+        if self._retire(topic_partition, name):
             self.stray_count += 1
             logger.warning("%s is not in the metadata: its folder is kept as %s", topic_partition, name)
 
-    def _retire(self, topic_partition: TopicPartition, name: str, *, goes: bool) -> bool:
+    def _retire(self, topic_partition: TopicPartition, name: str) -> bool:
         log = self._logs.pop(topic_partition, None)
         directory = self._homes.pop(topic_partition, None)
         if log is None or directory is None:
             return False
         log.take_offline(f"{topic_partition} was deleted")
-        delay_ms = log.config.file_delete_delay_ms if goes else None
-        self._folders.retire(RetiredLog(log, directory, f"{directory.path}/{name}", delay_ms))
+        self._folders.retire(RetiredLog(log, directory, f"{directory.path}/{name}"))
         return True
 
     def _retired(self, retired: RetiredLog) -> None:
-        if retired.delay_ms is not None:
-            self._removals.add(retired.target, retired.delay_ms)
+        if is_stray_folder(retired.target):
+            self._removals.add_stray(retired.target)
+        else:
+            self._removals.add(retired.target, retired.log.config.file_delete_delay_ms)
 
     async def settled(self) -> None:
         """Return when what was deleted before is so for good."""

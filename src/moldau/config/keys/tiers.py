@@ -2,6 +2,7 @@
 
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,
+    DAY_MS,
     GIB,
     HIGH,
     LONG_MAX,
@@ -375,6 +376,13 @@ MOLDAU = (
         "How many partitions the controller places on one broker, internal topics included; more are refused"
         " with POLICY_VIOLATION. A partition takes about 10 KB of memory.",
         check=at_least(1),
+    ),
+    int64(
+        "log.stray.delete.delay.ms",
+        7 * DAY_MS,
+        "How long the folder of a partition that is not in the metadata is kept, as `….ID-stray`, counted"
+        " from the last start; -1 for ever.",
+        check=at_least(-1),
     ),
     string("metrics.listener", None, "Where `/metrics` and `/health` are served, as `host:port`.", LOW),
 )

@@ -1,5 +1,6 @@
 """How Kafka names the folders and files of a partition."""
 
+import re
 import uuid
 
 from moldau.storage.topic_partition import TopicPartition
@@ -28,6 +29,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACT
 _DELETE_MARK = "-delete"
 _STRAY_MARK = "-stray"
 _MAX_FOLDER_NAME_LENGTH = 255
+_PUT_ASIDE = re.compile(r".*-\d+\.[0-9a-f]{32}-stray")
 
 
 def segment_file(base_offset: int, suffix: str) -> str:
@@ -76,6 +78,11 @@ def is_deleted_folder(folder: str) -> bool:
 
 def is_stray_folder(folder: str) -> bool:
     return folder.endswith(_STRAY_MARK)
+
+
+def was_put_aside(folder: str) -> bool:
+    """Whether a node has put the folder aside, and not an operator by a name of his own."""
+    return _PUT_ASIDE.fullmatch(folder) is not None
 
 
 def was_set_aside(folder: str, topic_partition: TopicPartition) -> bool:

@@ -48,8 +48,6 @@ class RetiredLog(NamedTuple):
     log: PartitionLog
     directory: LogDirectory
     target: str
-    delay_ms: int | None
-    """After how long the folder is removed; None: it stays."""
 
 
 class FolderWork:

@@ -13,6 +13,7 @@ expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
     set|append|subtract RESOURCE KEY VALUE     unset RESOURCE KEY     replace RESOURCE KEY=VALUE ...
     isr NAME-0 by=1 isr=1,2 [leader_epoch=N] [partition_epoch=N] [recovery=N] [epochs=1:N] [broker_epoch=N]
     elect preferred|unclean [NAME-0 ...]
+    move NAME-0 to=2,3|cancel [fixed-factor]    moves [NAME-0 ...]
     features NAME=LEVEL [type=N] [validate]     producer-ids 1     unregister 1
     time N                          pass N ms, then fence what has expired
     show                            topics, brokers and configs
@@ -33,6 +34,7 @@ from moldau.protocol.messages import (
     allocate_producer_ids,
     alter_configs,
     alter_partition,
+    alter_partition_reassignments,
     broker_heartbeat,
     broker_registration,
     create_partitions,
@@ -40,6 +42,7 @@ from moldau.protocol.messages import (
     delete_topics,
     elect_leaders,
     incremental_alter_configs,
+    list_partition_reassignments,
     unregister_broker,
     update_features,
 )
@@ -348,6 +351,30 @@ class ControllerScript:
             elect_leaders.ElectLeadersRequest(
                 election_type=["preferred", "unclean"].index(words[0]), topic_partitions=wanted
             )
+        )
+
+    def do_move(self, words: list[str], flags: set[str], options: dict[str, str]) -> str:
+        name, _, index = words[0].rpartition("-")
+        replicas = None if options["to"] == "cancel" else _ids(options["to"])
+        moved = alter_partition_reassignments.ReassignablePartition(
+            partition_index=int(index), replicas=replicas
+        )
+        return self.send(
+            alter_partition_reassignments.AlterPartitionReassignmentsRequest(
+                allow_replication_factor_change="fixed-factor" not in flags,
+                topics=[alter_partition_reassignments.ReassignableTopic(name=name, partitions=[moved])],
+            )
+        )
+
+    def do_moves(self, words: list[str], _flags: set[str], _options: dict[str, str]) -> str:
+        wanted = [
+            list_partition_reassignments.ListPartitionReassignmentsTopics(
+                name=name, partition_indexes=[int(index)]
+            )
+            for name, _, index in (word.rpartition("-") for word in words)
+        ]
+        return self.send(
+            list_partition_reassignments.ListPartitionReassignmentsRequest(topics=wanted or None)
         )
 
     def do_features(self, _words: list[str], flags: set[str], options: dict[str, str]) -> str:

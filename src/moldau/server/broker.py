@@ -1,20 +1,25 @@
 """The broker's half of a node: a list of subsystems over the metadata, and the listeners for clients."""
 
-from typing import TypeVar
+import asyncio
+from typing import Final, TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.replication.waiters import WaitingRoom
+from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AllowEveryone
 from moldau.server.cluster_view import ClusterView
 from moldau.server.composition import compose_broker
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address
+from moldau.server.metadata.view import MetadataView
 from moldau.server.subsystem import Subsystem, SubsystemList, in_spite_of_errors
 from moldau.server.subsystems.listeners import ListenersSubsystem
 from moldau.server.topics.registry import PartitionRegistry
 
 S = TypeVar("S", bound=Subsystem)
+
+RETRY_S: Final = 0.05
 
 
 class Broker:
@@ -23,6 +28,8 @@ class Broker:
     def __init__(self, node: NodeContext, channel: ControllerChannel, extensions: Extensions) -> None:
         """``channel`` leads to the active controller, wherever it is. ``extensions``: of the node."""
         self._publisher = node.metadata.publisher
+        self._metadata = node.metadata
+        self._catch_up_timeout_ms = node.config.integer("initial.broker.registration.timeout.ms")
         context = _context(node, channel)
         self._subsystems = SubsystemList(compose_broker(context, extensions))
         self._listeners = self._subsystems.get(ListenersSubsystem)
@@ -34,6 +41,7 @@ class Broker:
     async def start(self) -> Address:
         """Return when clients are served, with the address of the first listener."""
         await self._subsystems.start()
+        await _catch_up(self._metadata, self._catch_up_timeout_ms / 1000)
         self._subsystems.follow(self._publisher)
         endpoints = await self._listeners.open()
         await self._subsystems.listening(endpoints)
@@ -43,6 +51,26 @@ class Broker:
     async def stop(self) -> None:
         """End cleanly, from any state."""
         await in_spite_of_errors(self._subsystems.drain, self._listeners.close, self._subsystems.stop)
+
+
+async def _catch_up(metadata: MetadataView, timeout_s: float) -> None:
+    """Return when the image has all that was committed by now.
+
+    An older one may say that a replica has left this broker, or is of a topic with another id: to act on that
+    would take out of use a log which has come back since. Raises ``KafkaError`` when there is no quorum.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            await metadata.until_current()
+            return
+        except (KafkaError, TimeoutError) as error:
+            if loop.time() >= deadline:
+                raise KafkaError(
+                    ErrorCode.request_timed_out, f"The broker cannot learn the metadata of now: {error}"
+                ) from error
+            await asyncio.sleep(RETRY_S)
 
 
 def _context(node: NodeContext, channel: ControllerChannel) -> BrokerContext:

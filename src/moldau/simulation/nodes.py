@@ -207,6 +207,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication": _of_cluster("replication_stories", "replication"),
     "replication-power": _of_cluster("replication_stories", "replication_power"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
+    "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,

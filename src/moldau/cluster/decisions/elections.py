@@ -1,14 +1,12 @@
-"""Leader election of partitions, and the change record that it makes."""
+"""Elections of leaders: when a broker comes or goes, by request, and at intervals."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from enum import Enum
-from uuid import UUID
 
+from moldau.cluster.decisions.partition_change import Election, Wanted, change_partition, rules_of
 from moldau.cluster.decisions.view import View
 from moldau.cluster.image.image import MetadataImage, ResourceType
-from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, Partition
-from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
+from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.protocol.messages.elect_leaders import (
@@ -23,85 +21,18 @@ from moldau.runtime import ErrorCode
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
 
-class Election(Enum):
-    """How a leader is chosen."""
-
-    ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
-    PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
-    UNCLEAN = "as ONLINE, else the first replica that can lead, in sync or not"
-
-
-def change_partition(
-    topic_id: UUID,
-    index: int,
-    partition: Partition,
-    *,
-    can_lead: Callable[[int], bool],
-    isr: tuple[int, ...] | None = None,
-    election: Election = Election.ONLINE,
-    recovery_state: LeaderRecoveryState | None = None,
-) -> PartitionChangeRecord | None:
-    """The record that gives a partition a new in-sync set and the leader it then has.
-
-    ``None`` when nothing changes. An in-sync set never becomes empty: the last members stay in it
-    without a leader, for they alone have all the data. A leader that stays keeps its epoch: followers
-    learn a smaller set by the partition epoch (KIP-841 and after).
-    """
-    target_isr = isr or partition.isr
-    recovery = partition.leader_recovery_state if recovery_state is None else recovery_state
-    leader = _elect(partition, target_isr, can_lead, election)
-    if leader == NO_LEADER and election is Election.UNCLEAN:
-        leader = next((replica for replica in partition.replicas if can_lead(replica)), NO_LEADER)
-        if leader != NO_LEADER:
-            # Diskless data does not live on replicas: any of them leads, and none has to recover.
-            is_diskless = partition.diskless_coordinator >= 0
-            recovery = recovery if is_diskless else LeaderRecoveryState.RECOVERING
-            target_isr = (leader,)
-    changed_isr = target_isr != partition.isr
-    changed_leader = leader != partition.leader
-    changed_recovery = recovery != partition.leader_recovery_state
-    if not (changed_isr or changed_leader or changed_recovery):
-        return None
-    return PartitionChangeRecord(
-        partition_id=index,
-        topic_id=topic_id,
-        isr=target_isr if changed_isr else None,
-        leader=leader if changed_leader else NO_LEADER_CHANGE,
-        leader_recovery_state=recovery if changed_recovery else NO_RECOVERY_CHANGE,
-    )
-
-
-def _elect(
-    partition: Partition, isr: tuple[int, ...], can_lead: Callable[[int], bool], election: Election
-) -> int:
-    if election is Election.PREFERRED:
-        preferred = partition.preferred_leader
-        if preferred in isr and can_lead(preferred):
-            return preferred
-    if partition.leader in isr and can_lead(partition.leader):
-        return partition.leader
-    return next(
-        (replica for replica in partition.replicas if replica in isr and can_lead(replica)), NO_LEADER
-    )
-
-
 def changes_without_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
     """Take a broker, which no longer is active in ``view``, out of all in-sync sets and leaderships."""
     records = []
     for topic in view.image.topics:
-        election: Election | None = None
+        rules = None
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.isr and partition.leader != broker_id:
                 continue
-            election = election or recovery_election(view, topic)
-            record = change_partition(
-                topic.topic_id,
-                index,
-                partition,
-                can_lead=view.is_active,
-                isr=tuple(replica for replica in partition.isr if replica != broker_id),
-                election=election,
-            )
+            rules = rules or rules_of(view, topic)
+            isr = tuple(replica for replica in partition.isr if replica != broker_id)
+            wanted = Wanted(isr=isr, election=recovery_election(view, topic))
+            record = change_partition(topic.topic_id, index, partition, rules, wanted)
             if record is not None:
                 records.append(record)
     return records
@@ -115,22 +46,17 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
     """
     records = []
     for topic in view.image.topics:
-        election = None
+        rules = None
         for index, partition in enumerate(topic.partitions):
             if broker_id not in partition.replicas:
                 continue
             joins = topic.is_diskless and broker_id not in partition.isr
             if partition.has_leader and not joins:
                 continue
-            election = election or recovery_election(view, topic)
-            record = change_partition(
-                topic.topic_id,
-                index,
-                partition,
-                can_lead=view.is_active,
-                isr=(*partition.isr, broker_id) if joins else None,
-                election=election,
-            )
+            rules = rules or rules_of(view, topic)
+            isr = (*partition.isr, broker_id) if joins else None
+            wanted = Wanted(isr=isr, election=recovery_election(view, topic))
+            record = change_partition(topic.topic_id, index, partition, rules, wanted)
             if record is not None:
                 records.append(record)
     return records
@@ -159,9 +85,8 @@ def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]
                 continue
             if len(records) == count_max:
                 return records
-            record = change_partition(
-                topic.topic_id, index, partition, can_lead=view.is_active, election=Election.PREFERRED
-            )
+            wanted = Wanted(election=Election.PREFERRED)
+            record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
             if record is not None:
                 records.append(record)
     return records
@@ -227,7 +152,8 @@ def _elect_one(
         return _answer(index, ErrorCode.election_not_needed, "The partition has a leader.")
     if election is Election.UNCLEAN and name in DECISIVE_TOPICS:
         election = Election.ONLINE
-    record = change_partition(topic.topic_id, index, partition, can_lead=view.is_active, election=election)
+    wanted = Wanted(election=election)
+    record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
     new_leader = partition.leader if record is None or record.leader == NO_LEADER_CHANGE else record.leader
     if election is Election.PREFERRED and new_leader != partition.preferred_leader:
         return _answer(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from moldau.cluster.decisions.brokers import registered
 from moldau.cluster.decisions.diskless import coordinators_for
-from moldau.cluster.decisions.elections import change_partition
+from moldau.cluster.decisions.partition_change import Wanted, change_partition, rules_of
 from moldau.cluster.decisions.placement import check_assignment, place
 from moldau.cluster.decisions.topics import (
     check_any_active,
@@ -137,14 +137,8 @@ def _alter_one(
         raise KafkaError(ErrorCode.unknown_topic_or_partition, "The topic has no such partition.")
     partition = topic.partitions[data.partition_index]
     _check_proposal(view, broker_id, partition, data)
-    record = change_partition(
-        topic.topic_id,
-        data.partition_index,
-        partition,
-        can_lead=view.is_active,
-        isr=_proposed_isr(data),
-        recovery_state=LeaderRecoveryState(data.leader_recovery_state),
-    )
+    wanted = Wanted(isr=_proposed_isr(data), recovery_state=LeaderRecoveryState(data.leader_recovery_state))
+    record = change_partition(topic.topic_id, data.partition_index, partition, rules_of(view, topic), wanted)
     if record is not None:
         records.append(record)
         partition = changed_partition(partition, record)

@@ -1,44 +1,114 @@
-"""Moving replicas. Not built yet: every real move is refused, none is ever under way."""
+"""Moves of partitions to other brokers: begun, replaced, cancelled, listed (KIP-455).
 
+A move adds the new replicas beside the old ones. It ends by itself, with the change of the in-sync set that
+has all replicas of the target in it: see :mod:`.partition_change`.
+"""
+
+from moldau.cluster.decisions.elections import recovery_election
+from moldau.cluster.decisions.partition_change import Election, Wanted, change_partition, rules_of
+from moldau.cluster.decisions.placement import check_assignment
+from moldau.cluster.decisions.topics import check_room
 from moldau.cluster.decisions.view import ControllerResult, View
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.messages import alter_partition_reassignments as alter
 from moldau.protocol.messages import list_partition_reassignments as listing
-from moldau.runtime import ErrorCode
-
-REFUSAL = "Moving replicas between brokers is not supported by this version."
+from moldau.protocol.metadata_records import PartitionChangeRecord
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode, KafkaError
 
 
 def alter_partition_reassignments(
     view: View, request: alter.AlterPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Refuse each move; cancelling one answers that none is in progress (KIP-455).
-
-    A "move" to where the replicas are already has nothing to do and succeeds.
-    """
+    """Begin moves, or cancel those in progress; each partition on its own merits."""
+    records: list[Message] = []
     responses = []
-    for topic in request.topics:
-        known = view.image.topics.get(topic.name)
+    seen: set[tuple[str, int]] = set()
+    for wanted in request.topics:
+        topic = view.image.topics.get(wanted.name)
         answers = []
-        for partition in topic.partitions:
-            code: ErrorCode
-            message: str | None
-            if known is None or not 0 <= partition.partition_index < len(known.partitions):
-                code, message = ErrorCode.unknown_topic_or_partition, "There is no such partition."
-            elif partition.replicas is None:
-                code, message = ErrorCode.no_reassignment_in_progress, "No move is in progress."
-            elif list(partition.replicas) == list(known.partitions[partition.partition_index].replicas):
-                code, message = ErrorCode.none, None
-            else:
-                code, message = ErrorCode.invalid_replica_assignment, REFUSAL
+        for each in wanted.partitions:
+            code, message = ErrorCode.none, None
+            try:
+                if (wanted.name, each.partition_index) in seen:
+                    raise KafkaError(ErrorCode.invalid_request, "The partition is named more than once.")
+                seen.add((wanted.name, each.partition_index))
+                record = _change(view, topic, each, request.allow_replication_factor_change)
+                if record is not None:
+                    records.append(record)
+            except KafkaError as error:
+                code, message = error.code, error.message
             answers.append(
                 alter.ReassignablePartitionResponse(
-                    partition_index=partition.partition_index, error_code=code, error_message=message
+                    partition_index=each.partition_index, error_code=code, error_message=message
                 )
             )
-        responses.append(alter.ReassignableTopicResponse(name=topic.name, partitions=answers))
-    return ControllerResult(
-        alter.AlterPartitionReassignmentsResponse(error_message=None, responses=responses)
+        responses.append(alter.ReassignableTopicResponse(name=wanted.name, partitions=answers))
+    response = alter.AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=responses,
     )
+    return ControllerResult(response, records)
+
+
+def _change(
+    view: View, topic: Topic | None, wanted: alter.ReassignablePartition, may_change_factor: bool
+) -> PartitionChangeRecord | None:
+    index = wanted.partition_index
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise KafkaError(ErrorCode.unknown_topic_or_partition, "There is no such partition.")
+    partition = topic.partitions[index]
+    if wanted.replicas is None:
+        return _cancel(view, topic, index, partition)
+    target = tuple(wanted.replicas)
+    original = _original(partition)
+    check_assignment(view.image, index, target, None)
+    if not may_change_factor and len(target) != len(original):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"The move would change the replication factor from {len(original)} to {len(target)}.",
+        )
+    removing = tuple(replica for replica in original if replica not in target)
+    adding = tuple(replica for replica in target if replica not in original)
+    check_room(view, [tuple(replica for replica in adding if replica not in partition.replicas)])
+    return _moved(view, topic, index, partition, (*target, *removing), removing, adding)
+
+
+def _cancel(view: View, topic: Topic, index: int, partition: Partition) -> PartitionChangeRecord | None:
+    if not partition.is_reassigning:
+        raise KafkaError(ErrorCode.no_reassignment_in_progress, "No move is in progress.")
+    return _moved(view, topic, index, partition, _original(partition), (), ())
+
+
+def _original(partition: Partition) -> tuple[int, ...]:
+    """The replicas that the partition had before the move in progress, if there is one."""
+    return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
+
+
+def _moved(
+    view: View,
+    topic: Topic,
+    index: int,
+    partition: Partition,
+    replicas: tuple[int, ...],
+    removing: tuple[int, ...],
+    adding: tuple[int, ...],
+) -> PartitionChangeRecord | None:
+    """The change to a move, or back from one. New replicas of the move before leave at once."""
+    isr = tuple(replica for replica in partition.isr if replica in replicas)
+    if topic.is_diskless:
+        # Its replicas copy nothing: each is in sync as soon as its broker is active.
+        isr += tuple(replica for replica in adding if replica not in isr and view.is_active(replica))
+    election = recovery_election(view, topic)
+    if partition.isr and not isr and election is not Election.UNCLEAN:
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            "No replica that would stay is in sync, so the partition would need an unclean election.",
+        )
+    wanted = Wanted(isr=isr, replicas=replicas, removing=removing, adding=adding, election=election)
+    return change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
 
 
 def list_partition_reassignments(

@@ -35,6 +35,8 @@ QuotaEntity = tuple[tuple[str, str | None], ...]
 FeatureLevel = NewType("FeatureLevel", int)
 
 METADATA_VERSION_FEATURE = "metadata.version"
+ELIGIBLE_LEADER_REPLICAS_FEATURE = "eligible.leader.replicas.version"
+"""KIP-966."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from moldau.simulation.clients.client import (
     Sending,
 )
 from moldau.simulation.cluster.formatted import format_folders
+from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.history import History, Partition
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
@@ -64,6 +65,8 @@ _COMMON: Final = {
     "log.roll.ms": "400",
     "log.index.interval.bytes": "256",
 }
+_SHORT_METADATA: Final = {"metadata.log.max.record.bytes.between.snapshots": "4000"}
+"""Snapshots so often that a node begins at an old image, in which replicas are elsewhere."""
 _SYNCED: Final = {"log.flush.interval.messages": "1"}
 
 
@@ -84,6 +87,12 @@ def replication_lag() -> Scenario:
     return replace(scenario, story=partial(ReplicationStory, properties={}, starves=True), fault_count=4)
 
 
+def replication_moves() -> Scenario:
+    """Partitions that are moved between brokers while these are struck: replicas go and come back."""
+    scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return replace(scenario, story=partial(ReplicationStory, properties=_SHORT_METADATA, moves=True))
+
+
 def _scenario(properties: dict[str, str], faults: tuple[Fault, ...]) -> Scenario:
     return Scenario(
         partitions=PARTITIONS,
@@ -101,15 +110,24 @@ class ReplicationStory:
     """One seeded story of replicated partitions."""
 
     def __init__(
-        self, world: World, scenario: Scenario, *, properties: dict[str, str], starves: bool = False
+        self,
+        world: World,
+        scenario: Scenario,
+        *,
+        properties: dict[str, str],
+        starves: bool = False,
+        moves: bool = False,
     ) -> None:
         self._world = world
         self._scenario = scenario
         self._properties = properties
         self._starves = starves
+        self._moves = moves
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, Node] = {}
         """The newest life of each node that has started."""
+        self._lives: dict[int, int] = {}
+        """The numbers of these lives: another one may have begun since."""
 
     async def run(self) -> list[str]:
         """Play, and return the violations."""
@@ -133,8 +151,14 @@ class ReplicationStory:
         writing = [
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.4)) for each in producers
         ]
-        await asyncio.gather(*writing)
+        mover = Mover(self._begin_at_any(Client, "mover"), PARTITIONS, NODE_IDS, replicas_min=2)
+        moving = []
+        if self._moves:
+            moving.append(self._on("mover", mover.run(lambda: not storm.done())))
+        await asyncio.gather(*writing, *moving)
         await storm
+        if self._moves:
+            await self._on("settler", mover.settle())
         self.history.note("producers are done")
         await self._converge()
         final: dict[Partition, list[tuple[int, bytes]]] = {}
@@ -263,7 +287,7 @@ class ReplicationStory:
         machine.disk.process.exhibit = node
         await node.start()
         serving()
-        self.nodes[node_id] = node
+        self.nodes[node_id], self._lives[node_id] = node, self._world.host(name).life
         raise RuntimeError(await node.failed())
 
     # The end
@@ -279,7 +303,7 @@ class ReplicationStory:
 
     def _problem(self) -> str | None:
         for node_id in NODE_IDS:
-            if not self._world.host(f"node-{node_id}").running or node_id not in self.nodes:
+            if not self._is_up(node_id):
                 return f"node {node_id} is down"
         for each in PARTITIONS:
             replicas = self._replicas(each)
@@ -294,11 +318,17 @@ class ReplicationStory:
                 return f"{each}: {states}"
         return None
 
+    def _is_up(self, node_id: int) -> bool:
+        host = self._world.host(f"node-{node_id}")
+        return host.running and self._lives.get(node_id) == host.life
+
     def _replicas(self, wanted: Partition) -> list[ClassicPartition]:
         return [replica for _, replica in self._replicas_by_node(wanted)]
 
     def _replicas_by_node(self, wanted: Partition) -> Iterator[tuple[int, ClassicPartition]]:
         for node_id, node in self.nodes.items():
+            if not self._is_up(node_id):
+                continue
             hosted = node.find(PartitionsSubsystem)
             replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
             if isinstance(replica, ClassicPartition):

@@ -1,0 +1,92 @@
+"""An administrator that moves partitions between brokers, cancels moves, and elects preferred leaders."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
+from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.schema import Message
+from moldau.runtime import ErrorCode
+from moldau.simulation.clients.client import Client
+from moldau.simulation.history import Partition
+
+ALTER_VERSION: Final = 1
+LIST_VERSION: Final = 0
+ELECT_VERSION: Final = 2
+
+
+class Mover:
+    """Moves partitions to random sets of brokers, of the smallest size that still takes acks=all or more."""
+
+    def __init__(
+        self, client: Client, partitions: Sequence[Partition], brokers: Sequence[int], replicas_min: int
+    ) -> None:
+        self._client = client
+        self._partitions = partitions
+        self._brokers = tuple(brokers)
+        self._replicas_min = replicas_min
+        self.move_count = 0
+        """Moves that were taken."""
+
+    async def run(self, goes_on: Callable[[], bool]) -> None:
+        """Move one partition after the other, while the story goes on."""
+        chance = self._client.chance
+        while goes_on():
+            await asyncio.sleep(chance.uniform(0.2, 3.0))
+            await self._act()
+
+    async def _act(self) -> None:
+        chance = self._client.chance
+        partition, draw = chance.choice(self._partitions), chance.random()
+        if draw < 0.15:
+            await self._ask(ApiKey.ELECT_LEADERS, ELECT_VERSION, ElectLeadersRequest(topic_partitions=None))
+            return
+        target = None
+        if draw < 0.85:
+            size = chance.randint(self._replicas_min, len(self._brokers))
+            target = tuple(chance.sample(self._brokers, size))
+        if await self.move(partition, target):
+            self.move_count += 1
+
+    async def settle(self) -> None:
+        """Give every partition all brokers, and return when that is done."""
+        for partition in self._partitions:
+            while not await self.move(partition, self._brokers):
+                await self._client.pause()
+        await self.moved()
+
+    async def moved(self) -> None:
+        """Return when no move is in progress."""
+        request = ListPartitionReassignmentsRequest(topics=None)
+        while (
+            (response := await self._ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, LIST_VERSION, request)) is None
+            or response.error_code is not ErrorCode.none
+            or response.topics
+        ):
+            await self._client.pause()
+
+    async def move(self, partition: Partition, target: Sequence[int] | None) -> bool:
+        """Ask for a move, or (None) for the end of one; whether it was taken."""
+        self._client.history.note(f"move {partition} to {target}")
+        wanted = ReassignablePartition(partition_index=partition.index, replicas=target)
+        request = AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=partition.topic, partitions=[wanted])]
+        )
+        response = await self._ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, ALTER_VERSION, request)
+        if response is None or response.error_code is not ErrorCode.none:
+            return False
+        return all(row.error_code is ErrorCode.none for row in response.responses[0].partitions)
+
+    async def _ask(self, api: ApiKey, version: int, request: Message) -> Any:
+        """The answer of a broker; None where there is none."""
+        try:
+            return await self._client.ask(api, version, request)
+        except OSError:
+            return None

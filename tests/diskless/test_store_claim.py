@@ -19,7 +19,8 @@ def test_a_store_is_claimed_once_and_refused_to_others() -> None:
         await claim.ensure()
         await claim.ensure()
         with pytest.raises(StorageError, match="s3://bucket belongs to cluster one, and this is") as caught:
-            await StoreClaim(storage, "two", "s3://bucket").ensure()
+            await StoreClaim(storage, "two", "s3://bucket", source="/data/meta.properties").ensure()
+        assert "/data/meta.properties" in str(caught.value)
         assert not caught.value.transient
         assert "\n" not in str(caught.value)
         await claim.ensure()

@@ -165,6 +165,18 @@ def test_a_folder_that_the_metadata_does_not_know_is_kept(folder: Path) -> None:
     assert not (folder / "unknown-0").exists()
 
 
+def test_a_damaged_topic_id_is_put_right(folder: Path) -> None:
+    path = folder / "classic-0" / "partition.metadata"
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[39] = ord("A") if damaged[39] != ord("A") else ord("B")
+    path.write_bytes(damaged)
+    with node(folder) as running:
+        on_node(running, check_everything)
+    assert path.read_bytes() == whole
+    assert not list(folder.glob("classic-0.*-stray"))
+
+
 def test_a_log_of_another_topic_id_is_kept(folder: Path) -> None:
     path = folder / "classic-0" / "partition.metadata"
     path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")

@@ -253,3 +253,15 @@ def test_a_torn_end_of_a_closed_segment_is_cut_when_it_is_accepted(box: Any, is_
     log.close()
     assert content(box, FIRST) == whole
     assert open_log(box, KILLED).end_offset == 12
+
+
+def test_a_kill_while_a_snapshot_replaces_the_log_leaves_no_segment(box: Any) -> None:
+    filled(box)
+    for path in (FIRST, SECOND, THIRD):
+        box.disk.remove(path)
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(11, 1))}", b"a snapshot")
+    noted = replace(KILLED, written_offset=12, written_by="/data/checkpoint")
+    refused(box, noted, "holds no segment", "it reached offset 12")
+    box.disk.write_atomically(f"{FOLDER}/{snapshot_file(OffsetAndEpoch(20, 2))}", b"a snapshot")
+    log = open_log(box, noted)
+    assert (log.start_offset, log.end_offset) == (20, 20)

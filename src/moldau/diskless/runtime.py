@@ -83,6 +83,8 @@ class RuntimeCluster:
     """As for :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
     """While so, no object is deleted, and no topic that the metadata lack."""
+    source: str = "meta.properties"
+    """The file that has the cluster id."""
 
 
 class DisklessRuntime:
@@ -112,7 +114,9 @@ class DisklessRuntime:
         self.storage = open_storage(
             settings.storage, machine, meters, policy=settings.retries, health=self.health
         )
-        self._claim = StoreClaim(self.storage, cluster.cluster_id, settings.storage.url)
+        self._claim = StoreClaim(
+            self.storage, cluster.cluster_id, settings.storage.url, source=cluster.source
+        )
         self.writer = DisklessWriter(
             self.storage, coordinator, machine, meters, broker_id=cluster.broker_id, settings=settings.writer
         )

@@ -16,12 +16,18 @@ CLAIMS_FOLDER: Final = ".moldau/clusters/"
 
 
 class StoreClaim:
-    """A cluster's claim to a store. ``name`` is what errors call the store (its URL)."""
+    """A cluster's claim to a store. ``name`` is what errors call the store (its URL).
 
-    def __init__(self, storage: ObjectStorage, cluster_id: str, name: str) -> None:
+    ``source`` is the file that the cluster id is from.
+    """
+
+    def __init__(
+        self, storage: ObjectStorage, cluster_id: str, name: str, *, source: str = "meta.properties"
+    ) -> None:
         self._storage = storage
         self._cluster_id = cluster_id
         self._name = name
+        self._source = source
 
     async def ensure(self) -> None:
         """Return when the store is this cluster's alone.
@@ -61,8 +67,8 @@ class StoreClaim:
             other = others[0].removeprefix(CLAIMS_FOLDER)
             raise StorageError(
                 f"{self._name} belongs to cluster {other}, and this is cluster {self._cluster_id}: give each"
-                f" a folder of its own. If this node is of cluster {other} and its meta.properties was lost,"
-                f" put that back with cluster.id={other}; see 'A folder without meta.properties' in"
+                f" a folder of its own. If this node is of cluster {other} and {self._source} was lost or"
+                f" damaged, put that back with cluster.id={other}; see 'A folder without meta.properties' in"
                 " docs/operations.md",
                 transient=False,
             )

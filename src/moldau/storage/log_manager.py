@@ -28,7 +28,7 @@ from moldau.storage.folders.late_removals import LateRemovals
 from moldau.storage.folders.log_checkpoints import ALL_CHECKPOINTS, LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory, LogDirectoryError, home_for_new
 from moldau.storage.folders.log_folders import FolderWork, NewLog, RetiredLog
-from moldau.storage.folders.partition_metadata import MalformedMetadataError
+from moldau.storage.folders.partition_metadata import MalformedMetadataError, is_misread
 from moldau.storage.guards import log_guards
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair
 from moldau.storage.log.config import LogConfig
@@ -286,7 +286,7 @@ class LogManager:
             try:
                 if log is not None and log.topic_id == each.topic_id:
                     continue
-                if log is not None and log.topic_id is None:
+                if log is not None and (log.topic_id is None or is_misread(log.topic_id, each.topic_id)):
                     watermark = (
                         0 if each.config.is_cache else self.checkpointed_high_watermark(log.topic_partition)
                     )

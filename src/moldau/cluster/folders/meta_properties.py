@@ -48,6 +48,8 @@ def read_meta_properties(disk: Disk, folder: str) -> MetaProperties | None:
     if values.get("version") != "1":
         found = values.get("version", "none")
         raise FormatError(f"{path} has version {found}; only version 1 (KRaft) can be used. {_ADVICE}")
+    if not (values.get("cluster.id", "none").isascii() and values.get("cluster.id", "none").isprintable()):
+        raise FormatError(f"{path} is damaged: its cluster.id is {values['cluster.id']!r}. {_ADVICE}")
     try:
         directory = values.get("directory.id")
         return MetaProperties(

@@ -2,11 +2,14 @@
 
 import base64
 import uuid
+from typing import Final
 
 from moldau.runtime.disk import Disk
 from moldau.storage.folders.file_names import PARTITION_METADATA
 
-_VERSION = 0
+_VERSION: Final = 0
+_MISREAD_MAX: Final = 4
+"""Characters of 22 in which a damaged id differs: two random ids agree in one or none."""
 
 
 class MalformedMetadataError(Exception):
@@ -27,6 +30,14 @@ def encode_topic_id(topic_id: uuid.UUID) -> str:
 def decode_topic_id(text: str) -> uuid.UUID:
     """Raises ``ValueError`` for anything but 16 bytes in base64url."""
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def is_misread(found: uuid.UUID, wanted: uuid.UUID) -> bool:
+    """Whether an id can only be another, random one of which a few bytes were changed on the disk."""
+    if wanted.version != 4 or found == wanted:
+        return False
+    pairs = zip(encode_topic_id(found), encode_topic_id(wanted), strict=True)
+    return sum(one != other for one, other in pairs) <= _MISREAD_MAX
 
 
 def format_partition_metadata(topic_id: uuid.UUID) -> bytes:

@@ -222,6 +222,9 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
                 return Verdict(first, torn_base=base_offset)
         finally:
             file.close()
+    if not bases and guard.has_snapshots:
+        # A log that is replaced by a snapshot, which has all of it: a kill meanwhile leaves no segment.
+        expected = log.latest_start or 0
     if expected < required:
         last = f"{folder}/{segment_file(bases[-1], LOG_SUFFIX)}" if bases else folder
         held = f"ends at offset {expected}" if bases else "holds no segment"

@@ -11,8 +11,12 @@ from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.folders.checkpoint import CheckpointError
-from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_START_OFFSETS
-from moldau.storage.folders.partition_metadata import read_partition_metadata, write_partition_metadata
+from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_START_OFFSETS, PARTITION_METADATA
+from moldau.storage.folders.partition_metadata import (
+    is_misread,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from moldau.storage.guards.guarding import DurableOffset, GuardedLog, LogGuard
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.log.config import LogConfig
@@ -359,6 +363,10 @@ class LogState:
     def take_topic_id(self, topic_id: uuid.UUID | None) -> None:
         """Note, in the folder, whose data this is; raises as :meth:`open`."""
         stored = read_partition_metadata(self._machine.disk, self.directory)
+        if stored is not None and topic_id is not None and is_misread(stored, topic_id):
+            reason = f"is rebuilt: its topic id was damaged, {stored} stood for {topic_id}"
+            self._report.add(Repair(RepairKind.REBUILT, f"{self.directory}/{PARTITION_METADATA}", reason))
+            stored = None
         if stored is None and topic_id is not None:
             write_partition_metadata(self._machine.disk, self.directory, topic_id)
         elif topic_id is not None and stored != topic_id:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from uuid import UUID
 
+from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import NO_COORDINATOR
@@ -75,6 +76,7 @@ class DisklessSubsystem(Subsystem):
                     policies=self._policies,
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
+                    source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
                 ),
                 RuntimeCoordinators(
                     batches=self.coordinator,

@@ -176,6 +176,11 @@ def test_which_configs_a_running_node_takes():
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
+        (
+            "listener.name.plaintext.max.connections",
+            "x",
+            "listener.name.plaintext.max.connections: Not a num",
+        ),
         ("node.id", "5", "Cannot update these configs dynamically: node.id"),
         ("listeners", "PLAINTEXT://:1", "broker id must be specified: listeners"),
         ("sasl.enabled.mechanisms", "PLAIN", "broker id must be specified: sasl.enabled.mechanisms"),

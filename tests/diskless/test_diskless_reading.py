@@ -17,6 +17,7 @@ from moldau.records import check_batch, iter_records
 from moldau.replication.partition import FoundOffset, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.workers import InlineWorkers
+from moldau.simulation.world.disk import MountedDisk
 
 T = TypeVar("T")
 K = key()
@@ -317,6 +318,36 @@ def test_eviction_keeps_the_bound_and_old_offsets_stay_readable() -> None:
         assert not [name for name in names if name.endswith(".deleted")]
 
     run(story, settings=CacherSettings(cache_max_bytes=20_000))
+
+
+def test_segments_are_evicted_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[tuple[str, bool]] = []
+    rename, remove = MountedDisk.rename, MountedDisk.remove
+
+    def watched_rename(disk: MountedDisk, source: str, target: str) -> None:
+        if target.endswith(".deleted"):
+            found.append(("rename", disk.process.working > 0))
+        rename(disk, source, target)
+
+    def watched_remove(disk: MountedDisk, path: str) -> None:
+        if path.endswith(".deleted"):
+            found.append(("remove", disk.process.working > 0))
+        remove(disk, path)
+
+    monkeypatch.setattr(MountedDisk, "rename", watched_rename)
+    monkeypatch.setattr(MountedDisk, "remove", watched_remove)
+
+    async def story(broker: ReadingBroker) -> None:
+        broker.coordinator.create(K)
+        partition = broker.open(K)
+        for number in range(30):
+            await broker.commit((K, [b"%04d" % number * 256]))
+            await broker.until_cached(partition, number + 1)
+        await asyncio.sleep(1)
+
+    run(story, settings=CacherSettings(cache_max_bytes=10_000))
+    assert {what for what, _ in found} == {"rename", "remove"}
+    assert all(by_worker for _, by_worker in found)
 
 
 def test_a_log_start_inside_a_batch() -> None:

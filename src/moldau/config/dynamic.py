@@ -6,6 +6,7 @@ unusable: values that would shut out all clients are refused here, although a fi
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from moldau.config.combinations import check_local_retention
@@ -81,7 +82,8 @@ def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: 
         of_listener = _OF_LISTENER.fullmatch(name)
         key = definition.get(name if of_listener is None else of_listener[1])
         if key is not None:
-            parse(key, text)
+            # The error names the key that was given, with its listener; Kafka names what follows.
+            parse(replace(key, name=name), text)
             if is_default and _is_per_broker(key, of_listener is not None):
                 raise ConfigError(
                     name,

@@ -1,8 +1,9 @@
 """Keeps all local segments of diskless partitions within the broker's bound: the oldest go first."""
 
+import asyncio
 import heapq
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from moldau.diskless.cache.partition_cache import PartitionCache
@@ -12,12 +13,15 @@ from moldau.runtime import KafkaError, Machine
 logger = logging.getLogger(__name__)
 
 _CHECK_BYTES_MIN: Final = 1024 * 1024
+_CACHES_A_TURN: Final = 1_000
+"""Caches counted without a break: a millisecond."""
 
 
 class CacheBound:
     """Counts what is appended and, now and then, drops segments until the bound holds again.
 
-    The caches together may exceed it by what is appended between two checks (1/64 of the bound).
+    The caches together may exceed it by what is appended between two checks (1/64 of the bound), and while
+    segments are dropped.
     """
 
     def __init__(self, machine: Machine, max_bytes: int, meters: Meters) -> None:
@@ -38,12 +42,51 @@ class CacheBound:
         self._unchecked_bytes += size_bytes
         return self._unchecked_bytes >= self._check_every_bytes
 
-    def enforce(self, caches: Iterable[PartitionCache]) -> list[str]:
-        """Drop the oldest segments of all until what is left fits; returns files for :meth:`remove`."""
-        self._unchecked_bytes = 0
-        return self._evict([cache for cache in caches if cache.is_usable])
+    async def enforce(self, caches: Sequence[PartitionCache]) -> None:
+        """Drop the oldest segments of all until what is left fits, and free their disk. One at a time.
 
-    async def remove(self, paths: list[str]) -> None:
+        Files are renamed and removed by workers, and a thousand caches are counted in one turn of the loop.
+        """
+        self._unchecked_bytes = 0
+        usable = [cache for cache in caches if cache.is_usable]
+        used_bytes = 0
+        for group in _groups(usable):
+            used_bytes += sum(cache.log.size_bytes for cache in group)
+            await asyncio.sleep(0)
+        if used_bytes > self._max_bytes:
+            await self._evict(usable, used_bytes - self._max_bytes)
+
+    async def _evict(self, caches: Sequence[PartitionCache], excess_bytes: int) -> None:
+        by_age: list[tuple[tuple[int, int], int]] = []
+        for group in _groups(caches):
+            start = len(by_age)
+            by_age += [(_age(cache), start + order) for order, cache in enumerate(group)]
+            await asyncio.sleep(0)
+        heapq.heapify(by_age)
+        paths: list[str] = []
+        try:
+            while excess_bytes > 0 and by_age:
+                _, order = heapq.heappop(by_age)
+                cache = caches[order]
+                if not (cache.is_usable and cache.log.size_bytes):
+                    continue
+                freed = cache.first_segment_bytes
+                try:
+                    removed = await cache.evict_first_segment()
+                except KafkaError as error:
+                    logger.error("cannot shorten the cache of %s: %s", cache.log.directory, error)
+                    continue
+                if not removed:
+                    continue
+                paths += removed
+                excess_bytes -= freed
+                self._evicted.value += freed
+                if cache.is_usable and cache.log.size_bytes:
+                    heapq.heappush(by_age, (_age(cache), order))
+        finally:
+            await self._remove(paths)
+
+    async def _remove(self, paths: list[str]) -> None:
         """Free the disk of files that were taken out of the caches."""
         try:
             await self._machine.workers.run(self._remove_all, paths)
@@ -54,28 +97,9 @@ class CacheBound:
         for path in paths:
             self._machine.disk.remove(path)
 
-    def _evict(self, caches: list[PartitionCache]) -> list[str]:
-        used_bytes = sum(cache.log.size_bytes for cache in caches)
-        if used_bytes <= self._max_bytes:
-            return []
-        paths: list[str] = []
-        by_age = [(_age(cache), order) for order, cache in enumerate(caches) if cache.log.size_bytes]
-        heapq.heapify(by_age)
-        while used_bytes > self._max_bytes and by_age:
-            _, order = heapq.heappop(by_age)
-            cache = caches[order]
-            before = cache.log.size_bytes
-            try:
-                paths += cache.evict_first_segment()
-            except KafkaError as error:
-                logger.error("cannot shorten the cache of %s: %s", cache.log.directory, error)
-                continue
-            freed = before - cache.log.size_bytes
-            used_bytes -= freed
-            self._evicted.value += freed
-            if freed and cache.log.size_bytes:
-                heapq.heappush(by_age, (_age(cache), order))
-        return paths
+
+def _groups(caches: Sequence[PartitionCache]) -> Iterator[Sequence[PartitionCache]]:
+    return (caches[start : start + _CACHES_A_TURN] for start in range(0, len(caches), _CACHES_A_TURN))
 
 
 def _age(cache: PartitionCache) -> tuple[int, int]:

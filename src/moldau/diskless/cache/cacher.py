@@ -105,7 +105,7 @@ class Cacher:
         self._catch_ups: dict[int, FollowLane] = {}
         self._lagging: dict[PartitionKey, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._removals: set[asyncio.Task[None]] = set()
+        self._evictions: set[asyncio.Task[None]] = set()
         self._meter_state(meters)
 
     def _meter_state(self, meters: Meters) -> None:
@@ -175,7 +175,7 @@ class Cacher:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, *self._removals, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._evictions, return_exceptions=True)
 
     # -- the follower's side of the lanes -------------------------------------------------------
 
@@ -312,13 +312,11 @@ class Cacher:
         finally:
             if cache.local_end_offset != before:
                 self._arrivals.notify(cache.key)
-        if self._bound.appended(size_bytes):
-            paths = self._bound.enforce(self._caches.values())
-            if paths:
-                task = asyncio.get_running_loop().create_task(self._bound.remove(paths))
-                self._removals.add(task)
-                task.add_done_callback(self._removals.discard)
-                self._unexpected.watch(task, "removing cached segments")
+        if self._bound.appended(size_bytes) and not self._evictions:
+            task = asyncio.get_running_loop().create_task(self._bound.enforce(list(self._caches.values())))
+            self._evictions.add(task)
+            task.add_done_callback(self._evictions.discard)
+            self._unexpected.watch(task, "evicting cached segments")
         return True
 
     def got_stuck(self, cache: PartitionCache) -> None:

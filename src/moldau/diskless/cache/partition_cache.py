@@ -288,7 +288,13 @@ class PartitionCache:
             finally:
                 self._is_restarting = False
 
-    def evict_first_segment(self) -> list[str]:
+    @property
+    def first_segment_bytes(self) -> int:
+        """Bytes that :meth:`evict_first_segment` frees."""
+        segments = self.log.segments.segments
+        return self.log.size_bytes if len(segments) == 1 else segments[0].size_bytes
+
+    async def evict_first_segment(self) -> list[str]:
         """Give up the oldest cached batches; returns the paths of the files to be removed."""
         log = self.log
         segments = log.segments.segments
@@ -297,7 +303,7 @@ class PartitionCache:
                 return []  # its only segment is being written to
             log.roll()
         log.update_log_start_offset(log.segments.segments[1].base_offset)
-        return log.evict_segments_before_start()
+        return await log.evict_segments_before_start()
 
     def close(self) -> None:
         """The partition has left this broker: nobody waits for it any more."""

@@ -197,15 +197,24 @@ class PartitionLog(AsideLog):
         paths: list[str] = yield remove
         return paths
 
-    def evict_segments_before_start(self) -> list[str]:
+    async def evict_segments_before_start(self) -> list[str]:
         """As :meth:`delete_segments_before_start`, of a cache: a crash may bring them back."""
-        with self.guarded("deleting segments of"):
-            segments = self._segments
-            count = segments.index_holding(self.log_start_offset)
-            if not count:
-                return []
-            self.producers.snapshots.remove_before(segments.segments[count].base_offset)
-            return [path for segment in segments.take_first(count) for path in segment.rename_deleted()]
+        return await self._do("deleting segments of", self._evicting())
+
+    def _evicting(self) -> FileSteps[list[str]]:
+        segments, snapshots = self._segments, self.producers.snapshots
+        count = segments.index_holding(self.log_start_offset)
+        if not count:
+            return []
+        start_offset = segments.segments[count].base_offset
+        removed = segments.take_first(count)
+
+        def rename() -> list[str]:
+            snapshots.remove_before(start_offset)
+            return [path for segment in removed for path in segment.rename_deleted()]
+
+        paths: list[str] = yield rename
+        return paths
 
     async def replace_segments(
         self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]

@@ -13,7 +13,11 @@ from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from moldau.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
-from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from moldau.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode
 from moldau.server.requests.dispatch import Handler
@@ -63,6 +67,10 @@ class ForwardedHandlers:
         return response
 
     async def delete_topics(self, context: RequestContext, request: DeleteTopicsRequest) -> Message:
+        if request.topic_names:
+            # The controller is asked in a newer version than clients may use, which has no such field.
+            topics = [*request.topics, *(DeleteTopicState(name=name) for name in request.topic_names)]
+            request = DeleteTopicsRequest(topics=topics, timeout_ms=request.timeout_ms)
         response: DeleteTopicsResponse = await forward(self._controller, context, request)
         gone = [row.name for row in response.responses if row.error_code is ErrorCode.none and row.name]
         if gone:

@@ -12,7 +12,9 @@ from moldau.records.batch import validate_produce
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.config import LogConfig
+from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
@@ -229,3 +231,54 @@ def test_a_loss_of_power_between_removals_brings_back_one_segment_at_most(box: A
         await manager.stop()
 
     asyncio.run(scenario())
+
+
+def append_of(box: Any, log: PartitionLog, sequence: int) -> int:
+    """A record of the idempotent producer 7; the offset that it has, now or since before."""
+    batch = build_batch(
+        [Record(0, box.clock.time_ms, None, b"v", ())],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+    epoch = log.leader_epochs.latest_epoch or 0
+    return log.append_as_leader(batch, validate_produce(batch, max_batch_bytes=10**6), epoch).first_offset
+
+
+def test_a_log_begins_behind_the_remote_tier_and_stays_there_after_a_crash(box: Any) -> None:
+    source = open_log(box, replace(TIERED, local_retention_bytes=-1))
+    append_segments(box, source, 2, epoch=1)
+    for sequence in range(3):
+        append_of(box, source, sequence)
+    producers = list(source.producers.state)
+    log = PartitionLog.open(box.machine, "/data/u-0", TopicPartition("u", 0), TIERED)
+    append_segments(box, log, 1)
+    epochs = [EpochEntry(1, 0), EpochEntry(3, 10)]
+    asyncio.run(log.begin_behind_remote(AuxiliaryState(20, 4, epochs, producers)))
+    assert log.highest_copied_offset == 19
+    check_begun_behind(box, log)
+    box.disk.crash(random.Random(1))
+    check_begun_behind(box, PartitionLog.open(box.machine, "/data/u-0", TopicPartition("u", 0), TIERED))
+
+
+def check_begun_behind(box: Any, log: PartitionLog) -> None:
+    assert (log.log_start_offset, log.local_log_start_offset, log.log_end_offset) == (4, 20, 20)
+    assert log.leader_epochs.entries == (EpochEntry(1, 4), EpochEntry(3, 10))
+    assert append_of(box, log, 2) == 4, "the producer's last record is known"
+    with pytest.raises(KafkaError) as caught:
+        append_of(box, log, 7)
+    assert caught.value.code is ErrorCode.out_of_order_sequence_number
+
+
+def test_producers_stay_known_when_a_log_is_cut_to_its_first_local_offset(box: Any) -> None:
+    """As of a new leader: the records before are committed, and their producers may repeat them."""
+    log = open_log(box)
+    append_of(box, log, 0)
+    log.roll()
+    append_of(box, log, 1)
+    log.high_watermark, log.highest_copied_offset = 1, 0
+    asyncio.run(log.delete_old_segments(box.clock.time_ms))
+    assert log.local_log_start_offset == 1
+    asyncio.run(log.truncate_to(1))
+    assert log.log_end_offset == 1
+    assert append_of(box, log, 0) == 0

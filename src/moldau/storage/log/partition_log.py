@@ -17,8 +17,10 @@ from typing import Any, Final, TypeVar
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, EpochEndOffset, ReadResult
 from moldau.storage.log.aside import AsideLog
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.retention import retention_due
 from moldau.storage.log.steps import FileSteps, run_steps, run_whole
+from moldau.storage.producers.producer_state import ProducerEntry
 from moldau.storage.segments.segment import Segment
 from moldau.storage.segments.timestamp_search import (
     Step,
@@ -252,6 +254,13 @@ class PartitionLog(AsideLog):
         """Drop everything; the log goes on, empty, at ``offset``. Nobody appends before this returns."""
         await self._do("truncating", self._restarting(offset))
 
+    async def begin_behind_remote(self, state: AuxiliaryState) -> None:
+        """Drop everything; the log goes on, empty, behind offsets that are in the remote tier.
+
+        Nobody appends before this returns.
+        """
+        await self._do("beginning anew", self._beginning_behind(state))
+
     def truncate_fully_now(self, offset: int) -> None:
         """As :meth:`truncate_fully_and_start_at`, on this thread. Blocking."""
         with self.guarded("truncating"):
@@ -265,7 +274,8 @@ class PartitionLog(AsideLog):
             yield from self._restarting(offset)
         elif offset <= segments.segments[0].base_offset:
             # What lies before is in the remote tier, and stays.
-            yield from self._emptying(offset)
+            producers = yield partial(self.producers.snapshots.at, offset)
+            yield from self._emptying(offset, producers)
             yield from self._truncated(offset)
         elif segments.end_before(offset) < self.log_start_offset:
             yield from self._restarting(self.log_start_offset)
@@ -288,8 +298,21 @@ class PartitionLog(AsideLog):
         self.leader_epochs.clear()
         yield from self._truncated(offset)
 
-    def _emptying(self, offset: int) -> FileSteps[None]:
-        """Drop everything local."""
+    def _beginning_behind(self, state: AuxiliaryState) -> FileSteps[None]:
+        offset, epochs = state.offset, self.leader_epochs
+        yield from self._emptying(offset, state.producers)
+        self.log_start_offset = min(state.log_start_offset, offset)
+        self.highest_copied_offset = offset - 1
+        self.holes = []
+        epochs.clear()
+        for entry in state.leader_epochs:
+            epochs.assign(entry.epoch, entry.start_offset)
+        epochs.truncate_from_start(self.log_start_offset)
+        self._epochs_are_lost = False
+        yield from self._truncated(offset)
+
+    def _emptying(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> FileSteps[None]:
+        """Drop everything local; ``producers`` are those as of ``offset``."""
         segments = self._segments
         self._truncations += 1
         yield partial(self._lower_durable, 0)
@@ -299,7 +322,9 @@ class PartitionLog(AsideLog):
         yield from _holding_files(segments.segments)
         yield partial(segments.drop_files, segments.segments)
         segments.restart_at(offset)
-        self.producers.restart_at(offset)
+        self.producers.restart_at(offset, producers, self._now_ms())
+        if producers:
+            yield partial(self.producers.snapshots.take, self.producers.state)
 
     def _forget_from(self, end_offset: int) -> None:
         self.leader_epochs.truncate_from_end(end_offset)

@@ -1,6 +1,6 @@
 """The producers of a partition log: their state, its snapshot files, and its replay from the log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from moldau.records.batch import CONTROL_BIT, BatchHeader, Buffer
 from moldau.records.control import EndTransactionMarker, parse_control_record
@@ -11,7 +11,12 @@ from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.segmented_log import SegmentedLog
 from moldau.storage.producers.producer_snapshot import ProducerSnapshots
-from moldau.storage.producers.producer_state import BatchMetadata, CompletedTransaction, ProducerState
+from moldau.storage.producers.producer_state import (
+    BatchMetadata,
+    CompletedTransaction,
+    ProducerEntry,
+    ProducerState,
+)
 from moldau.storage.segments.batch_scan import scan_headers
 
 BatchVisitor = Callable[[BatchHeader], None]
@@ -69,11 +74,14 @@ class LogProducers:
         self.snapshots.remove_after(segments.end_offset)
         self.load(segments, log_start_offset=log_start_offset, now_ms=now_ms)
 
-    def restart_at(self, offset: int) -> None:
-        """The log is empty and goes on at ``offset``."""
+    def restart_at(self, offset: int, entries: Sequence[ProducerEntry] = (), now_ms: int = 0) -> None:
+        """The log is empty and goes on at ``offset``, where it had these producers.
+
+        The caller writes the snapshot.
+        """
         for found in self.snapshots.offsets():
             self.snapshots.remove(found)
-        self.state.reset(offset)
+        self.state.reset(offset, entries, now_ms)
 
     # -- appending ----------------------------------------------------------------------------
 

@@ -135,6 +135,13 @@ class ProducerSnapshots:
         finally:
             file.close()
 
+    def at(self, offset: int) -> list[ProducerEntry]:
+        """The producers as of an offset; none without a usable snapshot of it."""
+        try:
+            return decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
+        except (FileNotFoundError, CorruptSnapshotError):
+            return []
+
     def sync(self) -> None:
         """Bring the content of what was not written durably to the disk; safe beside :meth:`take`."""
         for written in sorted(self._unsynced):

@@ -110,6 +110,28 @@ def test_a_synced_log_acknowledges_what_is_on_both_disks(tmp_path: pathlib.Path)
     asyncio.run(scenario())
 
 
+def test_what_an_earlier_life_has_not_synced_is_synced_before_it_is_acknowledged(
+    tmp_path: pathlib.Path,
+) -> None:
+    """A follower that appends nothing syncs nothing by itself."""
+
+    async def scenario() -> None:
+        before = Replicas(tmp_path, WRITTEN)
+        before.lead(1, 3)
+        before.produce(1, b"a")
+        await before.fetch(2)
+        for each in before.partitions.values():
+            each.log.segments.close()
+        pair = Replicas(tmp_path, FSYNCED)
+        pair.lead(1, 4)
+        following = pair.partitions[2].following
+        assert (following.position().offset, following.acknowledged_offset()) == (1, 0)
+        await following.synced()
+        assert following.acknowledged_offset() == 1
+
+    asyncio.run(scenario())
+
+
 def test_a_synced_log_takes_nothing_from_clients(tmp_path: pathlib.Path) -> None:
     policy = ReplicaPolicy(FSYNCED.durability, clients_append=False, clients_shorten=False)
     pair = Replicas(tmp_path, policy, min_in_sync=1)

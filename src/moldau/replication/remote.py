@@ -5,6 +5,7 @@ from typing import Protocol
 
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 
 __all__ = ["RemotePart"]
 
@@ -18,6 +19,15 @@ class RemotePart(Protocol):
 
     async def highest_offset(self) -> int:
         """The last offset that has been copied; -1 when none has."""
+        ...
+
+    async def auxiliary_state(
+        self, leader_epoch: int, end_offset: int, log_start_offset: int
+    ) -> AuxiliaryState:
+        """The state behind the remote segment with the record before ``end_offset``, of that epoch.
+
+        Raises ``KafkaError`` while it cannot be had.
+        """
         ...
 
     async def find_timestamp(

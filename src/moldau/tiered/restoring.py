@@ -1,19 +1,21 @@
-"""Restoring at a new leader: its log start and epochs agree with the remote tier."""
+"""Restoring from the remote tier: the start and epochs of a new leader's log, the state of a follower's."""
 
 import logging
 from collections.abc import Sequence
 
 from moldau.storage.folders.checkpoint import CheckpointError, parse_checkpoint, parse_number
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.leader_epochs import EpochEntry
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, decode_producer_snapshot
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
 from moldau.tiered.removal.expiry import is_of_lineage
-from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
+from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError, RemoteStorageManager
 from moldau.tiered.tasks.surroundings import Surroundings
 
-__all__ = ["restore_start"]
+__all__ = ["fetch_auxiliary_state", "restore_start"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,7 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
     ]
     if log.leader_epochs.epoch_for_offset(log.log_start_offset) is None and finished:
         newest = max(finished, key=lambda segment: (segment.leader_epochs[-1].epoch, segment.end_offset))
-        log.restore_epochs(await _epochs_of(around, newest))
+        log.restore_epochs(await _epochs_of(around.storage, newest))
         logger.warning("the leader epochs of %s were restored from %s", partition, newest.id)
     else:
         log.restore_epochs(())
@@ -57,8 +59,22 @@ def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: Part
     return min(starts, default=log.local_log_start_offset)
 
 
-async def _epochs_of(around: Surroundings, segment: RemoteLogSegmentMetadata) -> list[EpochEntry]:
-    content = bytes(await around.storage.fetch_index(segment, IndexType.LEADER_EPOCH))
+async def fetch_auxiliary_state(
+    storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata, log_start_offset: int
+) -> AuxiliaryState:
+    """The state of a log behind a segment. Raises ``RemoteStorageError``."""
+    epochs = await _epochs_of(storage, segment)
+    name = f"producers of {segment.id}"
+    try:
+        content = bytes(await storage.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT))
+        producers = decode_producer_snapshot(content, name)
+    except CorruptSnapshotError as error:
+        raise RemoteStorageError(str(error), transient=False) from error
+    return AuxiliaryState(segment.end_offset + 1, log_start_offset, epochs, producers)
+
+
+async def _epochs_of(storage: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> list[EpochEntry]:
+    content = bytes(await storage.fetch_index(segment, IndexType.LEADER_EPOCH))
     name = f"leader epochs of {segment.id}"
     try:
         rows = parse_checkpoint(content, name, 2)

@@ -8,6 +8,7 @@ from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.core.replica import FetchPosition, Follower, Replica
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendInfo
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -18,7 +19,8 @@ class Following:
 
     Contract: fetch from :meth:`position`, telling :meth:`acknowledged_offset`. Then, with the leader epoch of
     that position, :meth:`truncate` where the answer names a diverging epoch, :meth:`start_over` where the
-    leader's log begins behind this one's end, else :meth:`append`. In another term they raise ``KafkaError``.
+    leader's log begins behind this one's end, :meth:`begin_behind_remote` where its local part does, else
+    :meth:`append`. In another term they raise ``KafkaError``.
     """
 
     def __init__(
@@ -50,6 +52,17 @@ class Following:
             return log.flushed_offset
         return follower.acknowledged_offset(log.log_end_offset, log.flushed_offset)
 
+    async def synced(self) -> None:
+        """Return when all that the log holds may be acknowledged. Raises ``KafkaError`` when a sync fails."""
+        log, commit = self._log, self._commit
+        if commit is None:
+            await log.flush()
+            return
+        if log.flushed_offset < log.log_end_offset:
+            commit.plan()  # an earlier life of this broker may have left it so, and appended nothing since
+        await commit.settled()
+        commit.check()
+
     def append(
         self, leader_epoch: int, batches: bytes | memoryview, *, high_watermark: int, log_start_offset: int
     ) -> AppendInfo:
@@ -77,6 +90,11 @@ class Following:
         """Drop the whole log and begin where the leader's does."""
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.truncate_fully_and_start_at(log_start_offset))
+
+    async def begin_behind_remote(self, leader_epoch: int, state: AuxiliaryState) -> None:
+        """Drop the local log, and begin behind what is in the remote tier."""
+        follower = self._follower(leader_epoch)
+        await self._cut(follower, self._log.begin_behind_remote(state))
 
     def defers(self, move: Callable[[], None]) -> bool:
         """Whether the log is being cut: then the move, the last one asked for, is made after that.

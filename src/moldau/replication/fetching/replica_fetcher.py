@@ -15,12 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
-from moldau.protocol.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -28,6 +23,7 @@ from moldau.protocol.special_timestamps import (
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED, FetchPosition, IllegalMoveError
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
+from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.partition import (
     PartitionKey,
 )
@@ -199,7 +195,7 @@ class ReplicaFetcher:
             return None
         if following.acknowledged_offset() < position.offset:
             # A fetch acknowledges what lies before it, and that has to be synced first.
-            self._hold(key, self._partitions[key].settled)
+            self._hold(key, following.synced)
             return None
         return position
 
@@ -210,6 +206,9 @@ class ReplicaFetcher:
             return 0
         if row.error_code is ErrorCode.offset_out_of_range:
             self._hold(key, partial(self._start_again, partition, sent))
+            return 0
+        if row.error_code is ErrorCode.offset_moved_to_tiered_storage:
+            self._hold(key, partial(begin_behind_remote, self._ask, partition, sent, row.log_start_offset))
             return 0
         if row.error_code is not ErrorCode.none:
             self._refused(key, row.error_code.name)
@@ -275,22 +274,16 @@ class ReplicaFetcher:
             await partition.following.truncate(sent.leader_epoch, UNDEFINED, end)
 
     async def _offset(self, partition: ClassicPartition, sent: FetchPosition, timestamp: int) -> int:
+        return (await list_offset(self._ask, partition, sent, timestamp)).offset
+
+    async def _ask(self, request: Message) -> Any:
+        """Send the leader a request that is no fetch."""
         address = self._brokers.address(self._leader_id)
         if address is None:
             raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
-        wanted = ListOffsetsPartition(
-            partition_index=partition.key.partition,
-            current_leader_epoch=sent.leader_epoch,
-            timestamp=timestamp,
+        return await self._client.request(
+            address.host, address.port, request.API_KEY, None, request, self._settings.request_timeout_ms
         )
-        request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])])
-        response: ListOffsetsResponse = await self._client.request(
-            address.host, address.port, ApiKey.LIST_OFFSETS, None, request, self._settings.request_timeout_ms
-        )
-        answer = response.topics[0].partitions[0]
-        if answer.error_code is not ErrorCode.none:
-            raise KafkaError(answer.error_code)
-        return answer.offset
 
     # -- holding --------------------------------------------------------------------------------
 

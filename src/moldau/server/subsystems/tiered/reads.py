@@ -7,6 +7,7 @@ from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import FoundOffset, ReadOutcome, ReadRequest
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AbortedEntry, ReadResult
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.lineage import LogLineage
 from moldau.tiered.metadata.segments import TopicIdPartition
@@ -14,6 +15,7 @@ from moldau.tiered.position import find_highest_copied
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.reading.requests import RemoteRange, RemoteRead
+from moldau.tiered.restoring import fetch_auxiliary_state
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 
@@ -68,6 +70,22 @@ class ClassicRemotePart:
         try:
             await metadata.wait_ready(self._partition)
             return max(log.highest_copied_offset, find_highest_copied(metadata, self._partition, log))
+        except RemoteStorageError as error:
+            raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
+
+    async def auxiliary_state(
+        self, leader_epoch: int, end_offset: int, log_start_offset: int
+    ) -> AuxiliaryState:
+        metadata, last_offset = self._reader.metadata, end_offset - 1
+        try:
+            await metadata.wait_ready(self._partition)
+            segment = metadata.remote_log_segment_metadata(self._partition, leader_epoch, last_offset)
+            if segment is None:
+                raise KafkaError(
+                    ErrorCode.offset_moved_to_tiered_storage,
+                    f"no remote segment is known with offset {last_offset} of epoch {leader_epoch}",
+                )
+            return await fetch_auxiliary_state(self._reader.storage, segment, log_start_offset)
         except RemoteStorageError as error:
             raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
 

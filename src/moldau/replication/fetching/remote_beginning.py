@@ -1,0 +1,106 @@
+"""A follower whose log ends before its leader's first local offset: the remote tier has the records between.
+
+It begins its log behind a remote segment, with the leader epochs and the producers of that segment (KIP-405,
+"Follower replication"), and fetches from there.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from moldau.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from moldau.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from moldau.protocol.schema import Message
+from moldau.protocol.special_timestamps import EARLIEST_LOCAL_TIMESTAMP
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.replica import UNDEFINED, FetchPosition
+from moldau.replication.partition import FoundOffset
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+Ask = Callable[[Message], Awaitable[Any]]
+"""Sends a request to the leader; raises ``KafkaError``."""
+_FOLLOWER: Final = -1
+"""The lookups are those of a client: only fetches tell the leader how far a replica has come."""
+
+
+async def begin_behind_remote(
+    ask: Ask, partition: ClassicPartition, sent: FetchPosition, log_start_offset: int
+) -> None:
+    """Begin the log anew where its leader's local log begins, or behind the segment that holds that offset.
+
+    ``log_start_offset`` is the leader's. Raises ``KafkaError`` while it cannot be done: the remote metadata
+    may be late, or the store may fail.
+    """
+    remote = partition.remote
+    if remote is None:
+        raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, "the topic is not known here to be tiered")
+    local = await list_offset(ask, partition, sent, EARLIEST_LOCAL_TIMESTAMP)
+    if local.offset <= sent.offset:
+        return
+    epoch = await _epoch_before(ask, partition, sent, local)
+    state = await remote.auxiliary_state(epoch, local.offset, log_start_offset)
+    logger.info(
+        "%s-%d ends at offset %d, and that of its leader begins at %d on its disk: it goes on at offset %d",
+        partition.topic,
+        partition.key.partition,
+        sent.offset,
+        local.offset,
+        state.offset,
+    )
+    await partition.following.begin_behind_remote(sent.leader_epoch, state)
+
+
+async def _epoch_before(
+    ask: Ask, partition: ClassicPartition, sent: FetchPosition, local: FoundOffset
+) -> int:
+    """The epoch of the last record before the leader's first local offset."""
+    before = await _end_of_epoch(ask, partition, sent, local.leader_epoch - 1)
+    return before[0] if before[1] >= local.offset else local.leader_epoch
+
+
+async def list_offset(
+    ask: Ask, partition: ClassicPartition, sent: FetchPosition, timestamp: int
+) -> FoundOffset:
+    """An offset of the leader's log."""
+    wanted = ListOffsetsPartition(
+        partition_index=partition.key.partition,
+        current_leader_epoch=sent.leader_epoch,
+        timestamp=timestamp,
+    )
+    answer = await ask(
+        ListOffsetsRequest(
+            replica_id=_FOLLOWER, topics=[ListOffsetsTopic(name=partition.topic, partitions=[wanted])]
+        )
+    )
+    row = answer.topics[0].partitions[0]
+    if row.error_code is not ErrorCode.none:
+        raise KafkaError(row.error_code)
+    return FoundOffset(row.offset, row.timestamp, row.leader_epoch)
+
+
+async def _end_of_epoch(
+    ask: Ask, partition: ClassicPartition, sent: FetchPosition, epoch: int
+) -> tuple[int, int]:
+    """The leader's largest epoch not above one, and its end offset."""
+    if epoch < 0:
+        return UNDEFINED, UNDEFINED
+    wanted = OffsetForLeaderPartition(
+        partition=partition.key.partition, current_leader_epoch=sent.leader_epoch, leader_epoch=epoch
+    )
+    answer = await ask(
+        OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=partition.topic, partitions=[wanted])])
+    )
+    row = answer.topics[0].partitions[0]
+    if row.error_code is not ErrorCode.none:
+        raise KafkaError(row.error_code)
+    return row.leader_epoch, row.end_offset

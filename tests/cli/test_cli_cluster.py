@@ -130,10 +130,6 @@ def test_a_folder_of_a_single_node_is_refused(tmp_path: pathlib.Path, cli: Any) 
         (("--set", "node.id=7"), "--set node.id cannot be used with --brokers"),
         (("--set", "num.partitions=0"), "num.partitions"),
         (("--set", "diskless.system.enable=true"), "diskless.system.enable must be false"),
-        (
-            ("--set", "remote.log.storage.system.enable=true"),
-            "remote.log.storage.system.enable must be false",
-        ),
         (("--pipeline",), "--pipeline is for a single node"),
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1: Cannot assign requested address"),
     ],

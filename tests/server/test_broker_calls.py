@@ -44,6 +44,7 @@ from moldau.tiered.consolidation.calls import (
 )
 from moldau.tiered.consolidation.leader import BuiltCopy
 from moldau.tiered.consolidation.plan import SegmentRules
+from moldau.tiered.metadata.calls import METADATA_CALLS
 from moldau.tiered.storage.storage_manager import RemotePlace
 
 PLACE = RemotePlace(None, "memory:", "tiered")
@@ -161,7 +162,8 @@ def test_a_reader_may_only_list_segments_of_its_topics() -> None:
 def test_each_call_declares_its_right() -> None:
     declared = {key: call.right for key, call in consolidation.CALLS.items()}
     declared |= {key: call.right for key, call in tiered.CALLS.items()}
-    cluster = dict.fromkeys((11656, 11657, 11658, 11660), Right.CLUSTER_ACTION)
+    declared |= {key: call.right for key, call in METADATA_CALLS.items()}
+    cluster = dict.fromkeys((11656, 11657, 11658, 11660, 11662, 11663), Right.CLUSTER_ACTION)
     assert declared == {**cluster, 11661: Right.READ_TOPIC}
 
 

@@ -21,11 +21,15 @@ from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.server.cluster_view import ClusterView
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
-from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
+from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
+from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
 from moldau.server.topics.topic_creation import InternalTopic
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.topic_partition import TopicPartition
+from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.metadata.topic import EventWriter
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 NAME = "__remote_log_metadata"
@@ -42,7 +46,6 @@ class House:
             Partition(replicas=(1,), isr=(1,), leader=1, leader_epoch=0, partition_epoch=0) for _ in range(2)
         )
         topics = TopicsImage().updated([Topic(NAME, TOPIC_ID, partitions)], [])
-        image = MetadataImage(topics=topics)
         self.log = PartitionLog.open(self.machine, str(folder / f"{NAME}-0"), TopicPartition(NAME, 0))
         self.partition = ClassicPartition(
             self.machine,
@@ -56,11 +59,16 @@ class House:
             meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
             policy=policy_of(NAME),
         )
-        self.topic = HostedMetadataTopic(
-            self.machine.clock,
-            ClusterView("cluster", 1, lambda: image, lambda: 1),
+        self.image = MetadataImage(topics=topics)
+        view = ClusterView("cluster", 1, lambda: self.image, lambda: 1)
+        machine = self.machine
+        self.topic = HostedMetadataTopic(machine.clock, view)
+        self.cluster = ClusterMetadataTopic(
+            view,
             InternalTopic(NAME, partition_count, 1, ""),
             self._ensure,
+            self.topic,
+            MetadataPeers(view, "PLAINTEXT", machine.entropy, machine.unexpected),
         )
         self.changes: list[tuple[int, bool]] = []
         """Each change of leadership: the partition, and whether it is led now."""
@@ -83,6 +91,14 @@ class House:
     def lead(self, epoch: int = 4, *, replicas: tuple[int, ...] = (1,)) -> None:
         self.partition.become_leader(epoch, replicas, replicas)
         self.coordinators.leads(self.partition, epoch)
+
+    def show_tiered(self, partition: TopicIdPartition, leader_epoch: int) -> None:
+        """The metadata have this leader epoch of a tiered partition."""
+        known = Partition(
+            replicas=(1,), isr=(1,), leader=1, leader_epoch=leader_epoch, partition_epoch=leader_epoch
+        )
+        topic = Topic(partition.topic, partition.topic_id, (known,))
+        self.image = MetadataImage(topics=self.image.topics.updated([topic], []))
 
     def resign(self, epoch: int) -> None:
         self.partition.resign(epoch)
@@ -107,11 +123,12 @@ def test_what_is_written_is_durable_and_read_back(tmp_path: Path) -> None:
             assert topic.leads(0)
             assert [await topic.append(0, b"event-%d" % number) for number in range(3)] == [0, 1, 2]
             assert house.log.flushed_offset == 3
-            assert topic.offsets(0) == (0, 3, 3)
-            assert topic.epoch_of(0, 2) == 4
+            assert await topic.offsets(0, 4) == (0, 3, 3, 3)
+            assert await topic.offsets(0, 5) == (0, 3, 3, -1)
             found = await topic.read(0, 1, 1 << 20)
             assert (list(found.records), found.next_offset) == ([(1, b"event-1"), (2, b"event-2")], 3)
-            assert await topic.read(0, 3, 1 << 20) == ([], 3)
+            assert found.epoch == 4
+            assert await topic.read(0, 3, 1 << 20) == ([], 3, -1)
             waiting = asyncio.ensure_future(topic.wait_beyond(0, 3))
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -127,8 +144,8 @@ def test_only_what_is_committed_is_read(tmp_path: Path) -> None:
             house.lead(replicas=(1, 2))
             appending = asyncio.ensure_future(house.topic.append(0, b"event"))
             await house.flushed(1)
-            assert house.topic.offsets(0) == (0, 0, 1)
-            assert await house.topic.read(0, 0, 1 << 20) == ([], 0)
+            assert (await house.topic.offsets(0))[:3] == (0, 0, 1)
+            assert await house.topic.read(0, 0, 1 << 20) == ([], 0, -1)
             assert not appending.done()
             house.lead(replicas=(1,))  # the other replica fell out of the set
             assert await appending == 0
@@ -201,19 +218,70 @@ def test_what_is_not_led_here_is_somebody_elses(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_events_of_a_leader_whose_epoch_has_passed_are_refused(tmp_path: Path) -> None:
+    """By what a newer leader has written here, and by metadata that have a newer leader."""
+
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead()
+            topic = house.topic
+            partition = TopicIdPartition(UUID(int=7), "tiered", 0)
+
+            async def write(epoch: int) -> int:
+                return await topic.append(0, b"event", EventWriter(partition, epoch))
+
+            assert [await write(epoch) for epoch in (3, 3, 5)] == [0, 1, 2]
+            with pytest.raises(RemoteStorageError, match="led in epoch 5: this is an event of epoch 4"):
+                await write(4)
+            other = EventWriter(TopicIdPartition(UUID(int=8), "other", 0), 0)
+            assert await topic.append(0, b"event", other) == 3
+            house.show_tiered(partition, leader_epoch=8)
+            with pytest.raises(RemoteStorageError, match="led in epoch 8"):
+                await write(7)
+            assert await write(8) == 4
+
+    asyncio.run(main())
+
+
+def test_another_broker_is_answered_in_the_term_that_it_means(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            house.lead(epoch=4)
+            topic = house.topic
+
+            def call(metadata_epoch: int, epoch: int) -> AppendEventCall:
+                return AppendEventCall(0, metadata_epoch, UUID(int=7), 0, epoch, b"event")
+
+            assert await topic.append_event(call(4, 6)) == 0
+            assert await topic.event_offsets(EventOffsetsCall(0, 4, 4)) == (0, 1, 1, 1)
+            for epoch, code in ((3, ErrorCode.fenced_leader_epoch), (5, ErrorCode.unknown_leader_epoch)):
+                with pytest.raises(KafkaError) as caught:
+                    await topic.append_event(call(epoch, 6))
+                assert caught.value.code is code
+            with pytest.raises(KafkaError) as caught:
+                await topic.append_event(call(4, 5))
+            assert caught.value.code is ErrorCode.fenced_leader_epoch
+            house.resign(5)
+            with pytest.raises(KafkaError) as caught:
+                await topic.event_offsets(EventOffsetsCall(0, 4, 4))
+            assert caught.value.code is ErrorCode.not_leader_or_follower
+
+    asyncio.run(main())
+
+
 def test_the_topic_has_as_many_partitions_as_are_configured(tmp_path: Path) -> None:
     async def main() -> None:
         async with housed(tmp_path) as house:
-            assert await house.topic.ensure() == (TOPIC_ID, 2)
+            assert await house.cluster.ensure() == (TOPIC_ID, 2)
             house.refusal = KafkaError(ErrorCode.coordinator_not_available, "no controller")
             with pytest.raises(RemoteStorageError, match="no controller") as caught:
-                await house.topic.ensure()
+                await house.cluster.ensure()
             assert caught.value.transient
         async with housed(tmp_path / "other", 50) as house:
             with pytest.raises(
                 RemoteStorageError, match=r"2 partitions, but .*num\.partitions is 50"
             ) as caught:
-                await house.topic.ensure()
+                await house.cluster.ensure()
             assert not caught.value.transient
 
     asyncio.run(main())

@@ -181,6 +181,11 @@ def test_a_killed_broker_is_fenced_and_comes_back() -> None:
             await cluster.until(lambda: len(cluster.nodes) == 5 and brokers() == [11, 12])
             await cluster.on("admin", cluster.client("admin", 11).create_topic("events", 4, {}))
             await cluster.until(lambda: sorted(leaders()) == [11, 11, 12, 12])
+            # In a version whose requests name topics in another way than the controller is asked.
+            await cluster.on("other", cluster.client("other", 11).create_topic("passing", 1, {}))
+            await cluster.on("deleter", cluster.client("deleter", 12).delete_topic("passing"))
+            metadata: Any = cluster.nodes[12].metadata
+            assert metadata.publisher.image.topics.get("passing") is None
             cluster.kill(12)
             await cluster.until(lambda: brokers() == [11] and sorted(leaders()) == [-1, -1, 11, 11])
             cluster.start(12)
@@ -194,7 +199,7 @@ def test_no_broker_joins_one_that_must_be_the_only_one() -> None:
         cluster = Cluster(
             world,
             {1: "broker,controller", 11: "broker"},
-            {1: {"remote.log.storage.system.enable": "true", "rsm.config.url": "file:///data/objects"}},
+            {1: {"diskless.system.enable": "true", "diskless.storage.url": "file:///data/objects"}},
         )
 
         async def story() -> None:

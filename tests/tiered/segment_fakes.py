@@ -1,7 +1,6 @@
 """Segments, and a topic in memory that behaves as the real one may."""
 
 import asyncio
-import contextlib
 from uuid import UUID
 
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
@@ -13,7 +12,7 @@ from moldau.tiered.metadata.segments import (
     RemoteLogSegmentMetadataUpdate,
     TopicIdPartition,
 )
-from moldau.tiered.metadata.topic import TopicDescription, TopicOffsets, TopicRecords
+from moldau.tiered.metadata.topic import EventWriter, TopicDescription, TopicOffsets, TopicRecords
 from moldau.tiered.storage.storage_manager import LogSegmentData
 
 STARTED = RemoteLogSegmentState.COPY_SEGMENT_STARTED
@@ -83,6 +82,8 @@ class TopicInMemory:
         self.epochs: dict[int, list[int]] = {index: [] for index in range(partition_count)}
         self.starts = dict.fromkeys(range(partition_count), 0)
         self.reads: list[tuple[int, int]] = []
+        self.writers: list[EventWriter] = []
+        """Of the events about segments, in their order."""
         self.refusals = 0
         """So many calls of ``ensure`` and ``offsets`` fail for the moment."""
         self.lost_answers = 0
@@ -104,7 +105,9 @@ class TopicInMemory:
         self._refuse()
         return TopicDescription(self.topic_id, len(self.logs))
 
-    async def append(self, partition: int, value: bytes) -> int:
+    async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
+        if writer is not None:
+            self.writers.append(writer)
         offset = self.append_now(partition, value)
         await asyncio.sleep(0)
         if self.lost_answers:
@@ -117,7 +120,7 @@ class TopicInMemory:
         self.logs[partition].append(value)
         self.epochs[partition].append(self.epoch)
         self._event(partition).set()
-        return self.offsets(partition).end_offset - 1
+        return self.starts[partition] + len(self.logs[partition]) - 1
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
         self.reads.append((partition, offset))
@@ -127,26 +130,24 @@ class TopicInMemory:
             raise self.read_failure
         start = self.starts[partition]
         values = self.logs[partition][offset - start : offset - start + 3]
+        next_offset = offset + len(values)
+        epoch = self.epochs[partition][next_offset - 1 - start] if values else -1
         return TopicRecords(
-            [(offset + index, value) for index, value in enumerate(values)], offset + len(values)
+            [(offset + index, value) for index, value in enumerate(values)], next_offset, epoch
         )
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        while self.offsets(partition).end_offset <= offset:
+        while (await self.offsets(partition)).end_offset <= offset:
             moved = self._event(partition)
             moved.clear()
             await moved.wait()
 
-    def offsets(self, partition: int) -> TopicOffsets:
+    async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:
         self._refuse()
         start = self.starts[partition]
         end = start + len(self.logs[partition])
-        return TopicOffsets(start, end, end)
-
-    def epoch_of(self, partition: int, offset: int) -> int:
-        with contextlib.suppress(IndexError):
-            return self.epochs[partition][offset - self.starts[partition]]
-        return -1
+        ends = [start + index + 1 for index, each in enumerate(self.epochs[partition]) if each == epoch]
+        return TopicOffsets(start, end, end, max(ends, default=-1))
 
     def restarted(self) -> None:
         """The same log under a new event loop."""

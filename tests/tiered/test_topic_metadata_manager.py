@@ -142,7 +142,7 @@ def test_a_writer_is_told_that_its_event_was_dropped_before_it_knew_the_offset(t
         async with managing(topic, tmp_path, ORDERS) as manager:
             append = topic.append
 
-            async def append_and_be_overtaken(partition: int, value: bytes) -> int:
+            async def append_and_be_overtaken(partition: int, value: bytes, *more: object) -> int:
                 offset = await append(partition, value)
                 with contextlib.suppress(IllegalTransitionError):
                     await manager.wait_applied(MetadataPosition(partition, offset))

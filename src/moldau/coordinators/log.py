@@ -117,6 +117,11 @@ class PartitionCoordinatorLog:
         """The leader epoch that an offset was written in; -1 when it is not known."""
         return self._partition.log.epoch_for_offset(offset)
 
+    def end_of_epoch(self, epoch: int) -> int:
+        """The end offset of a leader epoch; -1 where the log does not have it."""
+        found, end_offset = self._partition.log.end_offset_for_epoch(epoch)
+        return end_offset if found == epoch >= 0 else -1
+
     async def settled(self) -> None:
         """Return when all that was appended is durable, or can never be."""
         await self._partition.settled()

@@ -1,10 +1,12 @@
 """A cluster on one machine that needs no configuration file: its nodes, their ports and their properties."""
 
 import errno
+import posixpath
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from moldau.runtime.entropy import Entropy
 
@@ -83,8 +85,8 @@ def properties_of(
 ) -> dict[str, str]:
     """The configuration of one of ``nodes``; ``properties`` come on top.
 
-    ``__consumer_offsets`` has three replicas where there are three brokers, topics are classic, and consumer
-    groups form almost at once.
+    Internal topics have three replicas where there are three brokers, topics are classic and may be tiered,
+    and consumer groups form almost at once.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
     broker_count = len(nodes) - len(controllers)
@@ -102,7 +104,11 @@ def properties_of(
         "offsets.topic.num.partitions": "4",
         "transaction.state.log.replication.factor": "1",
         "transaction.state.log.min.isr": "1",
-        # As in `settings.development_config`.
+        # As in `settings.development_config`, on a store that all brokers share.
+        "remote.log.storage.system.enable": "true",
+        "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
+        "remote.log.metadata.topic.num.partitions": "4",
+        "remote.log.metadata.topic.replication.factor": str(min(3, broker_count)),
         "group.initial.rebalance.delay.ms": "100",
     }
     if node.rack is not None:

@@ -82,7 +82,7 @@ def development_config(
 
 def _of_one_broker(config: BrokerConfig) -> list[str]:
     """The keys that are on and need a broker that is the only one of its cluster."""
-    return [key for key in ("diskless.system.enable", "remote.log.storage.system.enable") if config.flag(key)]
+    return [key for key in ("diskless.system.enable",) if config.flag(key)]
 
 
 def is_whole_cluster(config: BrokerConfig) -> bool:

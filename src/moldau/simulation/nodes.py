@@ -208,6 +208,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication-power": _of_cluster("replication_stories", "replication_power"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
+    "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
+    "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),
     "diskless": diskless,
     "diskless-power": diskless_power,
     "diskless-disk": diskless_disk,

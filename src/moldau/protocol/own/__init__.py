@@ -46,6 +46,8 @@ MODULES: dict[int, tuple[str, str, str]] = {
     # The remote tier.
     11660: ("tiered_describe_topics", "0", "0+"),
     11661: ("tiered_list_segments", "0", "0+"),
+    11662: ("tiered_append_event", "0", "0+"),
+    11663: ("tiered_event_offsets", "0", "0+"),
 }
 
 

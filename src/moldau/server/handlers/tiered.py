@@ -20,6 +20,7 @@ from moldau.server.handlers.own_calls import BrokerCallHandlers
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topics.registry import PartitionRegistry
 from moldau.tiered.calls import CALLS, ListedSegments, ListSegmentsCall, TieredCalls
+from moldau.tiered.metadata.calls import METADATA_CALLS, MetadataPartitionCalls
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager, RemoteMetadataNotReadyError
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
@@ -34,10 +35,15 @@ def tiered_handlers(
     metadata: RemoteLogMetadataManager | None,
     is_tiered: Callable[[str], bool],
     authorizer: Authorizer,
+    metadata_partitions: MetadataPartitionCalls | None = None,
 ) -> dict[int, Handler]:
-    """The handlers of the calls, over a :class:`LocalTier`."""
+    """The handlers of the calls: of tools, over a :class:`LocalTier`, and of other brokers."""
     tier = LocalTier(partitions, metadata, is_tiered)
-    return BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer).table()
+    table = BrokerCallHandlers[TieredCalls](CALLS, tier, authorizer).table()
+    if metadata_partitions is not None:
+        others = BrokerCallHandlers[MetadataPartitionCalls](METADATA_CALLS, metadata_partitions, authorizer)
+        table |= others.table()
+    return table
 
 
 class LocalTier:

@@ -210,13 +210,15 @@ class Client:
             self.disconnect()
             await self.pause()
 
-    async def list_offset(self, partition: Partition, timestamp: int) -> int:
+    async def list_offset(
+        self, partition: Partition, timestamp: int, version: int = LIST_OFFSETS_VERSION
+    ) -> int:
         """-2 for the first offset, -1 for the end; raises RetryError or OSError."""
         connection = await self.leader(partition)
         wanted = ListOffsetsPartition(partition_index=partition.index, timestamp=timestamp)
         topic = ListOffsetsTopic(name=partition.topic, partitions=[wanted])
         request = ListOffsetsRequest(replica_id=-1, topics=[topic])
-        response = await connection.request(ApiKey.LIST_OFFSETS, LIST_OFFSETS_VERSION, request)
+        response = await connection.request(ApiKey.LIST_OFFSETS, version, request)
         answer = response.topics[0].partitions[0]
         if answer.error_code is not ErrorCode.none:
             raise RetryError(answer.error_code.name)

@@ -32,7 +32,7 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.metadata.store import NOTHING_APPLIED, AppliedEvents, MetadataStore, Outcome
-from moldau.tiered.metadata.topic import MetadataTopic, TopicOffsets
+from moldau.tiered.metadata.topic import MetadataTopic, TopicOffsets, TopicRecords
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 __all__ = ["FollowedPartition", "MetadataFollower", "StoreCalls", "StoreRenewedError"]
@@ -109,7 +109,8 @@ class MetadataFollower:
         self._failures = 0
         self._held: set[TopicIdPartition] = set()
         self._unready: list[FollowedPartition] = []
-        self._wanted: dict[TopicIdPartition, None] = {}
+        self._wanted: dict[TopicIdPartition, int] = {}
+        """Partitions to load, with the number of the wish: one may be wished for again while it is loaded."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         self._writers = 0
         self._dropped: dict[int, Exception] = {}
@@ -142,11 +143,17 @@ class MetadataFollower:
 
     # What the manager asks ------------------------------------------------------------------------
 
-    def want(self, partition: TopicIdPartition) -> None:
-        """Load a partition, and keep it in memory from then on."""
+    def want(self, partition: TopicIdPartition, *, afresh: bool = False) -> None:
+        """Load a partition, and keep it in memory from then on.
+
+        ``afresh``: it is not ready before all events are in that were acknowledged until now.
+        """
         self._held.add(partition)
-        if partition not in self.followed:
-            self._wanted[partition] = None
+        known = self.followed.get(partition)
+        if known is not None and afresh:
+            known.ready.clear()
+        if known is None or afresh:
+            self._wanted[partition] = next(self._order)
             self._wake.set()
 
     def drop(self, partition: TopicIdPartition) -> None:
@@ -242,8 +249,9 @@ class MetadataFollower:
 
     async def _prepare(self) -> None:
         """Find out where to go on, and load what is wanted as of there."""
+        wanted = dict(self._wanted)
         applied = await self._ask(MetadataStore.applied, self.partition)
-        offsets = self._topic.offsets(self.partition)
+        offsets = await self._topic.offsets(self.partition, applied.epoch)
         if applied != NOTHING_APPLIED and not self._fits(applied, offsets):
             logger.warning(
                 "the stored state of __remote_log_metadata-%d goes up to %s, which the log does not have",
@@ -253,35 +261,42 @@ class MetadataFollower:
             await self._ask(MetadataStore.reset, self.partition)
             applied = NOTHING_APPLIED
         position = max(applied.next_offset, offsets.start_offset)
-        again = {**dict.fromkeys(self.followed), **self._wanted}
+        again = {**dict.fromkeys(self.followed), **wanted}
         deletions = await self._ask(MetadataStore.deletions, self.partition)
         self.deletions = {each.partition: each for each in deletions}
-        again.update(dict.fromkeys(self.deletions))
+        again = {**dict.fromkeys(self.deletions), **again}
         behind = position < self.position
         self._is_behind |= behind
         self.position = position
-        for partition in again:
-            await self._load(partition, keep_ready=not behind)
+        for followed in self._unready:
+            # The end that they wait for may be that of an earlier leader, which others never heard of.
+            followed.ready_at = offsets.log_end_offset
+        for partition, wish in again.items():
+            keep_ready = not behind and wish is None
+            await self._load(partition, offsets.log_end_offset, wish, keep_ready=keep_ready)
         self._answer(())
 
     async def _ask(self, function: Callable[..., T], *arguments: Any) -> T:
         return await self._store.call(self._generation, function, *arguments)
 
-    def _fits(self, applied: AppliedEvents, offsets: TopicOffsets) -> bool:
+    @staticmethod
+    def _fits(applied: AppliedEvents, offsets: TopicOffsets) -> bool:
         if applied.next_offset > offsets.log_end_offset:
             return False
-        last = applied.next_offset - 1
-        return last < offsets.start_offset or self._topic.epoch_of(self.partition, last) == applied.epoch
+        return applied.next_offset <= max(offsets.start_offset, offsets.epoch_end_offset)
 
     async def _step(self) -> None:
-        while self._wanted:
-            await self._load(next(iter(self._wanted)), keep_ready=False)
+        while wanted := dict(self._wanted):
+            # Asked for after they were wanted: all that earlier leaders have written is before it.
+            end_offset = (await self._topic.offsets(self.partition)).log_end_offset
+            for partition, wish in wanted.items():
+                await self._load(partition, end_offset, wish, keep_ready=False)
         self._mark_ready()
         self._wake.clear()
         found = await self._topic.read(self.partition, self.position, READ_BYTES)
         has_news = found.next_offset > self.position
         if has_news:
-            await self._apply(found.records, found.next_offset)
+            await self._apply(found)
         self._works()
         if not has_news and self._is_behind:
             self._is_behind = False
@@ -289,7 +304,10 @@ class MetadataFollower:
         if not has_news and not self._wanted:
             await _first(self._topic.wait_beyond(self.partition, self.position), self._wake.wait())
 
-    async def _load(self, partition: TopicIdPartition, *, keep_ready: bool) -> None:
+    async def _load(
+        self, partition: TopicIdPartition, end_offset: int, wish: int | None, *, keep_ready: bool
+    ) -> None:
+        """Load a partition, which is ready when the events below ``end_offset`` are in."""
         stored = await self._ask(MetadataStore.load, partition)
         cache = SegmentCache()
         for segment in stored.segments:
@@ -300,27 +318,25 @@ class MetadataFollower:
         if known is not None and keep_ready:
             known.cache = cache
         elif known is not None:
-            known.cache, known.ready_at = cache, self._topic.offsets(self.partition).log_end_offset
+            known.cache, known.ready_at = cache, end_offset
             known.ready.clear()
             self._unready.append(known)
         elif partition in self._wanted or partition in self.deletions:
-            end_offset = self._topic.offsets(self.partition).log_end_offset
             new = self.followed[partition] = FollowedPartition(cache, end_offset)
             self._unready.append(new)
-        self._wanted.pop(partition, None)
+        if self._wanted.get(partition) == wish:
+            self._wanted.pop(partition, None)
         self._moved.set()
 
     def _mark_ready(self) -> None:
         if self._unready:
-            # What was not committed then may be gone since.
-            end_offset = self._topic.offsets(self.partition).log_end_offset
-            reached = [each for each in self._unready if min(each.ready_at, end_offset) <= self.position]
+            reached = [each for each in self._unready if each.ready_at <= self.position]
             self._unready = [each for each in self._unready if each not in reached]
             for followed in reached:
                 followed.ready.set()
 
-    async def _apply(self, records: Sequence[tuple[int, bytes]], next_offset: int) -> None:
-        epoch = self._topic.epoch_of(self.partition, next_offset - 1)
+    async def _apply(self, found: TopicRecords) -> None:
+        records, next_offset, epoch = found
         outcomes = await self._ask(_apply_records, self.partition, records, AppliedEvents(next_offset, epoch))
         self.skipped += len(records) - len(outcomes)
         for outcome in outcomes:
@@ -346,7 +362,7 @@ class MetadataFollower:
         if event.state is not RemotePartitionDeleteState.DELETE_PARTITION_FINISHED:
             self.deletions[partition] = event
             if partition not in self.followed:
-                self._wanted[partition] = None
+                self._wanted[partition] = next(self._order)
             return
         self.deletions.pop(partition, None)
         self._wanted.pop(partition, None)

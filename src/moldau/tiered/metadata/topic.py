@@ -8,7 +8,14 @@ from uuid import UUID
 from moldau.records.hashing import murmur2
 from moldau.tiered.metadata.segments import TopicIdPartition
 
-__all__ = ["MetadataTopic", "TopicDescription", "TopicOffsets", "TopicRecords", "metadata_partition_of"]
+__all__ = [
+    "EventWriter",
+    "MetadataTopic",
+    "TopicDescription",
+    "TopicOffsets",
+    "TopicRecords",
+    "metadata_partition_of",
+]
 
 REMEMBERED_PARTITIONS_MAX: Final = 16_384
 
@@ -26,6 +33,9 @@ class TopicOffsets(NamedTuple):
     start_offset: int
     end_offset: int
     log_end_offset: int
+    """No event that was acknowledged before is at or behind it."""
+    epoch_end_offset: int = -1
+    """End of the leader epoch that was asked for; -1 where the log does not have it."""
 
 
 class TopicRecords(NamedTuple):
@@ -33,6 +43,18 @@ class TopicRecords(NamedTuple):
 
     records: Sequence[tuple[int, bytes]]
     next_offset: int
+    epoch: int = -1
+    """The leader epoch in which the offset before ``next_offset`` was written; -1 without records."""
+
+
+class EventWriter(NamedTuple):
+    """A leader that writes an event about its partition.
+
+    The log takes no event of a leader whose epoch has passed: what one leader has written bars all before it.
+    """
+
+    partition: TopicIdPartition
+    leader_epoch: int
 
 
 class MetadataTopic(Protocol):
@@ -49,8 +71,11 @@ class MetadataTopic(Protocol):
         """
         ...
 
-    async def append(self, partition: int, value: bytes) -> int:
+    async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
         """Append a record; return its offset once it is durable and committed.
+
+        ``writer`` is None for events about deleted partitions, which the leader of the metadata partition
+        writes itself.
 
         Raises ``RemoteMetadataUnknownOutcomeError`` when it may have been appended, or may yet be.
         """
@@ -64,12 +89,8 @@ class MetadataTopic(Protocol):
         """Return when a record at or after ``offset`` is committed, or may be: looking is cheap."""
         ...
 
-    def offsets(self, partition: int) -> TopicOffsets:
-        """Where the partition begins and ends now."""
-        ...
-
-    def epoch_of(self, partition: int, offset: int) -> int:
-        """The leader epoch that an offset was written in; -1 when it is not known."""
+    async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:
+        """Where the partition begins and ends now, and where a leader epoch ends in it."""
         ...
 
 

@@ -32,7 +32,12 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.metadata.store import MetadataStore
-from moldau.tiered.metadata.topic import MetadataTopic, TopicDescription, metadata_partition_of
+from moldau.tiered.metadata.topic import (
+    EventWriter,
+    MetadataTopic,
+    TopicDescription,
+    metadata_partition_of,
+)
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError, RemoteStorageError
 
 __all__ = ["MetadataManagerSettings", "TopicBasedRemoteLogMetadataManager"]
@@ -65,11 +70,14 @@ class TopicBasedRemoteLogMetadataManager:
         folder: str,
         settings: MetadataManagerSettings | None = None,
         on_caught_up: Callable[[], None] = lambda: None,
+        leader_epoch_of: Callable[[TopicIdPartition], int | None] = lambda _: 0,
     ) -> None:
         """``folder`` (absolute, made when absent) is for the local cache.
 
-        ``on_caught_up`` is called when all events of a metadata partition are in, after each start and loss
-        of the local cache: until then, what is asked of all partitions leaves out some.
+        ``leader_epoch_of``: the epoch in which this broker leads a partition, None where it does not: events
+        about its segments are written by its leader. ``on_caught_up`` is called when all events of a metadata
+        partition are in, after each start and loss of the local cache: until then, what is asked of all
+        partitions leaves out some.
         """
         self._topic = topic
         self._entropy = machine.entropy
@@ -80,11 +88,13 @@ class TopicBasedRemoteLogMetadataManager:
         self._opened = asyncio.Event()
         self._opening: asyncio.Task[None] | None = None
         self._followers: dict[int, MetadataFollower] = {}
-        self._held: dict[TopicIdPartition, None] = {}
+        self._held: dict[TopicIdPartition, int | None] = {}
+        """Partitions of this broker; the epoch of those that it leads."""
         self._led: set[int] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
         self._on_caught_up = on_caught_up
+        self._leader_epoch_of = leader_epoch_of
 
     @property
     def problems(self) -> dict[int, str]:
@@ -102,10 +112,13 @@ class TopicBasedRemoteLogMetadataManager:
     def on_partition_leadership_changes(
         self, leaders: Collection[TopicIdPartition], followers: Collection[TopicIdPartition]
     ) -> None:
-        for partition in (*leaders, *followers):
-            self._held[partition] = None
+        terms = {partition: self._leader_epoch_of(partition) for partition in leaders}
+        for partition, term in {**dict.fromkeys(followers), **terms}.items():
+            # A new leader goes by all that its predecessors have written.
+            afresh = term is not None and self._held.get(partition) != term
+            self._held[partition] = term
             if self._described is not None:
-                self._follower(self._metadata_partition(partition)).want(partition)
+                self._follower(self._metadata_partition(partition)).want(partition, afresh=afresh)
         self._open_soon()
 
     def on_stop_partitions(self, partitions: Collection[TopicIdPartition]) -> None:
@@ -241,7 +254,7 @@ class TopicBasedRemoteLogMetadataManager:
         followed = self._ready(metadata.topic_id_partition)
         known = followed.cache.get(metadata.id.id)
         check_segment_move(None if known is None else known.state, metadata.state)
-        return await self._write(metadata)
+        return await self._write(metadata, self._writer(metadata.topic_id_partition))
 
     async def update_remote_log_segment_metadata(
         self, update: RemoteLogSegmentMetadataUpdate
@@ -250,19 +263,25 @@ class TopicBasedRemoteLogMetadataManager:
         if known is None:
             raise RemoteResourceNotFoundError(f"{update.id} is not known: it was deleted, or never begun")
         check_segment_move(known.state, update.state)
-        return await self._write(update)
+        return await self._write(update, self._writer(update.topic_id_partition))
 
     async def put_remote_partition_delete_metadata(
         self, metadata: RemotePartitionDeleteMetadata
     ) -> MetadataPosition:
         return await self._write(metadata)
 
-    async def _write(self, event: RemoteLogMetadata) -> MetadataPosition:
+    def _writer(self, partition: TopicIdPartition) -> EventWriter:
+        epoch = self._leader_epoch_of(partition)
+        if epoch is None:
+            raise RemoteMetadataNotReadyError(f"{partition} is not led by this broker")
+        return EventWriter(partition, epoch)
+
+    async def _write(self, event: RemoteLogMetadata, writer: EventWriter | None = None) -> MetadataPosition:
         await self._until_open()
         index = self._metadata_partition(event.topic_id_partition)
         follower = self._follower(index)
         with follower.writing():
-            offset = await self._topic.append(index, encode_event(event))
+            offset = await self._topic.append(index, encode_event(event), writer)
             await self._wait(follower, offset)
         return MetadataPosition(index, offset)
 

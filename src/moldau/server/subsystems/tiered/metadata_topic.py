@@ -1,4 +1,4 @@
-"""``__remote_log_metadata`` for the metadata manager, over the partitions that this broker leads.
+"""``__remote_log_metadata`` for the metadata manager: partitions that this broker leads, and those of others.
 
 An event is answered, and read, once it is below the high watermark, and so on the disks of the in-sync
 replicas: after a COPY_SEGMENT_FINISHED local segments go, so it must not be lost with the page cache.
@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
+from uuid import UUID
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.coordinators.log import PartitionCoordinatorLog
@@ -15,15 +16,20 @@ from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
 from moldau.records.record import Record, iter_records
 from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import PartitionKey
 from moldau.runtime import Clock
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.cluster_view import ClusterView
+from moldau.server.context import BrokerContext
+from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.topics.topic_creation import InternalTopic
+from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
-from moldau.tiered.metadata.topic import TopicDescription, TopicOffsets, TopicRecords
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.metadata.topic import EventWriter, TopicDescription, TopicOffsets, TopicRecords
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
-__all__ = ["HostedMetadataTopic"]
+__all__ = ["ClusterMetadataTopic", "HostedMetadataTopic"]
 
 COMMIT_TIMEOUT_MS: Final = 30_000
 LOOK_AGAIN_S: Final = 30.0
@@ -35,6 +41,8 @@ class _Term:
     def __init__(self, epoch: int, log: PartitionCoordinatorLog) -> None:
         self.epoch = epoch
         self.log = log
+        self.writers: dict[PartitionKey, int] = {}
+        """The newest leader epoch of each partition about which an event was written in this term."""
         self.moved = asyncio.Event()
         """Set at each move of the watermark, and at the end."""
         log.on_high_watermark(lambda _: self.moved.set())
@@ -45,24 +53,21 @@ class _Term:
 
 
 class HostedMetadataTopic:
-    """A :class:`moldau.tiered.metadata.topic.MetadataTopic`; its calls are made on the loop.
+    """The partitions of the topic that this broker leads; its calls are made on the loop.
 
     It is told of its terms as any kind of coordinator is (``server/coordinators``), and reads and writes by
-    the log of coordinators.
+    the log of coordinators. It answers other brokers, too (``MetadataPartitionCalls``).
+
+    *Fencing.* An event about a partition's segments carries the epoch in which its writer leads that
+    partition. It is refused when an event of a newer epoch was written in this term, or when this broker's
+    metadata have a newer epoch. A new leader of the partition sends its first event to the leader of the
+    metadata partition by metadata that have its own epoch. So does everybody who hears of a later leader of
+    the metadata partition, and that leader itself: no event of an older epoch follows one of a newer epoch.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        view: ClusterView,
-        topic: InternalTopic,
-        ensure: Callable[[InternalTopic], Awaitable[None]],
-    ) -> None:
-        """``ensure`` creates the topic when there is none; raises ``KafkaError``."""
+    def __init__(self, clock: Clock, view: ClusterView) -> None:
         self._clock = clock
         self._view = view
-        self._topic = topic
-        self._ensure = ensure
         self._terms: dict[int, _Term] = {}
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
@@ -81,6 +86,146 @@ class HostedMetadataTopic:
         """Whether this broker is in a term over a partition."""
         return partition in self._terms
 
+    async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
+        term = self._term(partition)
+        if writer is not None:
+            key = PartitionKey(writer.partition.topic_id, writer.partition.partition)
+            newest = max(term.writers.get(key, -1), self._committed_epoch(key))
+            if writer.leader_epoch < newest:
+                raise RemoteStorageError(
+                    f"{writer.partition} is led in epoch {newest}: this is an event of epoch"
+                    f" {writer.leader_epoch}"
+                )
+            term.writers[key] = writer.leader_epoch
+        log = term.log
+        try:
+            offset = log.append(bytearray(build_batch([Record(0, self._clock.now_ms(), None, value)])))
+        except KafkaError as error:
+            raise _refused(partition, error) from error
+        try:
+            await log.committed(offset, COMMIT_TIMEOUT_MS)
+        except KafkaError as error:
+            raise RemoteMetadataUnknownOutcomeError(
+                f"whether the event at {offset} of {REMOTE_LOG_METADATA_TOPIC}-{partition} stays is not"
+                f" known: {error.message}"
+            ) from error
+        return offset
+
+    def _committed_epoch(self, key: PartitionKey) -> int:
+        """The epoch of a partition's leader as this broker's metadata have it; -1 where they have none."""
+        topic = self._view.image.topics.get_by_id(key.topic_id)
+        if topic is None or not 0 <= key.partition < len(topic.partitions):
+            return -1
+        return topic.partitions[key.partition].leader_epoch
+
+    async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
+        try:
+            content = self._term(partition).log.read_committed(offset, max_bytes)
+        except KafkaError as error:
+            raise _refused(partition, error) from error
+        return events_in(content, offset)
+
+    async def wait_beyond(self, partition: int, offset: int) -> None:
+        term = self._term(partition)
+        if term.log.high_watermark > offset:
+            return
+        term.moved.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_AGAIN_S):
+                await term.moved.wait()
+
+    async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:
+        log = self._term(partition).log
+        epoch_end = log.end_of_epoch(epoch)
+        return TopicOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset, epoch_end)
+
+    def _term(self, partition: int) -> _Term:
+        term = self._terms.get(partition)
+        if term is None or not term.log.is_led:
+            raise RemoteMetadataNotReadyError(
+                f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not led by this broker"
+            )
+        return term
+
+    # -- the calls of other brokers -----------------------------------------------------------
+
+    async def append_event(self, call: AppendEventCall) -> int:
+        self._check_epoch(call.metadata_partition, call.metadata_leader_epoch)
+        writer = EventWriter(
+            TopicIdPartition(call.topic_id, self._topic_name(call.topic_id), call.partition_index),
+            call.leader_epoch,
+        )
+        try:
+            return await self.append(call.metadata_partition, call.event, writer)
+        except RemoteMetadataUnknownOutcomeError as error:
+            raise KafkaError(ErrorCode.request_timed_out, str(error)) from error
+        except RemoteMetadataNotReadyError as error:
+            raise KafkaError(ErrorCode.not_leader_or_follower, str(error)) from error
+        except RemoteStorageError as error:
+            code = ErrorCode.fenced_leader_epoch if error.transient else ErrorCode.message_too_large
+            raise KafkaError(code, str(error)) from error
+
+    async def event_offsets(self, call: EventOffsetsCall) -> TopicOffsets:
+        self._check_epoch(call.metadata_partition, call.metadata_leader_epoch)
+        try:
+            return await self.offsets(call.metadata_partition, call.epoch)
+        except RemoteMetadataNotReadyError as error:
+            raise KafkaError(ErrorCode.not_leader_or_follower, str(error)) from error
+
+    def _check_epoch(self, partition: int, epoch: int) -> None:
+        term = self._terms.get(partition)
+        if term is None:
+            raise KafkaError(
+                ErrorCode.not_leader_or_follower,
+                f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not led by this broker",
+            )
+        if epoch != term.epoch:
+            is_old = epoch < term.epoch
+            raise KafkaError(ErrorCode.fenced_leader_epoch if is_old else ErrorCode.unknown_leader_epoch)
+
+    def _topic_name(self, topic_id: UUID) -> str:
+        return self._view.image.topic_name(topic_id) or str(topic_id)
+
+
+class ClusterMetadataTopic:
+    """A :class:`moldau.tiered.metadata_topic.MetadataTopic`: each partition at whichever broker leads it."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        topic: InternalTopic,
+        ensure: Callable[[InternalTopic], Awaitable[None]],
+        hosted: HostedMetadataTopic,
+        peers: MetadataPeers,
+    ) -> None:
+        """``ensure`` creates the topic when there is none; raises ``KafkaError``."""
+        self._view = view
+        self._topic = topic
+        self._ensure = ensure
+        self._hosted = hosted
+        self._peers = peers
+
+    @classmethod
+    def of(
+        cls,
+        context: BrokerContext,
+        topic: InternalTopic,
+        ensure: Callable[[InternalTopic], Awaitable[None]],
+        hosted: HostedMetadataTopic,
+    ) -> "ClusterMetadataTopic":
+        """The topic of a broker, whose other brokers are reached over the network."""
+        view, machine, listener = context.view, context.machine, context.config.inter_broker_listener_name
+        peers = MetadataPeers(view, listener, machine.entropy, machine.unexpected)
+        return cls(view, topic, ensure, hosted, peers)
+
+    def leaders_changed(self) -> None:
+        """Metadata partitions or brokers are others in the newest metadata."""
+        self._peers.leaders_changed()
+
+    async def close(self) -> None:
+        """End what is under way at other brokers."""
+        await self._peers.close()
+
     async def ensure(self) -> TopicDescription:
         try:
             await self._ensure(self._topic)
@@ -98,59 +243,46 @@ class HostedMetadataTopic:
             )
         return TopicDescription(found.topic_id, count)
 
-    async def append(self, partition: int, value: bytes) -> int:
-        log = self._term(partition).log
-        try:
-            offset = log.append(bytearray(build_batch([Record(0, self._clock.now_ms(), None, value)])))
-        except KafkaError as error:
-            raise _refused(partition, error) from error
-        try:
-            await log.committed(offset, COMMIT_TIMEOUT_MS)
-        except KafkaError as error:
-            raise RemoteMetadataUnknownOutcomeError(
-                f"whether the event at {offset} of {REMOTE_LOG_METADATA_TOPIC}-{partition} stays is not"
-                f" known: {error.message}"
-            ) from error
-        return offset
+    async def append(self, partition: int, value: bytes, writer: EventWriter | None = None) -> int:
+        # Without a writer it is an event of this broker as leader of the metadata partition, or of nobody.
+        if writer is None or self._is_local(partition):
+            return await self._hosted.append(partition, value, writer)
+        return await self._peers.append(partition, value, writer)
 
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
-        try:
-            content = self._term(partition).log.read_committed(offset, max_bytes)
-        except KafkaError as error:
-            raise _refused(partition, error) from error
-        records: list[tuple[int, bytes]] = []
-        next_offset = offset
-        for position, header in iter_headers(content):
-            next_offset = max(next_offset, header.last_offset + 1)
-            if not header.is_control:
-                for record in iter_records(content[position : position + header.size_bytes]):
-                    if record.offset >= offset and record.value is not None:
-                        records.append((record.offset, bytes(record.value)))
-        return TopicRecords(records, next_offset)
+        if self._is_local(partition):
+            return await self._hosted.read(partition, offset, max_bytes)
+        return events_in(await self._peers.read(partition, offset), offset)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
-        term = self._term(partition)
-        if term.log.high_watermark > offset:
-            return
-        term.moved.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_AGAIN_S):
-                await term.moved.wait()
+        if self._is_local(partition):
+            await self._hosted.wait_beyond(partition, offset)
+        else:
+            await self._peers.wait_beyond(partition, offset)
 
-    def offsets(self, partition: int) -> TopicOffsets:
-        log = self._term(partition).log
-        return TopicOffsets(log.log_start_offset, log.high_watermark, log.log_end_offset)
+    async def offsets(self, partition: int, epoch: int = -1) -> TopicOffsets:
+        if self._is_local(partition):
+            return await self._hosted.offsets(partition, epoch)
+        return await self._peers.offsets(partition, epoch)
 
-    def epoch_of(self, partition: int, offset: int) -> int:
-        return self._term(partition).log.epoch_for_offset(offset)
+    def _is_local(self, partition: int) -> bool:
+        """Whether this broker leads a partition, or is about to."""
+        leader_id = self._view.leader_of(REMOTE_LOG_METADATA_TOPIC, partition)
+        return self._hosted.leads(partition) or leader_id == self._view.local_id
 
-    def _term(self, partition: int) -> _Term:
-        term = self._terms.get(partition)
-        if term is None or not term.log.is_led:
-            raise RemoteMetadataNotReadyError(
-                f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not led by this broker"
-            )
-        return term
+
+def events_in(content: memoryview, offset: int) -> TopicRecords:
+    """The records of whole batches from an offset on."""
+    records: list[tuple[int, bytes]] = []
+    next_offset, epoch = offset, -1
+    for position, header in iter_headers(content):
+        next_offset = max(next_offset, header.last_offset + 1)
+        epoch = header.partition_leader_epoch
+        if not header.is_control:
+            for record in iter_records(content[position : position + header.size_bytes]):
+                if record.offset >= offset and record.value is not None:
+                    records.append((record.offset, bytes(record.value)))
+    return TopicRecords(records, next_offset, epoch)
 
 
 def _refused(partition: int, error: KafkaError) -> RemoteStorageError:

@@ -13,6 +13,7 @@ from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS
 from moldau.server.topics.topic_creation import InternalTopic
 from moldau.tiered.log_manager import RemoteLogManagerSettings
 from moldau.tiered.metadata.manager import MetadataManagerMaker, RemoteLogMetadataManager
+from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic import MetadataTopic
 from moldau.tiered.metadata.topic_based_manager import (
     MetadataManagerSettings,
@@ -148,10 +149,12 @@ def metadata_manager(
     meters: Meters,
     topic: MetadataTopic,
     on_caught_up: Callable[[], None],
+    leader_epoch_of: Callable[[TopicIdPartition], int | None],
 ) -> RemoteLogMetadataManager:
     """The one that the configuration names; the topic-based one stands on ``topic``.
 
-    ``on_caught_up`` is called by the topic-based one, when it has all events of a metadata partition.
+    ``on_caught_up`` is called by the topic-based one, when it has all events of a metadata partition, and
+    ``leader_epoch_of`` says in which epoch this broker leads a partition.
 
     Raises ``ConfigError`` naming the key that is wrong.
     """
@@ -165,7 +168,9 @@ def metadata_manager(
             ),
         )
         folder = f"{config.log_dirs[0]}/{METADATA_FOLDER}"
-        return TopicBasedRemoteLogMetadataManager(machine, topic, folder, settings, on_caught_up)
+        return TopicBasedRemoteLogMetadataManager(
+            machine, topic, folder, settings, on_caught_up, leader_epoch_of
+        )
     make = cast(MetadataManagerMaker, _load(_METADATA_CLASS, class_name))
     made = _made(_METADATA_CLASS, class_name, make, configs, machine, meters, _METADATA_METHODS)
     return cast(RemoteLogMetadataManager, made)

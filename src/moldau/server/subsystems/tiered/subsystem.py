@@ -18,7 +18,7 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered import settings as tiered_settings
 from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
 from moldau.server.subsystems.tiered.kind import TieredKind, TieredOffKind, Tiering
-from moldau.server.subsystems.tiered.metadata_topic import HostedMetadataTopic
+from moldau.server.subsystems.tiered.metadata_topic import ClusterMetadataTopic, HostedMetadataTopic
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 from moldau.tiered.log_manager import RemoteLogManager
@@ -52,12 +52,15 @@ class TieredSubsystem(Subsystem):
         cluster_id = view.cluster_id
         self._topic = tiered_settings.metadata_topic(config)
         self.meters = TieredMeters(registry, lambda name: view.image.topics.get(name) is not None)
-        self._metadata_topic = HostedMetadataTopic(machine.clock, view, self._topic, topics.ensure)
+        self._metadata_topic = HostedMetadataTopic(machine.clock, view)
+        self._cluster_topic = ClusterMetadataTopic.of(
+            context, self._topic, topics.ensure, self._metadata_topic
+        )
         self.storage = tiered_settings.storage_manager(config, cluster_id, machine, registry)
         news = asyncio.Event()
         """Set by whoever learns that there may be remote data to remove; the remover waits for it."""
         self.metadata = tiered_settings.metadata_manager(
-            config, cluster_id, machine, registry, self._metadata_topic, news.set
+            config, cluster_id, machine, registry, self._cluster_topic, news.set, self._leader_epoch_of
         )
         self.indexes = RemoteIndexCache(
             machine,
@@ -101,6 +104,7 @@ class TieredSubsystem(Subsystem):
             self.metadata,
             lambda name: self._configs.topic(name).is_tiered,
             context.authorizer,
+            self._metadata_topic,
         )
         return Contribution(
             handlers=handlers,
@@ -143,6 +147,7 @@ class TieredSubsystem(Subsystem):
         await self.manager.close()
         await self.indexes.close()
         await self.metadata.close()
+        await self._cluster_topic.close()
         await self.storage.close()
 
     def reconfigure(self) -> None:
@@ -158,6 +163,12 @@ class TieredSubsystem(Subsystem):
             # Nobody else tells when there may be removals to go on with.
             self.remover.start()
             self.remover.look_soon()
+        elif delta.topics.removed:
+            # The owner of what they leave behind may be a broker that had no replica of theirs.
+            self.remover.look_soon()
+        names = {topic.name for topic in delta.topics.changed.values()}
+        if delta.brokers.entries or REMOTE_LOG_METADATA_TOPIC in names:
+            self._cluster_topic.leaders_changed()
         for topic in delta.topics.removed.values():
             if image.topics.get(topic.name) is None:
                 self.meters.remove(topic.name)
@@ -169,6 +180,10 @@ class TieredSubsystem(Subsystem):
             self.metadata.on_metadata_partition_leadership(partition, leads=leads)
         if leads:
             self.remover.start()
+
+    def _leader_epoch_of(self, partition: TopicIdPartition) -> int | None:
+        found = self._context.partitions.get_by_id(partition.topic_id, partition.partition)
+        return None if found is None or not found.is_leader else found.leader_epoch
 
     def _owns(self, partition: TopicIdPartition) -> bool:
         """Whether this broker begins and ends the deletion of a partition; any, with another's manager."""

@@ -1,0 +1,39 @@
+"""TieredAppendEvent: a leader's event about a remote segment, for the leader of its metadata partition."""
+
+from uuid import UUID
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class TieredAppendEventRequest(Message):
+    API_KEY = 11662
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    metadata_partition: int = wire("int32")
+    metadata_leader_epoch: int = wire("int32")
+    """The epoch in which the sender takes the receiver for the leader of the metadata partition."""
+    topic_id: UUID = wire("uuid")
+    partition_index: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    """The epoch in which the sender leads the partition that the event is about."""
+    event: bytes = wire("bytes")
+    """The value of a record of ``__remote_log_metadata``."""
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
+
+
+@message
+class TieredAppendEventResponse(Message):
+    API_KEY = 11662
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    offset: int = wire("int64", default=-1)
+
+
+REQUEST = TieredAppendEventRequest
+RESPONSE = TieredAppendEventResponse

@@ -1,0 +1,38 @@
+"""TieredEventOffsets: the offsets of a partition of ``__remote_log_metadata``, told by its leader."""
+
+from moldau.protocol.schema import Message, message, wire
+from moldau.runtime import ErrorCode
+
+
+@message
+class TieredEventOffsetsRequest(Message):
+    API_KEY = 11663
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    metadata_partition: int = wire("int32")
+    metadata_leader_epoch: int = wire("int32")
+    """The epoch in which the sender takes the receiver for the leader of the metadata partition."""
+    epoch: int = wire("int32", default=-1)
+    """A leader epoch whose end offset is wanted; -1 for none."""
+    timeout_ms: int = wire("int32", default=60_000, tag=0)
+    """How long the caller waits for the answer."""
+
+
+@message
+class TieredEventOffsetsResponse(Message):
+    API_KEY = 11663
+    VERSIONS = "0"
+    FLEXIBLE = "0+"
+    throttle_time_ms: int = wire("int32", default=0)
+    error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    start_offset: int = wire("int64", default=-1)
+    end_offset: int = wire("int64", default=-1)
+    """The high watermark."""
+    log_end_offset: int = wire("int64", default=-1)
+    epoch_end_offset: int = wire("int64", default=-1)
+    """End of the epoch that was asked for; -1 where the log does not have it."""
+
+
+REQUEST = TieredEventOffsetsRequest
+RESPONSE = TieredEventOffsetsResponse

@@ -1,0 +1,256 @@
+"""Partitions of ``__remote_log_metadata`` that other brokers lead: events are sent to them and fetched."""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
+from moldau.network.client import RpcClient
+from moldau.network.own_calls import BrokerCall, BrokerChannel
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from moldau.runtime import Entropy
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.server.cluster_view import ClusterView
+from moldau.tiered.metadata.calls import APPEND_EVENT, EVENT_OFFSETS, AppendEventCall, EventOffsetsCall
+from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
+from moldau.tiered.metadata.topic import EventWriter, TopicOffsets
+from moldau.tiered.storage.storage_manager import RemoteStorageError
+
+__all__ = ["MetadataPeers"]
+
+FETCH_WAIT_MS: Final = 500
+FETCH_BYTES: Final = 1 << 18
+FETCH_BYTES_MAX: Final = 8 << 20
+FETCH_TIMEOUT_MS: Final = 5_000
+APPEND_TIMEOUT_MS: Final = 35_000
+"""Longer than the leader waits for the in-sync replicas."""
+OFFSETS_TIMEOUT_MS: Final = 5_000
+_UNKNOWN_OUTCOMES: Final = (ErrorCode.request_timed_out, ErrorCode.network_exception)
+
+
+class _Leader(NamedTuple):
+    """The leader of a metadata partition by this broker's metadata."""
+
+    topic_id: UUID
+    broker_id: int
+    epoch: int
+    host: str
+    port: int
+
+
+class _Wanted(NamedTuple):
+    """A read that waits for its answer."""
+
+    offset: int
+    leader: _Leader
+    waits: bool
+    """Whether the answer may be late: there was nothing at the offset a moment ago."""
+    answer: "asyncio.Future[memoryview]"
+
+
+class MetadataPeers:
+    """Sends events to leaders of metadata partitions and reads what they have committed.
+
+    All raise ``RemoteStorageError``. Events are read by one fetch at a time from each broker, for all its
+    partitions together, as consumers do.
+    """
+
+    def __init__(
+        self, view: ClusterView, listener_name: str, entropy: Entropy, unexpected: UnexpectedErrors
+    ) -> None:
+        self._view = view
+        self._listener_name = listener_name
+        self._unexpected = unexpected
+        name = f"remote-metadata-{view.local_id}"
+        self._calls = RpcClient(entropy, client_id=name)
+        self._fetches = RpcClient(entropy, client_id=name)
+        """Apart: a request waits for the answers of those before it."""
+        self._wanted: dict[int, dict[int, _Wanted]] = {}
+        """By broker and partition."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._fetched: dict[int, tuple[int, memoryview]] = {}
+        """By partition: what a wait has found, for the read that follows it."""
+
+    # -- calls --------------------------------------------------------------------------------
+
+    async def append(self, partition: int, value: bytes, writer: EventWriter) -> int:
+        """Append an event at the partition's leader; return its offset, once it is committed."""
+        leader = self._leader(partition)
+        call = AppendEventCall(
+            partition,
+            leader.epoch,
+            writer.partition.topic_id,
+            writer.partition.partition,
+            writer.leader_epoch,
+            value,
+        )
+        await self._connect(leader, APPEND_EVENT)
+        try:
+            return await self._channel(leader, APPEND_TIMEOUT_MS).call(APPEND_EVENT, call)
+        except KafkaError as error:
+            if error.code in _UNKNOWN_OUTCOMES:
+                self._calls.disconnect(leader.host, leader.port)
+                raise RemoteMetadataUnknownOutcomeError(
+                    f"whether an event is in {REMOTE_LOG_METADATA_TOPIC}-{partition} is not known: {error}"
+                ) from error
+            transient = error.code is not ErrorCode.message_too_large
+            raise RemoteStorageError(
+                f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error}", transient=transient
+            ) from error
+
+    async def offsets(self, partition: int, epoch: int) -> TopicOffsets:
+        """Where the partition begins and ends, and where an epoch ends in it."""
+        leader = self._leader(partition)
+        await self._connect(leader, EVENT_OFFSETS)
+        call = EventOffsetsCall(partition, leader.epoch, epoch)
+        try:
+            return await self._channel(leader, OFFSETS_TIMEOUT_MS).call(EVENT_OFFSETS, call)
+        except KafkaError as error:
+            if error.code in _UNKNOWN_OUTCOMES:
+                self._calls.disconnect(leader.host, leader.port)
+            raise _not_ready(partition, error) from error
+
+    def _channel(self, leader: _Leader, timeout_ms: int) -> BrokerChannel:
+        return BrokerChannel(self._calls, leader.host, leader.port, timeout_ms)
+
+    async def _connect(self, leader: _Leader, call: BrokerCall[Any, Any, Any]) -> None:
+        """First: a request that was not sent was not carried out."""
+        try:
+            async with asyncio.timeout(OFFSETS_TIMEOUT_MS / 1000):
+                await self._calls.version_of(leader.host, leader.port, call.api_key)
+        except (KafkaError, TimeoutError) as error:
+            self._calls.disconnect(leader.host, leader.port)
+            reason = f"broker {leader.broker_id} cannot be reached: {error}"
+            raise RemoteMetadataNotReadyError(reason) from error
+
+    # -- fetches ------------------------------------------------------------------------------
+
+    async def read(self, partition: int, offset: int) -> memoryview:
+        """Committed batches from the one that holds an offset on; empty at the end."""
+        known = self._fetched.pop(partition, None)
+        if known is not None and known[0] == offset:
+            return known[1]
+        return await self._fetch(partition, offset, waits=False)
+
+    async def wait_beyond(self, partition: int, offset: int) -> None:
+        """Return when a record at or after ``offset`` is committed, or may be."""
+        content = await self._fetch(partition, offset, waits=True)
+        if len(content):
+            self._fetched[partition] = (offset, content)
+
+    async def _fetch(self, partition: int, offset: int, *, waits: bool) -> memoryview:
+        leader = self._leader(partition)
+        loop = asyncio.get_running_loop()
+        wanted = _Wanted(offset, leader, waits, loop.create_future())
+        at_broker = self._wanted.setdefault(leader.broker_id, {})
+        at_broker[partition] = wanted
+        if leader.broker_id not in self._tasks:
+            self._tasks[leader.broker_id] = loop.create_task(self._run(leader.broker_id))
+        try:
+            return await wanted.answer
+        finally:
+            if at_broker.get(partition) is wanted:
+                del at_broker[partition]
+
+    async def _run(self, broker_id: int) -> None:
+        """Fetch from a broker for as long as somebody wants something of it."""
+        try:
+            await asyncio.sleep(0)  # those who want something at the same time share the first request
+            while wanted := dict(self._wanted.get(broker_id, ())):
+                try:
+                    await self._fetch_once(wanted)
+                except KafkaError as error:
+                    some = next(iter(wanted.values())).leader
+                    self._fetches.disconnect(some.host, some.port)  # a link may deliver in one direction only
+                    for partition, each in wanted.items():
+                        _fail(each, _not_ready(partition, error))
+                except Exception as error:
+                    self._unexpected.report("fetching remote log metadata", error)
+                    for partition, each in wanted.items():
+                        _fail(each, RemoteStorageError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error!r}"))
+                await asyncio.sleep(0)  # those that were answered may want more
+        finally:
+            del self._tasks[broker_id]
+
+    async def _fetch_once(self, wanted: Mapping[int, _Wanted]) -> None:
+        leader = next(iter(wanted.values())).leader
+        rows = [
+            FetchPartition(
+                partition=partition,
+                current_leader_epoch=each.leader.epoch,
+                fetch_offset=each.offset,
+                partition_max_bytes=FETCH_BYTES,
+            )
+            for partition, each in wanted.items()
+        ]
+        waits = all(each.waits for each in wanted.values())
+        request = FetchRequest(
+            max_wait_ms=FETCH_WAIT_MS if waits else 0,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES_MAX,
+            session_epoch=-1,
+            topics=[FetchTopic(topic_id=leader.topic_id, partitions=rows)],
+        )
+        response: FetchResponse = await self._fetches.request(
+            leader.host, leader.port, ApiKey.FETCH, None, request, FETCH_TIMEOUT_MS
+        )
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code)
+        answers = {row.partition_index: row for topic in response.responses for row in topic.partitions}
+        for partition, each in wanted.items():
+            row = answers.get(partition)
+            if row is None:
+                _fail(each, RemoteMetadataNotReadyError(f"nothing was said of partition {partition}"))
+            elif row.error_code is not ErrorCode.none:
+                _fail(each, _not_ready(partition, KafkaError(row.error_code)))
+            elif not each.answer.done():
+                records = row.records
+                assert records is None or isinstance(records, bytes | memoryview)
+                each.answer.set_result(memoryview(records or b""))
+
+    # -- leaders ------------------------------------------------------------------------------
+
+    def leaders_changed(self) -> None:
+        """Metadata are newer: reads at brokers that lead no more end, for what they ask may never answer."""
+        for at_broker in self._wanted.values():
+            for partition, each in list(at_broker.items()):
+                with contextlib.suppress(RemoteStorageError):
+                    if self._leader(partition) == each.leader:
+                        continue
+                _fail(each, RemoteMetadataNotReadyError(f"partition {partition} has another leader"))
+
+    def _leader(self, partition: int) -> _Leader:
+        view = self._view
+        topic = view.image.topics.get(REMOTE_LOG_METADATA_TOPIC)
+        if topic is None or not 0 <= partition < len(topic.partitions):
+            raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} is not there")
+        known = topic.partitions[partition]
+        address = view.broker(known.leader, self._listener_name)
+        if address is None or known.leader == view.local_id:
+            raise RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition} has no leader yet")
+        return _Leader(topic.topic_id, known.leader, known.leader_epoch, address.host, address.port)
+
+    async def close(self) -> None:
+        """End all reads and calls."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for at_broker in self._wanted.values():
+            for partition, each in at_broker.items():
+                _fail(each, RemoteMetadataNotReadyError(f"partition {partition}: this broker stops"))
+        await self._fetches.close()
+        await self._calls.close()
+
+
+def _fail(wanted: _Wanted, error: RemoteStorageError) -> None:
+    if not wanted.answer.done():
+        wanted.answer.set_exception(error)
+
+
+def _not_ready(partition: int, error: KafkaError) -> RemoteStorageError:
+    return RemoteMetadataNotReadyError(f"{REMOTE_LOG_METADATA_TOPIC}-{partition}: {error}")

@@ -1,5 +1,6 @@
 """A group of raft cores that runs a script: each message is delivered, held, doubled or lost on command."""
 
+import uuid
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from moldau.quorum.core import events as ev
 from moldau.quorum.core import messages as msg
 from moldau.quorum.core.raft import RaftCore, RaftInvariantError
 from moldau.quorum.core.transitions import RoleName
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import Membership, ReplicaKey, Voter, VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import SeededEntropy
@@ -57,7 +58,7 @@ class Message:
 class Node:
     """The durable part of a node, and the core that runs on it."""
 
-    id: int
+    key: ReplicaKey
     chance: GivenChance
     log: ModelLog = field(default_factory=ModelLog)
     election: ElectionState = field(default_factory=ElectionState)
@@ -68,6 +69,11 @@ class Node:
     answers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """By request id: the node that asked, its life, and its correlation id."""
     values: deque[str] = field(default_factory=deque)
+    membership: Membership | None = None
+
+    @property
+    def id(self) -> int:
+        return self.key.id
 
 
 class Group:
@@ -76,6 +82,7 @@ class Group:
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
         self.voters = VoterSet([])
+        self.is_dynamic = False
         self.now_ms = 0
         self.settings = RaftSettings(snapshot_chunk_max_bytes=SNAPSHOT_CHUNK)
         self.messages: list[Message] = []
@@ -101,14 +108,26 @@ class Group:
         first, is elected, and has committed the start of its epoch.
         """
         voters, observers = numbers(options["voters"]), numbers(options.get("observers", ""))
+        self.is_dynamic = "voters.logged" in options
         self.voters = VoterSet.of_ids(*voters)
+        bootstrap = tuple(-node_id for node_id in voters) if self.is_dynamic else ()
+        if self.is_dynamic:
+            self.voters = VoterSet([])
         extra_ms = numbers(options.get("extra", "")) or [100 * place for place in range(len(voters))]
         for place, node_id in enumerate([*voters, *observers]):
+            key = ReplicaKey(node_id, uuid.UUID(int=node_id)) if self.is_dynamic else ReplicaKey(node_id)
             node = self.nodes[node_id] = Node(
-                node_id, GivenChance(extra_ms[place] if place < len(extra_ms) else 0)
+                key, GivenChance(extra_ms[place] if place < len(extra_ms) else 0)
             )
+            if self.is_dynamic or "describe" in options:
+                own = Voter(ReplicaKey(node_id, uuid.UUID(int=node_id)))
+                node.membership = Membership(own, bootstrap, auto_join=options.get("join") == "auto")
             epochs = numbers(options.get(f"log.{node_id}", options.get("log", "")))
             node.log.append([Entry(epoch, f"r{number}") for number, epoch in enumerate(epochs)])
+            if self.is_dynamic and node_id in voters:
+                formatted = (Voter(ReplicaKey(voter, uuid.UUID(int=voter))) for voter in voters)
+                node.log.formatted_with = VoterSet(formatted)
+                node.log.follow_voters()
             node.election = ElectionState(int(options.get("epoch", "0")))
             self._start(node)
         if "leader" in options:
@@ -158,6 +177,23 @@ class Group:
         """``1``: ask a leader to give up."""
         node = self.nodes[int(words[0])]
         self._step(node, ev.ResignRequested(node.core.epoch))
+
+    def do_change(self, words: list[str], options: dict[str, str]) -> None:
+        """``1 add=4|remove=4|upgrade=1 [disk=7]``: ask a node to change the voters."""
+        node = self.nodes[int(words[0])]
+        [(kind, text)] = [(name, value) for name, value in options.items() if name != "disk"]
+        key = ReplicaKey(int(text), uuid.UUID(int=int(options.get("disk", text))))
+        request: msg.VoterChangeRequest
+        match kind:
+            case "add":
+                request = msg.AddVoterRequest(voter=Voter(key))
+            case "remove":
+                request = msg.RemoveVoterRequest(key=key)
+            case _:
+                request = msg.UpgradeVersionRequest(kraft_version=int(text))
+        self._request_id += 1
+        node.answers[self._request_id] = (0, 0, 0)
+        self._step(node, ev.RequestReceived(self._request_id, request))
 
     def do_snapshot(self, words: list[str], options: dict[str, str]) -> None:
         """``1 id=4/1``: write a snapshot, and cut the log behind it."""
@@ -276,12 +312,13 @@ class Group:
         node.log.flushed = node.log.log_end.offset
         node.download = []
         node.core = RaftCore(
-            local=ReplicaKey(node.id),
+            local=node.key,
             voters=self.voters,
             log=node.log,
             election=node.election,
             settings=self.settings,
             entropy=node.chance,
+            membership=node.membership,
         )
         role = node.core.role
         self._carry_out(node, node.core.start(self.now_ms))
@@ -322,6 +359,8 @@ class Group:
                 case fx.PersistElectionState(state):
                     node.election = state
                     self.note(node.id, f"stores {state}")
+                case fx.VotersChanged(voters):
+                    self.note(node.id, f"counts the voters {_names(voters)}")
                 case fx.CommitAdvanced(offset):
                     self.note(node.id, f"commits up to {offset}")
                 case _:
@@ -338,6 +377,10 @@ class Group:
                 )
                 self.note(node.id, f"appends {value} at {log.log_end.offset}")
                 log.append([Entry(epoch, f"{value} {node.id}")])
+                return [ev.LogAppended()]
+            case fx.AppendVoters(epoch, voters):
+                self.note(node.id, f"appends the voters {_names(voters)} at {log.log_end.offset}")
+                log.append([Entry(epoch, "voters", voters)])
                 return [ev.LogAppended()]
             case fx.AppendAsFollower(records):
                 log.append([entry for entry in records if isinstance(entry, Entry)])
@@ -371,13 +414,18 @@ class Group:
 
     def _send(self, node: Node, correlation_id: int, target_id: int, request: msg.Request) -> None:
         self._request_id += 1
-        target = self.nodes[target_id]
+        target = self.nodes[abs(target_id)]
         target.answers[self._request_id] = node.id, node.life, correlation_id
         event = ev.RequestReceived(self._request_id, request)
-        self.messages.append(Message(node.id, target_id, request, event, target.life))
+        self.messages.append(Message(node.id, target.id, request, event, target.life))
 
     def _reply(self, node: Node, request_id: int, response: msg.Response) -> None:
         source, life, correlation_id = node.answers.pop(request_id)
+        if source == 0:
+            assert isinstance(response, msg.VoterChangeResponse)
+            text = f": {response.message}" if response.message else ""
+            self.note(node.id, f"answers the change of voters by {response.error.name}{text}")
+            return
         event = ev.ResponseReceived(correlation_id, response)
         self.messages.append(Message(node.id, source, response, event, life))
 
@@ -389,6 +437,10 @@ def _direction(word: str) -> tuple[int, int]:
 
 def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
+
+
+def _names(voters: VoterSet) -> str:
+    return ",".join(map(str, voters.ids)) or "none"
 
 
 def _replace(response: Any, **changes: Any) -> Any:

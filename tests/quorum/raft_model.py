@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import LoggedVoters, VoterSet
 
 
 class Entry(NamedTuple):
     epoch: int
     payload: str
+    voters: VoterSet | None = None
 
 
 @dataclass
@@ -20,6 +22,33 @@ class ModelLog:
     entries: list[Entry] = field(default_factory=list)
     snapshots: dict[OffsetAndEpoch, tuple[Entry, ...]] = field(default_factory=dict)
     flushed: int = 0
+    formatted_with: VoterSet | None = None
+    """Voters of the snapshot before the first offset, as a formatted folder has them."""
+    _voters: LoggedVoters | None = None
+
+    def __post_init__(self) -> None:
+        self.follow_voters()
+
+    @property
+    def voters(self) -> LoggedVoters | None:
+        return self._voters
+
+    def follow_voters(self) -> None:
+        """Look for the last voters again; called after each change."""
+        self._voters = None if self.formatted_with is None else LoggedVoters(self.formatted_with, -1)
+        snapshot_id = self.latest_snapshot_id
+        kept = () if snapshot_id is None else self.snapshots[snapshot_id]
+        for entry in reversed(kept):
+            if entry.voters is not None and snapshot_id is not None:
+                self._voters = LoggedVoters(entry.voters, snapshot_id.offset - 1)
+                break
+        for offset, entry in enumerate(self.entries, self.start):
+            self._follow(offset, entry)
+
+    def _follow(self, offset: int, entry: Entry) -> None:
+        if entry.voters is not None:
+            previous = self._voters.voters if self._voters is not None else None
+            self._voters = LoggedVoters(entry.voters, offset, previous=previous)
 
     @property
     def log_start_offset(self) -> int:
@@ -56,6 +85,8 @@ class ModelLog:
         return None if content is None else len(content)
 
     def append(self, entries: list[Entry]) -> None:
+        for offset, entry in enumerate(entries, self.log_end.offset):
+            self._follow(offset, entry)
         self.entries.extend(entries)
 
     def read(self, offset: int, count: int) -> tuple[Entry, ...]:
@@ -67,12 +98,14 @@ class ModelLog:
         assert offset >= self.start
         del self.entries[offset - self.start :]
         self.flushed = min(self.flushed, offset)
+        self.follow_voters()
 
     def begin_at(self, snapshot_id: OffsetAndEpoch, content: tuple[Entry, ...]) -> None:
         """Forget the log; it goes on behind this snapshot."""
         self.entries.clear()
         self.snapshots = {snapshot_id: content}
         self.start = self.flushed = snapshot_id.offset
+        self.follow_voters()
 
     def snapshot(self, snapshot_id: OffsetAndEpoch, content: tuple[Entry, ...]) -> None:
         """Keep a snapshot of what is below it, and clean the log up to there."""

@@ -2,6 +2,7 @@
 
 import heapq
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from moldau.quorum.core import messages as msg
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.raft import RaftCore
 from moldau.quorum.core.roles import Leader
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import LoggedVoters, Membership, ReplicaKey, Voter, VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.settings import RaftSettings
 from moldau.runtime import SeededEntropy
@@ -35,7 +36,7 @@ class Invariants:
 
     def __init__(self) -> None:
         self.leaders: dict[int, int] = {}
-        self.votes: dict[tuple[int, int], int] = {}
+        self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
         self.committed: list[Entry] = []
         self.high_watermarks: dict[tuple[int, int], int] = {}
 
@@ -47,7 +48,16 @@ class Invariants:
         assert log.log_end.offset >= len(self.committed), f"leader {node.id} lacks committed records"
         assert log.entries[: len(self.committed) - log.start] == self.committed[log.start :]
 
-    def one_vote_per_epoch(self, voter: int, epoch: int, candidate: int) -> None:
+    def one_voter_of_difference(self, before: VoterSet, after: VoterSet) -> None:
+        known, new = {voter.key for voter in before}, {voter.key for voter in after}
+        assert len(known ^ new) <= 1, f"from {before} to {after} in one step"
+
+    def changes_do_not_overlap(self, logged: LoggedVoters | None, epoch: int) -> None:
+        if logged is not None and logged.offset >= 0:
+            assert logged.offset < len(self.committed), "a change of voters before the last is committed"
+            assert self.committed[-1].epoch == epoch, "a change of voters before the epoch has committed"
+
+    def one_vote_per_epoch(self, voter: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         known = self.votes.setdefault((voter, epoch), candidate)
         assert known == candidate, f"voter {voter} voted for {known} and {candidate} in epoch {epoch}"
 
@@ -84,7 +94,7 @@ class Invariants:
 class Node:
     """What survives a crash, and the core that does not."""
 
-    id: int
+    key: ReplicaKey
     log: ModelLog = field(default_factory=ModelLog)
     election: ElectionState = field(default_factory=ElectionState)
     core: Any = None
@@ -94,6 +104,11 @@ class Node:
     flush_generation: int = 0
     download: list[Entry] = field(default_factory=list)
     appends: dict[int, str] = field(default_factory=dict)
+    membership: Membership | None = None
+
+    @property
+    def id(self) -> int:
+        return self.key.id
 
     @property
     def is_up(self) -> bool:
@@ -103,10 +118,20 @@ class Node:
 class Cluster:
     """Events in a heap, one seed, one history."""
 
-    def __init__(self, seed: int, voters: int, observers: int = 0) -> None:
+    def __init__(self, seed: int, voters: int, observers: int = 0, *, dynamic: bool = False) -> None:
+        """``dynamic``: the voters are in the log, and each node is a controller that may become one."""
         self.random = random.Random(seed)
+        ids = range(1, voters + observers + 1)
         self.voters = VoterSet.of_ids(*range(1, voters + 1))
-        self.nodes = {node_id: Node(node_id) for node_id in range(1, voters + observers + 1)}
+        self.nodes = {node_id: Node(ReplicaKey(node_id)) for node_id in ids}
+        self.disks = 0
+        if dynamic:
+            self.voters = VoterSet([])
+            for node in self.nodes.values():
+                self.new_disk(node)
+            formatted = VoterSet(Voter(self.nodes[node_id].key) for node_id in ids[:voters])
+            for node_id in ids[:voters]:
+                self.nodes[node_id].log = ModelLog(formatted_with=formatted)
         self.now_ms = 0
         self.invariants = Invariants()
         self.loss = 0.0
@@ -119,6 +144,8 @@ class Cluster:
         self._payload = 0
         self._requests: dict[tuple[int, int], tuple[int, int, int]] = {}
         self._request_id = 0
+        self.outcomes: dict[str, int] = {}
+        """How requests to change voters were answered."""
         for node in self.nodes.values():
             self.start(node)
 
@@ -132,12 +159,13 @@ class Cluster:
         snapshot_id = node.log.latest_snapshot_id
         node.applied = list(node.log.snapshots[snapshot_id]) if snapshot_id else []
         node.core = RaftCore(
-            local=ReplicaKey(node.id),
+            local=node.key,
             voters=self.voters,
             log=node.log,
             election=node.election,
             settings=SETTINGS,
             entropy=SeededEntropy(self.random.randrange(1 << 30)),
+            membership=node.membership,
         )
         self._run(node, node.core.start(self.now_ms))
 
@@ -145,6 +173,14 @@ class Cluster:
         node.core = None
         kept = self.random.randint(node.log.flushed, node.log.log_end.offset)
         node.log.truncate(kept)
+
+    def new_disk(self, node: Node, *, auto_join: bool = False) -> None:
+        """Give a node that is down an empty disk, with a directory id of its own."""
+        self.disks += 1
+        node.key = ReplicaKey(node.id, uuid.UUID(int=100 * self.disks + node.id))
+        node.log, node.election, node.applied = ModelLog(), ElectionState(), []
+        contacts = tuple(-other for other in self.nodes if other != node.id)
+        node.membership = Membership(Voter(node.key), contacts, auto_join)
 
     # Time
 
@@ -172,6 +208,14 @@ class Cluster:
             self._payload += 1
             node.appends[self._payload] = f"r{self._payload}"
             self.step(node, ev.AppendRequested(self._payload, node.core.epoch))
+
+    def change_voters(self, request: msg.VoterChangeRequest) -> None:
+        """Ask each node that takes itself for the leader."""
+        for node in self.nodes.values():
+            if node.is_up and isinstance(node.core.role, Leader):
+                self._request_id += 1
+                self._requests[(node.id, self._request_id)] = (0, 0, 0)
+                self.step(node, ev.RequestReceived(self._request_id, request))
 
     def snapshot(self, node: Node) -> None:
         offset = len(node.applied)
@@ -213,7 +257,7 @@ class Cluster:
             case fx.PersistElectionState(state):
                 node.election = state
                 if state.voted is not None:
-                    self.invariants.one_vote_per_epoch(node.id, state.epoch, state.voted.id)
+                    self.invariants.one_vote_per_epoch(node.key, state.epoch, state.voted)
             case fx.Send(correlation_id, node_id, request):
                 self._send(node, correlation_id, node_id, request)
             case fx.Reply(request_id, response):
@@ -239,6 +283,11 @@ class Cluster:
         match effect:
             case fx.AppendLeaderChange(epoch):
                 node.log.append([Entry(epoch, f"leader{node.id}")])
+                return ev.LogAppended()
+            case fx.AppendVoters(epoch, voters):
+                self.invariants.one_voter_of_difference(node.core.voters, voters)
+                self.invariants.changes_do_not_overlap(node.log.voters, epoch)
+                node.log.append([Entry(epoch, f"voters{voters}", voters)])
                 return ev.LogAppended()
             case fx.AppendAsLeader(append_id, epoch):
                 node.log.append([Entry(epoch, node.appends.pop(append_id))])
@@ -299,7 +348,7 @@ class Cluster:
     # The network
 
     def _send(self, node: Node, correlation_id: int, target_id: int, request: msg.Request) -> None:
-        source_id, life = node.id, node.life
+        source_id, life, target_id = node.id, node.life, abs(target_id)
         self._request_id += 1
         request_id = self._request_id
         self._requests[(target_id, request_id)] = (source_id, life, correlation_id)
@@ -312,6 +361,10 @@ class Cluster:
         route = self._requests.pop((node.id, request_id), None)
         assert route is not None, "a request was answered twice"
         source_id, life, correlation_id = route
+        if source_id == 0:
+            assert isinstance(response, msg.VoterChangeResponse)
+            self.outcomes[response.error.name] = self.outcomes.get(response.error.name, 0) + 1
+            return
         source = self.nodes[source_id]
 
         def arrive() -> None:

@@ -200,6 +200,9 @@ class Script:
                 case fx.AppendLeaderChange(epoch) | fx.AppendAsLeader(_, epoch):
                     self.log.append([Entry(epoch, "own")])
                     follow_ups.append(ev.LogAppended())
+                case fx.AppendVoters(epoch, voters):
+                    self.log.append([Entry(epoch, "voters", voters)])
+                    follow_ups.append(ev.LogAppended())
                 case fx.AppendAsFollower(records):
                     self.log.append(list(records))  # type: ignore[arg-type]
                     follow_ups.append(ev.LogAppended())

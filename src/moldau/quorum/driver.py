@@ -8,16 +8,18 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
+from moldau.quorum.addresses import QuorumAddresses
 from moldau.quorum.append_queue import AppendQueue
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
-from moldau.quorum.core.messages import Response
+from moldau.quorum.core.messages import Request, Response, VoterChangeRequest, VoterChangeResponse
 from moldau.quorum.core.raft import RaftCore
 from moldau.quorum.core.roles import Leader, Resigned
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import Membership, ReplicaKey, VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.description import QuorumDescription, describe
 from moldau.quorum.effect_runner import EffectRunner
@@ -27,8 +29,10 @@ from moldau.quorum.state_store import QuorumStateStore
 from moldau.quorum.stored_log import StoredLogView
 from moldau.quorum.subscriptions import QuorumListener, Subscriptions
 from moldau.quorum.voice import QuorumVoice
+from moldau.quorum.voter_history import VoterHistory, snapshot_records
 from moldau.quorum.wire.requests import Wire, WireRequest, WireResponse, sender_of
 from moldau.quorum.wire.responses import error_response, from_response, to_response
+from moldau.quorum.wire.voters import endpoints_of_request, endpoints_of_response
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, ReplicatedLog, SnapshotWriter
 
@@ -56,6 +60,8 @@ class DriverConfig:
 
     raft: RaftSettings = field(default_factory=RaftSettings)
     wire: Wire = field(default_factory=Wire)
+    bootstrap_servers: tuple[tuple[str, int], ...] = ()
+    """``controller.quorum.bootstrap.servers``: host and port of nodes that may know who leads."""
     append_linger_ms: int = 0
     """``controller.quorum.append.linger.ms``: how long appends are gathered when the disk is idle."""
     append_max_batch_bytes: int = 8 * 1024 * 1024
@@ -81,15 +87,19 @@ class QuorumDriver:
         state_store: QuorumStateStore,
         sender: PeerSender | None = None,
         config: DriverConfig | None = None,
+        membership: Membership | None = None,
         on_fatal: Callable[[Exception], None] | None = None,
     ) -> None:
         self._machine = machine
         self._log = log
         self._local = local
-        self._voters = voters
+        self._config = config or DriverConfig()
+        self._static_voters = voters
+        self.addresses = QuorumAddresses(lambda: self.voters, self._config.bootstrap_servers)
+        self._membership = replace(membership or Membership(), bootstrap_ids=self.addresses.bootstrap_ids)
+        self.history = VoterHistory()
         self._state_store = state_store
         self._sender: PeerSender = sender or NoPeers()
-        self._config = config or DriverConfig()
         self._on_fatal = on_fatal
         self._subscriptions = Subscriptions(log, local.id)
         self._appends = AppendQueue(self._config.append_max_batch_bytes)
@@ -120,17 +130,22 @@ class QuorumDriver:
 
         Raises ``QuorumStateError`` and ``DiskError``.
         """
-        election = await self._machine.workers.run(self._state_store.read)
+        self.history.load(self._log)
+        is_static = self.history.latest is None and len(self._static_voters) > 0
+        read = partial(self._state_store.read, is_static=is_static)
+        election = await self._machine.workers.run(read)
         # What a crashed process has written may not be on the disk yet, and the core counts on it.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,
-            voters=self._voters,
-            log=StoredLogView(self._log),
+            voters=self._static_voters,
+            log=StoredLogView(self._log, self.history),
             election=election,
             settings=self._config.raft,
             entropy=self._machine.entropy,
+            membership=self._membership,
         )
+        self.voice.voters_changed(self.voters)
         self._log.update_high_watermark(self._core.commit_offset)
         self._schedule.start(self._machine.clock.now_ms(), self._log)
         await self._subscriptions.committed(self._core.commit_offset)
@@ -198,6 +213,17 @@ class QuorumDriver:
         return self._core.election if self._core else ElectionState()
 
     @property
+    def voters(self) -> VoterSet:
+        """The voters that count now: those of the log, else the static ones."""
+        return self._core.voters if self._core else self._static_voters
+
+    @property
+    def kraft_version(self) -> int:
+        """1 once the log names the voters (KIP-853)."""
+        logged = self.history.latest
+        return 0 if logged is None else logged.kraft_version
+
+    @property
     def is_leader(self) -> bool:
         return self._core is not None and isinstance(self._core.role, Leader)
 
@@ -215,7 +241,12 @@ class QuorumDriver:
     ) -> SnapshotWriter | None:
         """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has
         ``epoch``; after its ``freeze`` call :meth:`snapshot_created`. None: there is one already."""
-        return self._log.create_snapshot(OffsetAndEpoch(end_offset, epoch), last_log_timestamp_ms)
+        writer = self._log.create_snapshot(OffsetAndEpoch(end_offset, epoch), last_log_timestamp_ms)
+        logged = self.history.at(end_offset)
+        if writer is not None and logged is not None:
+            for key, value in snapshot_records(logged):
+                writer.append_control(key, value)
+        return writer
 
     async def snapshot_created(self) -> None:
         """Note a frozen snapshot and clean the log: what the one before it covers goes, so that
@@ -228,6 +259,12 @@ class QuorumDriver:
             raise KafkaError(ErrorCode.not_leader_or_follower)
         return describe(self._core, self._machine.clock.now_ms())
 
+    async def change_voters(self, request: VoterChangeRequest) -> VoterChangeResponse:
+        """Have the voters changed; answered when that is committed (KIP-853)."""
+        response = await self._ask_core(request)
+        assert isinstance(response, VoterChangeResponse)
+        return response
+
     # For the network
 
     async def handle_rpc(self, message: WireRequest) -> WireResponse:
@@ -238,22 +275,30 @@ class QuorumDriver:
             request = self._config.wire.from_request(message)
         except KafkaError as error:
             self.voice.refused(sender_of(message), error.code, self.now_ms, cluster_id=message.cluster_id)
-            return error_response(message, error.code)
+            return error_response(message, error.code, error.message)
         self.voice.asked(request, self.now_ms)
+        self.addresses.heard(endpoints_of_request(message))
+        try:
+            response = await self._ask_core(request)
+        except KafkaError as error:
+            return error_response(message, error.code, error.message)
+        if response.error is not ErrorCode.none:
+            self.voice.refused(sender_of(message), response.error, self.now_ms)
+        leader = None if response.leader_id is None else self.addresses.find(response.leader_id)
+        return to_response(self._config.wire, response, message, leader)
+
+    async def _ask_core(self, request: Request) -> Response:
+        if self._is_stopped or self._core is None:
+            raise KafkaError(ErrorCode.broker_not_available, "the quorum does not run on this node")
         self._next_request_id += 1
         request_id = self._next_request_id
         reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self._replies[request_id] = reply
         self.submit(ev.RequestReceived(request_id, request))
         try:
-            response = await reply
-        except KafkaError as error:
-            return error_response(message, error.code)
+            return await reply
         finally:
             self._replies.pop(request_id, None)
-        if response.error is not ErrorCode.none:
-            self.voice.refused(sender_of(message), response.error, self.now_ms)
-        return to_response(self._config.wire, response)
 
     # For the effect runner
 
@@ -264,6 +309,11 @@ class QuorumDriver:
     @property
     def now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the voters are those of the configuration."""
+        return self._core is None or self._core.is_static
 
     @property
     def local_id(self) -> int:
@@ -290,6 +340,10 @@ class QuorumDriver:
         if reply is not None and not reply.done():
             reply.set_result(response)
 
+    def voters_changed(self, voters: VoterSet) -> None:
+        """The log names other voters."""
+        self.voice.voters_changed(voters)
+
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
         """Tell of an election's outcome, or of the end of a leader."""
         if leader_id is None:
@@ -313,7 +367,7 @@ class QuorumDriver:
         timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
         event: ev.Event = ev.RequestFailed(effect.correlation_id)
         try:
-            message = self._config.wire.to_request(effect.request)
+            message = self._config.wire.to_request(effect.request, self._membership.own)
             async with asyncio.timeout(timeout_ms / 1000):
                 answer = await self._sender.send(node_id, message)
         except (KafkaError, OSError, TimeoutError) as error:
@@ -322,6 +376,7 @@ class QuorumDriver:
             self.voice.failed(node_id, reason, asked_ms, self.now_ms)
         else:
             try:
+                self.addresses.heard(endpoints_of_response(answer))
                 response = from_response(answer)
             except KafkaError as error:
                 self.voice.answered(node_id, error.code, effect.request)

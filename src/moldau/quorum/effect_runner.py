@@ -1,6 +1,7 @@
 """Carries out the core's effects on the log, the disk and the peers. The order is ``effects.py``'s."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from moldau.quorum.core import effects as fx
@@ -8,8 +9,9 @@ from moldau.quorum.core import events as ev
 from moldau.quorum.core.messages import FetchResponse, FetchSnapshotResponse
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.stored_log import to_stored
+from moldau.quorum.voter_history import voters_record
 from moldau.records.builder import build_batch
-from moldau.records.control import LeaderChange, Voter, build_control_batch
+from moldau.records.control import ControlRecord, KRaftVersion, LeaderChange, Voter, build_control_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import RawSnapshotWriter
@@ -42,7 +44,10 @@ class EffectRunner:
             match effect:
                 case fx.PersistElectionState(state):
                     machine, _, store, _, _ = self._driver.ports
-                    await machine.workers.run(store.write, state)
+                    is_static = self._driver.is_static
+                    await machine.workers.run(partial(store.write, state, is_static=is_static))
+                case fx.VotersChanged(voters):
+                    self._driver.voters_changed(voters)
                 case fx.Send():
                     self._driver.spawn(self._driver.send(effect))
                 case fx.InstallSnapshot(snapshot_id):
@@ -57,8 +62,10 @@ class EffectRunner:
                     self._download_snapshot(effect)
                 case fx.FlushLog():
                     self._start_flush()
-                case fx.AppendAsLeader() | fx.RejectAppend() | fx.AppendLeaderChange():
+                case fx.AppendAsLeader() | fx.RejectAppend():
                     await self._append_as_leader(effect)
+                case fx.AppendLeaderChange() | fx.AppendVoters():
+                    self._append_control(effect)
                 case fx.AppendAsFollower() | fx.TruncateLog():
                     await self._change_as_follower(effect)
                 case _:
@@ -71,9 +78,35 @@ class EffectRunner:
 
     # The log
 
-    async def _append_as_leader(
-        self, effect: fx.AppendAsLeader | fx.RejectAppend | fx.AppendLeaderChange
-    ) -> None:
+    def _append_control(self, effect: fx.AppendLeaderChange | fx.AppendVoters) -> None:
+        """Append the control records with which a leader begins, or changes the voters."""
+        machine, log, _, _, _ = self._driver.ports
+        records: list[ControlRecord] = []
+        match effect:
+            case fx.AppendLeaderChange(epoch, leader_id, voters, granting_voters):
+                log.initialize_epoch(epoch)
+                records.append(
+                    LeaderChange(
+                        leader_id,
+                        tuple(Voter(voter_id) for voter_id in voters),
+                        tuple(Voter(voter_id) for voter_id in granting_voters),
+                    )
+                )
+            case fx.AppendVoters(epoch, voter_set, kraft_version):
+                if kraft_version is not None:
+                    records.append(KRaftVersion(kraft_version))
+                records.append(voters_record(voter_set))
+            case _:
+                assert_never(effect)
+        batch = build_control_batch(records, timestamp=machine.clock.now_ms(), leader_epoch=epoch)
+        info = log.append_as_leader(batch, epoch)
+        if isinstance(effect, fx.AppendVoters):
+            # The batch that was built has its offsets by now where it lies in the log.
+            for view in log.read(info.first_offset, 1).views:
+                self._driver.history.read(view)
+        self._driver.submit_first(ev.LogAppended())
+
+    async def _append_as_leader(self, effect: fx.AppendAsLeader | fx.RejectAppend) -> None:
         machine, log, _, appends, _ = self._driver.ports
         now_ms = machine.clock.now_ms()
         match effect:
@@ -91,16 +124,6 @@ class EffectRunner:
                 self._driver.wrote(info.size_bytes)
                 if appends.next_epoch is not None:
                     self._driver.schedule_append()
-            case fx.AppendLeaderChange(epoch, leader_id, voters, granting_voters):
-                log.initialize_epoch(epoch)
-                change = LeaderChange(
-                    leader_id,
-                    tuple(Voter(voter_id) for voter_id in voters),
-                    tuple(Voter(voter_id) for voter_id in granting_voters),
-                )
-                log.append_as_leader(
-                    build_control_batch([change], timestamp=now_ms, leader_epoch=epoch), epoch
-                )
             case fx.RejectAppend():
                 stale = appends.next_epoch
                 if stale is not None:
@@ -115,12 +138,15 @@ class EffectRunner:
         _, log, _, _, _ = self._driver.ports
         match effect:
             case fx.AppendAsFollower(records):
-                info = log.append_as_follower(records[0] if len(records) == 1 else b"".join(records))
+                batches = records[0] if len(records) == 1 else b"".join(records)
+                info = log.append_as_follower(batches)
+                self._driver.history.read(batches)
                 self._driver.wrote(info.size_bytes)
                 self._driver.submit_first(ev.LogAppended())
             case fx.TruncateLog(offset):
                 self._truncations += 1
                 await log.truncate_to(offset)
+                self._driver.history.truncate(offset)
                 self._driver.submit_first(ev.LogTruncated())
             case _:
                 assert_never(effect)
@@ -173,6 +199,7 @@ class EffectRunner:
             await log.truncate_to(max(log.high_watermark, log.start_offset))
         await log.truncate_to_latest_snapshot()
         log.update_high_watermark(snapshot_id.offset)
+        self._driver.history.load(log)
         self._driver.submit_first(ev.SnapshotInstalled(snapshot_id))
 
     # What others hear

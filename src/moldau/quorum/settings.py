@@ -35,3 +35,8 @@ class RaftSettings:
     def begin_epoch_interval_ms(self) -> int:
         """How often a leader reminds a voter that does not fetch of who leads."""
         return max(1, self.fetch_timeout_ms // 2)
+
+    @property
+    def voter_update_interval_ms(self) -> int:
+        """How often a controller asks for its entry among the voters while that is not as it should be."""
+        return self.fetch_timeout_ms

@@ -35,11 +35,11 @@ def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int 
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_quorum_state(content: bytes, *, voters: VoterSet) -> ElectionState:
+def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionState:
     """Read either version. Raises :class:`QuorumStateError`; other voters than the file's are one.
 
     A changed static voter set is refused, as in Kafka: two halves with different ideas of a majority
-    could elect two leaders.
+    could elect two leaders. ``voters`` is None where the log names them (KIP-853), and the file's are old.
     """
     try:
         fields = json.loads(content)
@@ -54,7 +54,7 @@ def decode_quorum_state(content: bytes, *, voters: VoterSet) -> ElectionState:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise QuorumStateError(f"it is damaged and cannot be read: {error}") from error
-    if known_voters and known_voters != set(voters.ids):
+    if voters is not None and known_voters and known_voters != set(voters.ids):
         raise QuorumStateError(
             f"it was written with the voters {sorted(known_voters)}, configured are {list(voters.ids)}"
         )
@@ -77,24 +77,24 @@ def decode_uuid(text: str) -> uuid.UUID:
 class QuorumStateStore:
     """The file in the metadata log's folder. Blocking: call through ``Workers``."""
 
-    def __init__(self, disk: Disk, folder: str, voters: VoterSet, *, version: int = 0) -> None:
+    def __init__(self, disk: Disk, folder: str, voters: VoterSet) -> None:
+        """``voters``: the static ones."""
         self._disk = disk
         self._path = f"{folder}/{FILE_NAME}"
         self._voters = voters
-        self._version = version
 
-    def read(self) -> ElectionState:
+    def read(self, *, is_static: bool = True) -> ElectionState:
         """The last state, or epoch 0 when there is no file. Raises :class:`QuorumStateError`."""
         try:
             content = self._disk.read(self._path)
         except FileNotFoundError:
             return ElectionState()
         try:
-            return decode_quorum_state(content, voters=self._voters)
+            return decode_quorum_state(content, voters=self._voters if is_static else None)
         except QuorumStateError as error:
             raise QuorumStateError(f"{self._path}: {error}. {_ADVICE}") from error
 
-    def write(self, state: ElectionState) -> None:
-        """Return when the state is durable."""
-        content = encode_quorum_state(state, voters=self._voters, version=self._version)
+    def write(self, state: ElectionState, *, is_static: bool = True) -> None:
+        """Return when the state is durable: with the voters (version 0), or with directory ids (KIP-853)."""
+        content = encode_quorum_state(state, voters=self._voters, version=0 if is_static else 1)
         self._disk.write_atomically(self._path, content)

@@ -1,6 +1,8 @@
 """The core's view of the log that ``moldau.storage`` keeps."""
 
 from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import LoggedVoters
+from moldau.quorum.voter_history import VoterHistory
 from moldau.storage.snapshots.replicated_log import OffsetAndEpoch as StoredPosition
 from moldau.storage.snapshots.replicated_log import ReplicatedLog
 
@@ -16,8 +18,13 @@ def from_stored(position: StoredPosition | None) -> OffsetAndEpoch | None:
 class StoredLogView:
     """A ``LogView`` over a ``ReplicatedLog``."""
 
-    def __init__(self, log: ReplicatedLog) -> None:
+    def __init__(self, log: ReplicatedLog, history: VoterHistory) -> None:
         self._log = log
+        self._history = history
+
+    @property
+    def voters(self) -> LoggedVoters | None:
+        return self._history.latest
 
     @property
     def log_start_offset(self) -> int:

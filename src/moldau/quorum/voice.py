@@ -89,6 +89,13 @@ class QuorumVoice:
         self._leaderless_since_ms: int | None = None
         self._has_told_of_no_leader = False
 
+    def voters_changed(self, voters: VoterSet) -> None:
+        """The log names other voters (KIP-853)."""
+        before, self._voters = self._voters, voters
+        self._peers = {node_id: self._peers.get(node_id, Peer()) for node_id in voters.others(self._local.id)}
+        if before.ids != voters.ids:
+            logger.info("the voters of the metadata quorum are %s", list(voters.ids))
+
     @property
     def leaderless_limit_ms(self) -> int:
         """An election takes less, if a majority of the voters can reach each other."""

@@ -30,6 +30,7 @@ __all__ = [
     "VotersRecordEntry",
     "build_control_batch",
     "build_end_transaction_marker",
+    "control_key",
     "parse_control_record",
     "parse_control_type",
 ]
@@ -214,6 +215,11 @@ def _string(text: str) -> bytes:
     return encode_unsigned_varint(len(encoded) + 1) + encoded
 
 
+def control_key(content: ControlRecord) -> bytes:
+    """The key of a control record."""
+    return _KEY.pack(0, content.control_type)
+
+
 def build_control_batch(
     contents: list[ControlRecord],
     *,
@@ -225,9 +231,7 @@ def build_control_batch(
     transactional: bool = False,
 ) -> bytes:
     """A control batch of the given records, uncompressed as Kafka's are."""
-    records = [
-        Record(0, timestamp, _KEY.pack(0, content.control_type), content.encode()) for content in contents
-    ]
+    records = [Record(0, timestamp, control_key(content), content.encode()) for content in contents]
     return build_batch(
         records,
         base_offset=base_offset,

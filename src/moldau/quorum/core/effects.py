@@ -7,9 +7,10 @@ The driver's contract
 2. **Persist before send.** :class:`PersistElectionState` is durable before any effect behind it starts:
    a vote or a claim to lead that a crash could undo must not leave the node.
 3. **The log answers first.** :class:`AppendAsLeader`, :class:`AppendLeaderChange`,
-   :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once (the bytes are written, not
-   synced) and their :class:`~moldau.quorum.core.events.LogAppended` or ``LogTruncated`` is stepped before any
-   other event. The core reads the log through a view that always shows what was carried out.
+   :class:`AppendVoters`, :class:`AppendAsFollower` and :class:`TruncateLog` are carried out at once (the
+   bytes are written, not synced) and their :class:`~moldau.quorum.core.events.LogAppended` or
+   ``LogTruncated`` is stepped before any other event. The core reads the log through a view that
+   always shows what was carried out.
 4. **Flushed means durable.** ``LogFlushed(offset)`` is said only of bytes that were written before the
    sync began and were not truncated since. Flushing may take its time; other events go on.
 5. **Apply after commit.** Records reach the state machine above only below the offset of the last
@@ -25,6 +26,7 @@ from typing import TypeAlias
 
 from moldau.quorum.core.messages import Buffer, FetchResponse, FetchSnapshotResponse, Request, Response
 from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.runtime import ErrorCode
 
@@ -80,6 +82,22 @@ class AppendLeaderChange:
     leader_id: int
     voters: tuple[int, ...]
     granting_voters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendVoters:
+    """Append a VotersRecord (KIP-853), after a KRaftVersionRecord in one batch when that is given."""
+
+    epoch: int
+    voters: VoterSet
+    kraft_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VotersChanged:
+    """The log names other voters from now on; they count before they are committed."""
+
+    voters: VoterSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +202,8 @@ Effect: TypeAlias = (
     | ReplyWithRecords
     | ReplyWithSnapshot
     | AppendLeaderChange
+    | AppendVoters
+    | VotersChanged
     | AppendAsLeader
     | RejectAppend
     | AppendAsFollower

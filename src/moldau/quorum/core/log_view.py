@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import LoggedVoters
 
 
 class LogView(Protocol):
@@ -33,4 +34,9 @@ class LogView(Protocol):
 
     def snapshot_size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
         """Size of a snapshot, or None when there is none of this name."""
+        ...
+
+    @property
+    def voters(self) -> LoggedVoters | None:
+        """The last voters in snapshot and log, committed or not; None while kraft.version is 0."""
         ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from moldau.quorum.core.offsets import OffsetAndEpoch
-from moldau.quorum.core.voters import ReplicaKey
+from moldau.quorum.core.voters import ReplicaKey, Voter
 from moldau.runtime import ErrorCode
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -71,6 +71,40 @@ class FetchSnapshotRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AddVoterRequest:
+    """Let a caught-up observer vote (KIP-853)."""
+
+    voter: Voter
+    timeout_ms: int = 0
+    ack_when_committed: bool = True
+    """False: answered once the record is appended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveVoterRequest:
+    """Take a voter out of the quorum; the leader may be asked to take out itself."""
+
+    key: ReplicaKey
+    timeout_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateVoterRequest:
+    """A voter's own entry, as it should be. While voters are static, the leader only keeps it in memory."""
+
+    voter: Voter
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpgradeVersionRequest:
+    """Raise kraft.version. Asked by this node's own controller; never sent to another node."""
+
+    kraft_version: int
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VoteResponse:
     error: ErrorCode
     leader_id: int | None
@@ -117,9 +151,32 @@ class FetchSnapshotResponse:
     data: Buffer = b""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoterChangeResponse:
+    """The answer to a request to change voters; ``epoch`` is -1 where the message has no room for it."""
+
+    error: ErrorCode
+    leader_id: int | None
+    epoch: int
+    message: str = ""
+
+
+VoterChangeRequest: TypeAlias = (
+    AddVoterRequest | RemoveVoterRequest | UpdateVoterRequest | UpgradeVersionRequest
+)
 Request: TypeAlias = (
-    VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | FetchRequest
+    | FetchSnapshotRequest
+    | VoterChangeRequest
 )
 Response: TypeAlias = (
-    VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+    VoteResponse
+    | BeginQuorumEpochResponse
+    | EndQuorumEpochResponse
+    | FetchResponse
+    | FetchSnapshotResponse
+    | VoterChangeResponse
 )

@@ -18,6 +18,7 @@ from moldau.quorum.core.effects import (
     RejectAppend,
     Send,
     TruncateLog,
+    VotersChanged,
 )
 from moldau.quorum.core.effects import (
     Resigned as ResignedEffect,
@@ -36,7 +37,7 @@ from moldau.quorum.core.events import (
     Tick,
 )
 from moldau.quorum.core.log_view import LogView
-from moldau.quorum.core.messages import FetchRequest, Request
+from moldau.quorum.core.messages import FetchRequest, Request, VoterChangeResponse
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.requests import RequestDesk
 from moldau.quorum.core.roles import (
@@ -50,7 +51,7 @@ from moldau.quorum.core.roles import (
     Voted,
 )
 from moldau.quorum.core.transitions import LEGAL_MOVES, OBSERVER_ROLES, RoleName
-from moldau.quorum.core.voters import ReplicaKey, VoterSet
+from moldau.quorum.core.voters import Membership, ReplicaKey, VoterSet
 from moldau.quorum.core.votes import ElectionState
 from moldau.quorum.peers import Peers
 from moldau.quorum.settings import RaftSettings
@@ -77,9 +78,13 @@ class RaftCore:
         election: ElectionState,
         settings: RaftSettings,
         entropy: Entropy,
+        membership: Membership | None = None,
     ) -> None:
+        """``voters``: the static ones, which count until the log names others; empty when there are none."""
         self.local = local
-        self.voters = voters
+        self.static_voters = voters
+        self.voters = log.voters.voters if log.voters is not None else voters
+        self.membership = membership or Membership()
         self.log = log
         self.settings = settings
         self.entropy = entropy
@@ -98,7 +103,37 @@ class RaftCore:
 
     @property
     def is_voter(self) -> bool:
-        return self.local.id in self.voters
+        return self.voters.has(self.local)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this replica may ask for votes.
+
+        Also one that the last record takes out, until that is known to be committed: as the only one that
+        has the record it can be the only one whom the others may elect. It does not count its own vote then
+        (Raft dissertation §4.2.2).
+        """
+        logged = self.log.voters
+        if self.is_voter or logged is None or logged.previous is None:
+            return self.is_voter
+        return logged.offset >= self.commit_offset and logged.previous.has(self.local)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all nodes are configured with the same voters, so that requests of others are refused."""
+        return self.log.voters is None and len(self.static_voters) > 0
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether a fetch of this replica says that what is below it is durable.
+
+        True for a controller that may become a voter, too: its leader counts it before it knows of that.
+        """
+        return self.is_voter or self.membership.own is not None
+
+    def contacts(self, except_id: int) -> tuple[int, ...]:
+        """Nodes that may know who leads."""
+        return (*self.voters.others(except_id), *self.membership.bootstrap_ids)
 
     @property
     def epoch(self) -> int:
@@ -138,7 +173,7 @@ class RaftCore:
         elif election.leader_id is not None:
             self.role = Follower(self, election.leader_id, now_ms + self.settings.fetch_timeout_ms)
             self.emit(BecameFollower(election.epoch, election.leader_id))
-        elif election.voted is not None and self.is_voter:
+        elif election.voted is not None and (self.is_voter or not self.is_static):
             self.role = Voted(self, self._election_deadline_ms())
         else:
             self.role = Unattached(self, self._election_deadline_ms())
@@ -164,11 +199,14 @@ class RaftCore:
             case AppendRequested(append_id, epoch):
                 self._on_append_requested(append_id, epoch)
             case LogAppended():
+                self._follow_voters()
                 self.role.on_log_appended()
                 self._ask_for_flush()
             case LogTruncated():
                 self._flush_asked_offset = min(self._flush_asked_offset, self.log.log_end.offset)
+                self._follow_voters()
                 self.role.on_log_truncated()
+                self._ask_for_flush()
             case LogFlushed(offset):
                 self.flushed_offset = max(self.flushed_offset, min(offset, self.log.log_end.offset))
                 self.role.on_log_flushed()
@@ -259,6 +297,14 @@ class RaftCore:
         if had_leader:
             self.emit(LeaderLost(epoch))
 
+    def become_observer(self) -> None:
+        """End a resignation as a replica that is no voter: in this epoch, in which it has voted for itself.
+
+        It must not enter a newer epoch than the voters', whose leader could then teach it nothing.
+        """
+        self._set_election(ElectionState(epoch=self.epoch, voted=self.local))
+        self._enter(Voted(self, self._election_deadline_ms()))
+
     def become_voted(self, candidate: ReplicaKey) -> None:
         """Give this epoch's vote away; the time-out starts anew, for the candidate's sake."""
         self._set_election(ElectionState(epoch=self.epoch, voted=candidate))
@@ -308,7 +354,7 @@ class RaftCore:
 
     def _enter(self, role: Role) -> None:
         move = (self.role.name, role.name)
-        if move not in LEGAL_MOVES or (not self.is_voter and role.name not in OBSERVER_ROLES):
+        if move not in LEGAL_MOVES or (not self.may_stand and role.name not in OBSERVER_ROLES):
             raise RaftInvariantError(f"illegal move from {move[0].value} to {move[1].value}")
         self.role.leave()
         self.peers.forget_all()
@@ -336,6 +382,9 @@ class RaftCore:
         if pending is None:
             return
         role, epoch, response = self.role, self.epoch, event.response
+        if isinstance(response, VoterChangeResponse) and response.epoch < 0:
+            role.on_response(pending.node_id, pending.request, response)
+            return
         self.observe(response.epoch, response.leader_id)
         if self.role is not role or response.epoch < epoch:
             # The answer was to a question of a role that is over, or it comes from one that lags behind.
@@ -353,8 +402,18 @@ class RaftCore:
 
     def _on_snapshot_installed(self, snapshot_id: OffsetAndEpoch) -> None:
         self.flushed_offset = self._flush_asked_offset = self.log.log_end.offset
+        self._follow_voters()
         self.commit_up_to(snapshot_id.offset)
         self.role.on_snapshot_installed()
+
+    def _follow_voters(self) -> None:
+        """Take up the voters that the log names by now; they count before they are committed (KIP-853)."""
+        logged = self.log.voters
+        voters = logged.voters if logged is not None else self.static_voters
+        if voters != self.voters:
+            self.voters = voters
+            self.emit(VotersChanged(voters))
+            self.role.on_voters_changed()
 
     def _settle(self) -> None:
         """Let the role act until it stays the same."""
@@ -367,9 +426,9 @@ class RaftCore:
             raise RaftInvariantError("roles chase each other")
 
     def _ask_for_flush(self) -> None:
-        # An observer acknowledges nothing by its fetches, so its log may reach the disk when it likes.
+        # A broker acknowledges nothing by its fetches, so its log may reach the disk when it likes.
         end_offset = self.log.log_end.offset
-        if self.is_voter and end_offset > self._flush_asked_offset:
+        if self.acknowledges and end_offset > self._flush_asked_offset:
             self._flush_asked_offset = end_offset
             self.emit(FlushLog())
 

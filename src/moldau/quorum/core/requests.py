@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from moldau.quorum.core.effects import Reply
 from moldau.quorum.core.messages import (
+    AddVoterRequest,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
@@ -12,7 +13,12 @@ from moldau.quorum.core.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RemoveVoterRequest,
     Request,
+    UpdateVoterRequest,
+    UpgradeVersionRequest,
+    VoterChangeRequest,
+    VoterChangeResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -42,6 +48,8 @@ class RequestDesk:
                 self._on_fetch(request_id, request)
             case FetchSnapshotRequest():
                 self._on_fetch_snapshot(request_id, request)
+            case AddVoterRequest() | RemoveVoterRequest() | UpdateVoterRequest() | UpgradeVersionRequest():
+                self._on_voter_change(request_id, request)
             case _:
                 assert_never(request)
 
@@ -76,7 +84,7 @@ class RequestDesk:
             return ErrorCode.invalid_request
         if not self._is_meant_for_this_replica(request.voter):
             return ErrorCode.invalid_voter_key
-        if not self._core.is_voter:
+        if self._core.is_static and not self._core.is_voter:
             return ErrorCode.inconsistent_voter_set
         return ErrorCode.none
 
@@ -125,12 +133,23 @@ class RequestDesk:
         )
         core.emit(Reply(request_id, response))
 
+    def _on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
+        core = self._core
+        error = self._leader_only(request.epoch if isinstance(request, UpdateVoterRequest) else core.epoch)
+        if error is ErrorCode.none:
+            core.role.on_voter_change(request_id, request)
+            return
+        text = "this node does not lead the metadata quorum"
+        response = VoterChangeResponse(error=error, leader_id=core.leader_id, epoch=core.epoch, message=text)
+        core.emit(Reply(request_id, response))
+
     def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
+        # Voters that change with the log (KIP-853): this replica may not know them yet, and must still vote.
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
         if remote_id < 0:
             return ErrorCode.invalid_request
-        if remote_id not in self._core.voters:
+        if self._core.is_static and remote_id not in self._core.voters:
             return ErrorCode.inconsistent_voter_set
         return ErrorCode.none
 

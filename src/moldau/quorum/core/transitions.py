@@ -45,11 +45,13 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_L, _R): "stops, is asked to, or lost its majority",
     (_R, _U): "newer epoch, or election time-out",
     (_R, _F): "learns of a newer leader",
+    (_R, _V): "is a voter no more, once the others know",
 }
 """(from, to) → when. A vote in a newer epoch goes through unattached in that epoch first."""
 
-OBSERVER_ROLES = frozenset({_U, _F})
-"""A replica that does not vote only ever waits for a leader or follows one."""
+OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
+"""Roles of a replica that is no voter: it waits for a leader or follows one. It may be asked for its vote by
+those whose voters it does not know yet (KIP-853), and a leader that is taken out of the voters resigns."""
 
 
 def mermaid() -> str:

@@ -1,13 +1,14 @@
 """The voters of a quorum.
 
-Voters are static for now (``controller.quorum.voters``). Everything asks a :class:`VoterSet` value
-and replicas are named by id *and* directory id, so that voters which change with the log (KIP-853)
-only have to hand the core a new value.
+They are static (``controller.quorum.voters``, kraft.version 0), or a record of the log (KIP-853,
+kraft.version 1). Everything asks a :class:`VoterSet` value, and replicas are named by id *and* directory id.
 """
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+
+from moldau.records.control import VoterEndpoint
 
 NO_DIRECTORY = uuid.UUID(int=0)
 """Kafka's zero UUID: the directory is unknown, or the voters are static."""
@@ -28,6 +29,10 @@ class ReplicaKey:
         return either_unknown or self.directory_id == other.directory_id
 
 
+KRAFT_VERSION_MAX = 1
+"""The newest kraft.version that this build knows: voters that change with the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class Voter:
     """A voter and where to reach it."""
@@ -35,6 +40,41 @@ class Voter:
     key: ReplicaKey
     host: str = ""
     port: int = 0
+    listener: str = ""
+    """Name of the listener at ``host`` and ``port``."""
+    other_endpoints: tuple[VoterEndpoint, ...] = ()
+    """Its further listeners, as its record has them."""
+    kraft_version_min: int = 0
+    kraft_version_max: int = KRAFT_VERSION_MAX
+
+    def supports(self, kraft_version: int) -> bool:
+        return self.kraft_version_min <= kraft_version <= self.kraft_version_max
+
+    @property
+    def endpoints(self) -> tuple[VoterEndpoint, ...]:
+        return (VoterEndpoint(self.listener, self.host, self.port), *self.other_endpoints)
+
+    @staticmethod
+    def at(
+        key: ReplicaKey,
+        endpoints: tuple[VoterEndpoint, ...],
+        *,
+        kraft_version_min: int = 0,
+        kraft_version_max: int = KRAFT_VERSION_MAX,
+    ) -> "Voter":
+        """A voter that is reached at the first of its endpoints. Raises ``ValueError`` without one."""
+        if not endpoints:
+            raise ValueError(f"voter {key.id} has no endpoint")
+        first, *others = endpoints
+        return Voter(
+            key,
+            first.host,
+            first.port,
+            first.name,
+            tuple(others),
+            kraft_version_min,
+            kraft_version_max,
+        )
 
 
 class VoterSet:
@@ -73,6 +113,18 @@ class VoterSet:
     def others(self, local_id: int) -> tuple[int, ...]:
         return tuple(voter_id for voter_id in self._voters if voter_id != local_id)
 
+    def has(self, key: ReplicaKey) -> bool:
+        """Whether this replica is a voter: the directory counts, unless one of the two is unknown."""
+        voter = self._voters.get(key.id)
+        return voter is not None and voter.key.is_same_replica(key)
+
+    def with_voter(self, voter: Voter) -> "VoterSet":
+        """The set with this voter, in the place of one with its id."""
+        return VoterSet([*(known for known in self if known.key.id != voter.key.id), voter])
+
+    def without(self, node_id: int) -> "VoterSet":
+        return VoterSet(voter for voter in self if voter.key.id != node_id)
+
     def get(self, node_id: int) -> Voter | None:
         return self._voters.get(node_id)
 
@@ -93,6 +145,30 @@ class VoterSet:
 
     def __repr__(self) -> str:
         return f"VoterSet({', '.join(map(str, self._voters))})"
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedVoters:
+    """The voters that a log's last record of them names, committed or not (KIP-853)."""
+
+    voters: VoterSet
+    offset: int
+    """Of the record; the end of the snapshot less one for voters of a snapshot."""
+    kraft_version: int = 1
+    previous: VoterSet | None = None
+    """The set that it replaces, where the log still has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """How a node takes part in a quorum whose voters change."""
+
+    own: Voter | None = None
+    """A controller's own entry in the set of voters; None for a node that can never be a voter."""
+    bootstrap_ids: tuple[int, ...] = ()
+    """Names of ``controller.quorum.bootstrap.servers``: negative, so that they are no node's."""
+    auto_join: bool = False
+    """``controller.quorum.auto.join.enable``: a controller that is no voter asks to become one."""
 
 
 def _parse_voter(text: str) -> Voter:

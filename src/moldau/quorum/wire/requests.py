@@ -8,14 +8,18 @@ import uuid
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
+from moldau.protocol.messages import add_raft_voter as add_wire
 from moldau.protocol.messages import begin_quorum_epoch as begin_wire
 from moldau.protocol.messages import end_quorum_epoch as end_wire
 from moldau.protocol.messages import fetch as fetch_wire
 from moldau.protocol.messages import fetch_snapshot as snapshot_wire
+from moldau.protocol.messages import remove_raft_voter as remove_wire
+from moldau.protocol.messages import update_raft_voter as update_wire
 from moldau.protocol.messages import vote as vote_wire
 from moldau.quorum.core import messages as core
 from moldau.quorum.core.offsets import OffsetAndEpoch
-from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey
+from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter
+from moldau.quorum.wire.voters import ChangeRequest, ChangeResponse, change_request, from_change_request
 from moldau.runtime import ErrorCode, KafkaError
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -28,6 +32,7 @@ WireRequest: TypeAlias = (
     | end_wire.EndQuorumEpochRequest
     | fetch_wire.FetchRequest
     | snapshot_wire.FetchSnapshotRequest
+    | ChangeRequest
 )
 WireResponse: TypeAlias = (
     vote_wire.VoteResponse
@@ -35,6 +40,7 @@ WireResponse: TypeAlias = (
     | end_wire.EndQuorumEpochResponse
     | fetch_wire.FetchResponse
     | snapshot_wire.FetchSnapshotResponse
+    | ChangeResponse
 )
 
 
@@ -50,7 +56,7 @@ def sender_of(message: WireRequest) -> int:
         case begin_wire.BeginQuorumEpochRequest() | end_wire.EndQuorumEpochRequest():
             return next((part.leader_id for topic in message.topics for part in topic.partitions), -1)
         case _:
-            assert_never(message)
+            return message.voter_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,8 @@ class Wire:
 
     # Requests
 
-    def to_request(self, request: core.Request) -> WireRequest:
+    def to_request(self, request: core.Request, own: Voter | None = None) -> WireRequest:
+        """``own``: this node as a voter, whose address it tells where it leads."""
         match request:
             case core.VoteRequest():
                 return self._vote_request(request)
@@ -78,6 +85,10 @@ class Wire:
                 return begin_wire.BeginQuorumEpochRequest(
                     cluster_id=self.cluster_id,
                     voter_id=request.voter.id if request.voter else -1,
+                    leader_endpoints=[
+                        begin_wire.LeaderEndpoint(name=each.name, host=each.host, port=each.port)
+                        for each in (own.endpoints if own is not None else ())
+                    ],
                     topics=[
                         begin_wire.BeginQuorumEpochRequestTopicData(topic_name=self.topic, partitions=[begin])
                     ],
@@ -101,7 +112,7 @@ class Wire:
             case core.FetchSnapshotRequest():
                 return self._fetch_snapshot_request(request)
             case _:
-                assert_never(request)
+                return change_request(request, self.cluster_id)
 
     def from_request(self, message: WireRequest) -> core.Request:
         """Raises ``KafkaError``: what is asked is not of this cluster or not of this partition."""
@@ -110,6 +121,12 @@ class Wire:
                 ErrorCode.inconsistent_cluster_id, f"the request is for the cluster {message.cluster_id}"
             )
         match message:
+            case (
+                add_wire.AddRaftVoterRequest()
+                | remove_wire.RemoveRaftVoterRequest()
+                | update_wire.UpdateRaftVoterRequest()
+            ):
+                return from_change_request(message)
             case vote_wire.VoteRequest():
                 vote = self._only(message.topics, message.topics and message.topics[0].topic_name)
                 assert isinstance(vote, vote_wire.VoteRequestPartitionData)

@@ -1,6 +1,7 @@
 """Between the core's responses and Kafka's; see ``wire.py`` for the requests."""
 
-from typing import assert_never
+from dataclasses import replace
+from typing import Any, TypeAlias, assert_never
 
 from moldau.protocol.messages import begin_quorum_epoch as begin_wire
 from moldau.protocol.messages import end_quorum_epoch as end_wire
@@ -9,8 +10,32 @@ from moldau.protocol.messages import fetch_snapshot as snapshot_wire
 from moldau.protocol.messages import vote as vote_wire
 from moldau.quorum.core import messages as core
 from moldau.quorum.core.offsets import OffsetAndEpoch
+from moldau.quorum.core.voters import Voter
 from moldau.quorum.wire.requests import Wire, WireRequest, WireResponse
+from moldau.quorum.wire.voters import (
+    CHANGE_REQUESTS,
+    CHANGE_RESPONSES,
+    change_error,
+    change_response,
+    from_change_response,
+    leader_endpoint,
+)
 from moldau.runtime import ErrorCode, KafkaError
+
+QuorumResponse: TypeAlias = (
+    core.VoteResponse
+    | core.BeginQuorumEpochResponse
+    | core.EndQuorumEpochResponse
+    | core.FetchResponse
+    | core.FetchSnapshotResponse
+)
+QuorumMessage: TypeAlias = (
+    vote_wire.VoteResponse
+    | begin_wire.BeginQuorumEpochResponse
+    | end_wire.EndQuorumEpochResponse
+    | fetch_wire.FetchResponse
+    | snapshot_wire.FetchSnapshotResponse
+)
 
 
 def _id(node_id: int | None) -> int:
@@ -21,8 +46,24 @@ def _maybe_id(node_id: int) -> int | None:
     return None if node_id < 0 else node_id
 
 
-def to_response(wire: Wire, response: core.Response) -> WireResponse:
-    """The answer of the core as Kafka's message."""
+def to_response(
+    wire: Wire, response: core.Response, request: WireRequest | None = None, leader: Voter | None = None
+) -> WireResponse:
+    """The answer of the core as Kafka's message, with the leader's address where ``leader`` has one.
+
+    ``request``: the message that is answered; changes of voters need it.
+    """
+    if isinstance(response, core.VoterChangeResponse):
+        assert isinstance(request, CHANGE_REQUESTS)
+        return change_response(request, response, leader)
+    message = _to_response(wire, response)
+    if leader is None or not leader.host:
+        return message
+    endpoints: Any = leader_endpoint(message, leader)
+    return replace(message, node_endpoints=endpoints)
+
+
+def _to_response(wire: Wire, response: QuorumResponse) -> QuorumMessage:
     error, leader_id, epoch = response.error, _id(response.leader_id), response.epoch
     match response:
         case core.VoteResponse():
@@ -58,7 +99,7 @@ def to_response(wire: Wire, response: core.Response) -> WireResponse:
             assert_never(response)
 
 
-def _fetch_response(wire: Wire, response: core.FetchResponse) -> WireResponse:
+def _fetch_response(wire: Wire, response: core.FetchResponse) -> fetch_wire.FetchResponse:
     diverging, snapshot_id = fetch_wire.EpochEndOffset(), fetch_wire.SnapshotId()
     if response.diverging is not None:
         diverging = fetch_wire.EpochEndOffset(
@@ -84,7 +125,9 @@ def _fetch_response(wire: Wire, response: core.FetchResponse) -> WireResponse:
     return fetch_wire.FetchResponse(responses=[topic])
 
 
-def _fetch_snapshot_response(wire: Wire, response: core.FetchSnapshotResponse) -> WireResponse:
+def _fetch_snapshot_response(
+    wire: Wire, response: core.FetchSnapshotResponse
+) -> snapshot_wire.FetchSnapshotResponse:
     data = snapshot_wire.FetchSnapshotResponsePartitionSnapshot(
         index=wire.partition,
         error_code=response.error,
@@ -102,8 +145,10 @@ def _fetch_snapshot_response(wire: Wire, response: core.FetchSnapshotResponse) -
     return snapshot_wire.FetchSnapshotResponse(topics=[topic])
 
 
-def error_response(request: WireRequest, error: ErrorCode) -> WireResponse:
+def error_response(request: WireRequest, error: ErrorCode, text: str | None = None) -> WireResponse:
     """A request that never reached the core: the error stands at the top."""
+    if isinstance(request, CHANGE_REQUESTS):
+        return change_error(request, error, text)
     match request:
         case vote_wire.VoteRequest():
             return vote_wire.VoteResponse(error_code=error)
@@ -121,6 +166,8 @@ def error_response(request: WireRequest, error: ErrorCode) -> WireResponse:
 
 def from_response(message: WireResponse) -> core.Response:
     """A peer's answer for the core. Raises ``KafkaError`` for one that says nothing of the partition."""
+    if isinstance(message, CHANGE_RESPONSES):
+        return from_change_response(message)
     if message.error_code is not ErrorCode.none:
         raise KafkaError(message.error_code)
     topics = message.responses if isinstance(message, fetch_wire.FetchResponse) else message.topics

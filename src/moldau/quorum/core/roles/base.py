@@ -10,6 +10,8 @@ from moldau.quorum.core.messages import (
     FetchSnapshotResponse,
     Request,
     Response,
+    VoterChangeRequest,
+    VoterChangeResponse,
 )
 from moldau.quorum.core.transitions import RoleName
 from moldau.quorum.core.voters import ReplicaKey
@@ -75,8 +77,19 @@ class Role:
         )
         core.emit(Reply(request_id, response))
 
+    def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
+        """A change of the voters with the right epoch. Only a leader has something to say."""
+        core = self.core
+        error = ErrorCode.not_leader_or_follower
+        core.emit(
+            Reply(request_id, VoterChangeResponse(error=error, leader_id=core.leader_id, epoch=core.epoch))
+        )
+
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
         """The leader of this epoch said that it leads no more."""
+
+    def on_voters_changed(self) -> None:
+        """The log names other voters."""
 
     def on_log_appended(self) -> None:
         """The log has grown."""

@@ -20,7 +20,7 @@ class Electing(Role):
     def __init__(self, core: "RaftCore", election_deadline_ms: int) -> None:
         super().__init__(core)
         self.election_deadline_ms = election_deadline_ms
-        self.tally = VoteTally(core.voters, granted={core.local.id})
+        self.tally = VoteTally(core.voters, granted={core.local.id} if core.is_voter else set())
 
     @property
     def deadline_ms(self) -> int | None:

@@ -5,12 +5,17 @@ from typing import TYPE_CHECKING
 
 from moldau.quorum.core.effects import AbandonSnapshot, AppendAsFollower, InstallSnapshot, WriteSnapshotChunk
 from moldau.quorum.core.messages import (
+    AddVoterRequest,
     FetchRequest,
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    RemoveVoterRequest,
     Request,
     Response,
+    UpdateVoterRequest,
+    VoterChangeRequest,
+    VoterChangeResponse,
 )
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.roles.base import Role
@@ -46,6 +51,8 @@ class Follower(Role):
         self._asked = leader_id
         self._leader_high_watermark = -1
         self._log_is_changing = False
+        self._is_told_of_this_node = False
+        self._ask_for_membership_ms = core.now_ms
 
     @property
     def deadline_ms(self) -> int | None:
@@ -65,16 +72,21 @@ class Follower(Role):
     def poll(self) -> None:
         core = self.core
         if core.now_ms >= self.fetch_deadline_ms:
-            if core.is_voter:
+            if core.may_stand:
                 core.become_prospective()
                 return
             self._look_for_another_leader()
         if self._must_wait_for_the_disk() or not core.peers.is_ready(self._asked, core.now_ms):
             return
-        if self.download is None:
-            core.send_fetch(self._asked)
-        else:
+        if self.download is not None:
             self._send_fetch_snapshot(self.download)
+            return
+        wish = self._membership_wish()
+        if wish is not None:
+            self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms
+            core.send(self.leader_id, wish)
+        else:
+            core.send_fetch(self._asked)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
         if isinstance(response, FetchResponse):
@@ -82,6 +94,12 @@ class Follower(Role):
             self._on_fetched(request, response)
         elif isinstance(response, FetchSnapshotResponse):
             self._on_snapshot_fetched(response)
+        elif isinstance(response, VoterChangeResponse):
+            self._is_told_of_this_node = response.error is ErrorCode.none
+            if response.error is ErrorCode.request_timed_out:
+                # Another change is under way, or the leader has not seen yet that this node has caught up.
+                core = self.core
+                self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
         # A leader whose process has ended refuses connections at once: an observer, which may not stand
@@ -95,7 +113,7 @@ class Follower(Role):
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
         core = self.core
-        if not core.is_voter:
+        if not core.may_stand:
             return
         try:
             position = preferred_successors.index(core.local.id)
@@ -125,7 +143,27 @@ class Follower(Role):
         core = self.core
         if self._log_is_changing or (self.download is not None and self.download.installing):
             return True
-        return core.is_voter and core.flushed_offset < core.log.log_end.offset
+        return core.acknowledges and core.flushed_offset < core.log.log_end.offset
+
+    def _membership_wish(self) -> VoterChangeRequest | None:
+        """The change of the voters that this controller asks of its leader now, if any (KIP-853)."""
+        core = self.core
+        own, logged = core.membership.own, core.log.voters
+        if own is None or core.now_ms < self._ask_for_membership_ms or self._asked != self.leader_id:
+            return None
+        if not self.has_fetched or core.log.log_end.offset < self._leader_high_watermark:
+            return None
+        known = core.voters.get(core.local.id)
+        if core.is_voter:
+            # The leader of static voters learns their directories so, without which they stay static.
+            is_known = self._is_told_of_this_node if logged is None else known == own
+            return None if is_known else UpdateVoterRequest(voter=own, epoch=core.epoch)
+        if logged is None or not core.membership.auto_join:
+            return None
+        if known is not None:
+            # An earlier life of this node, on a disk that is lost.
+            return RemoveVoterRequest(key=known.key)
+        return AddVoterRequest(voter=own, ack_when_committed=False)
 
     def _look_for_another_leader(self) -> None:
         # Any voter tells an observer who leads, if it is not the one that has fallen silent.
@@ -137,7 +175,7 @@ class Follower(Role):
 
     def _ask_another_voter(self) -> None:
         core = self.core
-        others = core.voters.others(self._asked)
+        others = core.contacts(self._asked)
         if others:
             self._asked = others[core.entropy.randrange(len(others))]
 

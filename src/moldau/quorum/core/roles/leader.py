@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from moldau.quorum.core.effects import (
     AppendLeaderChange,
+    AppendVoters,
     BecameLeader,
     Reply,
     ReplyWithRecords,
@@ -19,10 +20,12 @@ from moldau.quorum.core.messages import (
     FetchSnapshotResponse,
     Request,
     Response,
+    VoterChangeRequest,
 )
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.progress import ReplicaProgress
 from moldau.quorum.core.roles.base import Role
+from moldau.quorum.core.roles.reconfiguration import Reconfiguration
 from moldau.quorum.core.transitions import RoleName
 from moldau.quorum.core.voters import ReplicaKey
 from moldau.runtime import ErrorCode
@@ -51,12 +54,15 @@ class Leader(Role):
         self.granting_voters = granting_voters
         others = core.voters.others(core.local.id)
         self.progress: dict[ReplicaKey, ReplicaProgress] = {}
+        """Of observers."""
         self._voter_progress = {voter_id: ReplicaProgress(last_fetch_ms=None) for voter_id in others}
+        self._voters = core.voters
         self._majority_high_watermark: int | None = None
         self._heard_in_window: set[int] = set()
         self._check_quorum_deadline_ms = core.now_ms + core.settings.check_quorum_timeout_ms
         self._remind_at_ms = dict.fromkeys(others, core.now_ms)
         self._parked: dict[int, ParkedFetch] = {}
+        self._reconfiguration = Reconfiguration(core, self)
 
     @property
     def high_watermark(self) -> int | None:
@@ -68,22 +74,26 @@ class Leader(Role):
 
     @property
     def deadline_ms(self) -> int | None:
-        if not self._voter_progress and not self._parked:
-            return None
         core = self.core
         times = [parked.deadline_ms for parked in self._parked.values()]
+        times += self._reconfiguration.deadlines_ms
         for node_id, remind_at_ms in self._remind_at_ms.items():
             times.append(max(remind_at_ms, core.peers.next_ready_ms(node_id, core.now_ms)))
         if self._voter_progress:
             times.append(self._check_quorum_deadline_ms)
-        return min(times)
+        return min(times, default=None)
 
     def enter(self) -> None:
         core = self.core
         core.emit(BecameLeader(core.epoch, self.epoch_start_offset))
         core.emit(AppendLeaderChange(core.epoch, core.local.id, core.voters.ids, self.granting_voters))
+        logged = core.log.voters
+        if logged is not None and logged.offset < 0:
+            # The voters with which the folder was formatted are in no log yet, and so on no other node.
+            core.emit(AppendVoters(core.epoch, logged.voters, logged.kraft_version))
 
     def leave(self) -> None:
+        self._reconfiguration.leave()
         parked, self._parked = self._parked, {}
         for request_id in parked:
             self.core.emit(Reply(request_id, self._fetch_error(ErrorCode.not_leader_or_follower)))
@@ -96,6 +106,10 @@ class Leader(Role):
         if self._voter_progress and core.now_ms >= self._check_quorum_deadline_ms:
             core.resign()
             return
+        self._reconfiguration.poll()
+        if self._is_taken_out:
+            core.resign()
+            return
         self._remind_voters()
         for request_id, parked in list(self._parked.items()):
             if core.now_ms >= parked.deadline_ms or self._has_news(parked.request):
@@ -104,6 +118,28 @@ class Leader(Role):
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
         """A voter has heard who leads: it will fetch. If it does not, it is told again later."""
+
+    def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
+        self._reconfiguration.on_request(request_id, request)
+
+    def on_voters_changed(self) -> None:
+        """Voters come and go without an election: the others' progress is kept."""
+        core, before = self.core, self._voters
+        self._voters = core.voters
+        for voter in before:
+            if voter.key.id in self._voter_progress and not core.voters.has(voter.key):
+                self.progress[voter.key] = self._voter_progress.pop(voter.key.id)
+                del self._remind_at_ms[voter.key.id]
+                self._heard_in_window.discard(voter.key.id)
+        for voter in core.voters:
+            if voter.key.id != core.local.id and voter.key.id not in self._voter_progress:
+                self._voter_progress[voter.key.id] = self.progress.pop(voter.key, ReplicaProgress())
+                self._remind_at_ms[voter.key.id] = core.now_ms
+        self._check_quorum_deadline_ms = core.now_ms + core.settings.check_quorum_timeout_ms
+        self._advance_high_watermark()
+
+    def on_log_appended(self) -> None:
+        self._reconfiguration.on_log_appended()
 
     def on_log_flushed(self) -> None:
         self._advance_high_watermark()
@@ -152,13 +188,24 @@ class Leader(Role):
         offsets = {voter: progress.end_offset for voter, progress in self._voter_progress.items()}
         return f"start={self.epoch_start_offset} hw={self._majority_high_watermark} voters={offsets}"
 
+    @property
+    def _is_taken_out(self) -> bool:
+        """Whether voters without this node are committed: then another must lead (KIP-853)."""
+        logged = self.core.log.voters
+        is_committed = logged is not None and (self._majority_high_watermark or 0) > logged.offset
+        return is_committed and not self.core.is_voter
+
+    def _counts(self, replica: ReplicaKey) -> bool:
+        """Whether a replica is one of the other voters, on its own directory."""
+        return replica.id in self._voter_progress and self.core.voters.has(replica)
+
     def _heard_from(self, replica: ReplicaKey) -> None:
         core = self.core
-        if replica.id not in self._voter_progress:
+        if not self._counts(replica):
             return
         self._remind_at_ms[replica.id] = core.now_ms + core.settings.begin_epoch_interval_ms
         self._heard_in_window.add(replica.id)
-        if len(self._heard_in_window) + 1 >= core.voters.majority:
+        if len(self._heard_in_window) + core.is_voter >= core.voters.majority:
             self._heard_in_window.clear()
             self._check_quorum_deadline_ms = core.now_ms + core.settings.check_quorum_timeout_ms
 
@@ -194,13 +241,13 @@ class Leader(Role):
 
     def _note_progress(self, request: FetchRequest) -> None:
         core = self.core
-        progress = self._voter_progress.get(request.replica.id)
-        if progress is None:
-            if request.replica.id >= 0:
-                self._forget_silent_observers()
-                progress = self.progress.setdefault(request.replica, ReplicaProgress())
-            else:
-                return
+        if self._counts(request.replica):
+            progress = self._voter_progress[request.replica.id]
+        elif request.replica.id >= 0:
+            self._forget_silent_observers()
+            progress = self.progress.setdefault(request.replica, ReplicaProgress())
+        else:
+            return
         progress.fetched(request.log_end.offset, core.log.log_end.offset, core.now_ms)
         self._advance_high_watermark()
 
@@ -212,11 +259,13 @@ class Leader(Role):
     def _advance_high_watermark(self) -> None:
         core = self.core
         offsets = [progress.end_offset for progress in self._voter_progress.values()]
-        offsets.append(core.flushed_offset)
+        if core.is_voter:
+            offsets.append(core.flushed_offset)
         offset = sorted(offsets, reverse=True)[core.voters.majority - 1]
         if offset > self.epoch_start_offset and offset > (self._majority_high_watermark or 0):
             self._majority_high_watermark = offset
             core.commit_up_to(offset)
+            self._reconfiguration.on_committed(offset)
 
     def _has_news(self, request: FetchRequest) -> bool:
         known = self._majority_high_watermark

@@ -35,6 +35,9 @@ class Resigned(Role):
 
     def poll(self) -> None:
         core = self.core
+        if not core.may_stand and (not self.untold or core.now_ms >= self.election_deadline_ms):
+            core.become_observer()
+            return
         if core.now_ms >= self.election_deadline_ms:
             core.become_unattached(core.epoch + 1)
             return

@@ -23,7 +23,7 @@ class Unattached(Role):
 
     @property
     def deadline_ms(self) -> int | None:
-        if self.core.is_voter:
+        if self.core.may_stand:
             return self.election_deadline_ms
         if self._asked is None:
             return None
@@ -34,14 +34,14 @@ class Unattached(Role):
 
     def poll(self) -> None:
         core = self.core
-        if core.is_voter:
+        if core.may_stand:
             if core.now_ms >= self.election_deadline_ms:
                 core.become_prospective()
             return
         # KIP-595: an observer finds the leader by fetching from any voter, which tells who leads.
         if self._asked is None or core.peers.is_ready(self._asked, core.now_ms):
-            others = core.voters.others(core.local.id)
-            ready = [voter for voter in others if core.peers.is_ready(voter, core.now_ms)]
+            contacts = core.contacts(core.local.id)
+            ready = [node_id for node_id in contacts if core.peers.is_ready(node_id, core.now_ms)]
             if ready:
                 self._asked = ready[core.entropy.randrange(len(ready))]
                 core.send_fetch(self._asked)

@@ -1,0 +1,40 @@
+"""Where the nodes of a quorum are reached: voters, bootstrap servers, and leaders that others told of."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
+
+
+class QuorumAddresses:
+    """Looks nodes up by id. An address in the set of voters comes first: it is a record of the log.
+
+    The servers of ``controller.quorum.bootstrap.servers`` have the ids -2, -3, …, as in Kafka: nobody knows
+    which nodes they are.
+    """
+
+    def __init__(
+        self, voters: Callable[[], VoterSet], bootstrap_servers: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        self._voters = voters
+        self._bootstrap = {
+            -2 - place: Voter(ReplicaKey(-2 - place), host, port)
+            for place, (host, port) in enumerate(bootstrap_servers)
+        }
+        self._heard: dict[int, Voter] = {}
+
+    @property
+    def bootstrap_ids(self) -> tuple[int, ...]:
+        return tuple(self._bootstrap)
+
+    def find(self, node_id: int) -> Voter | None:
+        """The node with its address; None while that is unknown."""
+        voter = self._voters().get(node_id)
+        if voter is not None and voter.host:
+            return voter
+        return self._bootstrap.get(node_id) or self._heard.get(node_id)
+
+    def heard(self, endpoints: Iterable[tuple[int, str, int]]) -> None:
+        """Node ids with host and port, as another replica told them."""
+        for node_id, host, port in endpoints:
+            if node_id >= 0 and host and 0 < port < 65536:
+                self._heard[node_id] = Voter(ReplicaKey(node_id), host, port)

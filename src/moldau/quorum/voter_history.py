@@ -1,0 +1,138 @@
+"""The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset, the newest last.
+
+They count from the moment at which they are appended, so the history follows the log, not what is committed:
+the driver tells it of each append, truncation and snapshot.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from moldau.quorum.core.messages import Buffer
+from moldau.quorum.core.voters import KRAFT_VERSION_MAX, LoggedVoters, ReplicaKey, Voter, VoterSet
+from moldau.records import control
+from moldau.records.batch import iter_headers
+from moldau.records.record import iter_records
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.snapshots.replicated_log import ReplicatedLog
+
+READ_MAX_BYTES = 1024 * 1024
+
+
+class VoterHistory:
+    """Of one replica's log."""
+
+    def __init__(self) -> None:
+        self._voters: list[LoggedVoters] = []
+        self._versions: list[tuple[int, int]] = []
+        """Offset and level of each KRaftVersionRecord."""
+
+    @property
+    def latest(self) -> LoggedVoters | None:
+        """The last voters, committed or not; None while kraft.version is 0."""
+        return self._voters[-1] if self._voters else None
+
+    def at(self, end_offset: int) -> LoggedVoters | None:
+        """The voters as of all records before ``end_offset``: those of a snapshot that ends there."""
+        return next((known for known in reversed(self._voters) if known.offset < end_offset), None)
+
+    def load(self, log: ReplicatedLog) -> None:
+        """Read the latest snapshot and the whole log anew."""
+        self._voters, self._versions = [], []
+        snapshot_id, offset = log.latest_snapshot_id(), log.start_offset
+        reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)
+        if snapshot_id is not None and reader is not None:
+            try:
+                self._read_snapshot(reader.batches(), snapshot_id.offset - 1)
+            finally:
+                reader.close()
+            offset = max(offset, snapshot_id.offset)
+        while offset < log.end_offset:
+            result = log.read(offset, READ_MAX_BYTES)
+            if result.next_offset <= offset:
+                break
+            for view in result.views:
+                self.read(view)
+            offset = result.next_offset
+
+    def read(self, batches: Buffer) -> None:
+        """Follow batches that were appended. Raises ``KafkaError`` for a version that this build lacks."""
+        for offset, record in control_records(batches):
+            self._add(offset, record)
+
+    def truncate(self, offset: int) -> None:
+        """Forget what was at ``offset`` and behind it."""
+        self._voters = [known for known in self._voters if known.offset < offset]
+        self._versions = [known for known in self._versions if known[0] < offset]
+
+    def _read_snapshot(self, batches: Iterable[memoryview], offset: int) -> None:
+        """Voters stand before all data (KIP-630's header, and what follows it)."""
+        for view in batches:
+            for position, header in iter_headers(view):
+                if not header.is_control:
+                    return
+                for _, record in control_records(view[position : position + header.size_bytes]):
+                    self._add(offset, record)
+
+    def _add(self, offset: int, record: control.ControlRecord) -> None:
+        if isinstance(record, control.KRaftVersion):
+            if record.kraft_version > KRAFT_VERSION_MAX:
+                raise KafkaError(
+                    ErrorCode.unsupported_version,
+                    f"the metadata log has kraft.version {record.kraft_version} at offset {offset}, and this"
+                    f" version of Moldau knows it up to {KRAFT_VERSION_MAX}: run a newer one",
+                )
+            self._versions.append((offset, record.kraft_version))
+        elif isinstance(record, control.VoterSet):
+            previous = self._voters[-1].voters if self._voters else None
+            level = self._versions[-1][1] if self._versions else 1
+            self._voters.append(LoggedVoters(_voters_of(record), offset, level, previous))
+
+
+def control_records(batches: Buffer) -> Iterator[tuple[int, control.ControlRecord]]:
+    """The control records of whole batches that this version knows, with their offsets."""
+    view = memoryview(batches)
+    for position, header in iter_headers(view):
+        if header.is_control:
+            for record in iter_records(view[position : position + header.size_bytes]):
+                parsed = control.parse_control_record(record)
+                if parsed is not None:
+                    yield record.offset, parsed
+
+
+def voters_record(voters: VoterSet) -> control.VoterSet:
+    """The record of these voters."""
+    return control.VoterSet(
+        tuple(
+            control.VotersRecordEntry(
+                voter.key.id,
+                voter.key.directory_id,
+                voter.endpoints,
+                voter.kraft_version_min,
+                voter.kraft_version_max,
+            )
+            for voter in voters
+        )
+    )
+
+
+def snapshot_records(logged: LoggedVoters) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the control records with which a snapshot keeps the voters."""
+    records: list[control.ControlRecord] = [
+        control.KRaftVersion(logged.kraft_version),
+        voters_record(logged.voters),
+    ]
+    return [(control.control_key(record), record.encode()) for record in records]
+
+
+def _voters_of(record: control.VoterSet) -> VoterSet:
+    try:
+        return VoterSet(
+            Voter.at(
+                ReplicaKey(entry.voter_id, entry.directory_id),
+                entry.endpoints,
+                kraft_version_min=entry.min_supported_version,
+                kraft_version_max=entry.max_supported_version,
+            )
+            for entry in record.voters
+        )
+    except ValueError as error:
+        raise KafkaError(ErrorCode.corrupt_message, f"a record of voters is unusable: {error}") from error

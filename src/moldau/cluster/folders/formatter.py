@@ -11,6 +11,7 @@ from moldau.cluster.folders.folder_contents import (
     check_no_data,
     data_in,
 )
+from moldau.cluster.folders.initial_voters import initial_voter
 from moldau.cluster.folders.meta_properties import (
     FILE_NAME,
     FormatError,
@@ -25,7 +26,16 @@ from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
 from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.records.builder import build_batch
-from moldau.records.control import SnapshotFooter, SnapshotHeader, build_control_batch
+from moldau.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    SnapshotFooter,
+    SnapshotHeader,
+    VoterEndpoint,
+    VoterSet,
+    VotersRecordEntry,
+    build_control_batch,
+)
 from moldau.records.record import Record
 from moldau.runtime import Disk, Entropy
 
@@ -41,6 +51,10 @@ class FormatRequest:
     ignore_formatted: bool = False
     metadata_version: int = METADATA_VERSION_LATEST
     bootstrap_records: Sequence[Message] = ()
+    standalone: VoterEndpoint | None = None
+    """The address of the first and only voter (KIP-853); other controllers are added later."""
+    initial_voters: tuple[VotersRecordEntry, ...] = ()
+    """The first voters, this node among them. Without any the voters are static, or others' to name."""
 
 
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
@@ -66,12 +80,20 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
         check_no_data(disk, folder, request.node_id, request.cluster_id if existing_id else None)
     if request.metadata_dir in unformatted:
         _check_new_metadata(disk, request)
+    directory_ids = {folder: new_directory_id(entropy) for folder in unformatted}
+    voters = request.initial_voters
+    if request.standalone is not None and request.metadata_dir in unformatted:
+        directory_id = directory_ids[request.metadata_dir]
+        voters = (initial_voter(request.node_id, directory_id, request.standalone),)
+    for voter in voters:
+        if voter.voter_id == request.node_id and request.metadata_dir in unformatted:
+            directory_ids[request.metadata_dir] = voter.directory_id
     for folder in unformatted:
         _make_durable_folder(disk, folder)
         if folder == request.metadata_dir:
-            _write_bootstrap(disk, folder, request, now_ms)
+            _write_bootstrap(disk, request, voters, now_ms)
         # Last: a folder counts as formatted once this file is there.
-        properties = MetaProperties(request.cluster_id, request.node_id, new_directory_id(entropy))
+        properties = MetaProperties(request.cluster_id, request.node_id, directory_ids[folder])
         disk.write_atomically(f"{folder}/{FILE_NAME}", properties.encode())
     return unformatted
 
@@ -134,23 +156,34 @@ def new_directory_id(entropy: Entropy) -> uuid.UUID:
             return value
 
 
-def bootstrap_snapshot(records: Sequence[Message], metadata_version: int, now_ms: int) -> bytes:
-    """The snapshot before the first offset: the records that a new cluster begins with."""
+def bootstrap_snapshot(
+    records: Sequence[Message],
+    metadata_version: int,
+    now_ms: int,
+    voters: tuple[VotersRecordEntry, ...] = (),
+) -> bytes:
+    """The snapshot before the first offset: the records that a new cluster begins with.
+
+    With ``voters`` it has kraft.version 1 (KIP-853).
+    """
+    control: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=now_ms)]
+    if voters:
+        control += [KRaftVersion(1), VoterSet(voters)]
     first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)
     values = [encode_record(record, metadata_version) for record in (first, *records)]
     header = build_control_batch(
-        [SnapshotHeader(last_contained_log_timestamp=now_ms)],
+        control,
         base_offset=0,
         leader_epoch=0,
         timestamp=now_ms,
     )
     data = build_batch(
-        [Record(offset, now_ms, None, value, ()) for offset, value in enumerate(values, 1)],
-        base_offset=1,
+        [Record(offset, now_ms, None, value, ()) for offset, value in enumerate(values, len(control))],
+        base_offset=len(control),
         leader_epoch=0,
     )
     footer = build_control_batch(
-        [SnapshotFooter()], base_offset=1 + len(values), leader_epoch=0, timestamp=now_ms
+        [SnapshotFooter()], base_offset=len(control) + len(values), leader_epoch=0, timestamp=now_ms
     )
     return bytes(header) + bytes(data) + bytes(footer)
 
@@ -160,11 +193,16 @@ def _check(request: FormatRequest) -> None:
         raise FormatError(f"Node id {request.node_id} is negative.")
     if request.metadata_dir not in request.log_dirs:
         raise FormatError(f"The metadata folder {request.metadata_dir} is not one of the log folders.")
+    voter_ids = [voter.voter_id for voter in request.initial_voters]
+    if voter_ids and request.node_id not in voter_ids:
+        raise FormatError(f"Node {request.node_id} is not one of the initial controllers {voter_ids}.")
 
 
-def _write_bootstrap(disk: Disk, folder: str, request: FormatRequest, now_ms: int) -> None:
-    path = f"{folder}/{METADATA_FOLDER}"
+def _write_bootstrap(
+    disk: Disk, request: FormatRequest, voters: tuple[VotersRecordEntry, ...], now_ms: int
+) -> None:
+    path = f"{request.metadata_dir}/{METADATA_FOLDER}"
     disk.make_dirs(path)
-    disk.sync_dir(folder)
-    content = bootstrap_snapshot(request.bootstrap_records, request.metadata_version, now_ms)
+    disk.sync_dir(request.metadata_dir)
+    content = bootstrap_snapshot(request.bootstrap_records, request.metadata_version, now_ms, voters)
     disk.write_atomically(f"{path}/{BOOTSTRAP_FILE_NAME}", content)

@@ -1,0 +1,147 @@
+"""Voters that are a record of the log (KIP-853), on files: formatted, added, kept in snapshots, read again."""
+
+import asyncio
+import json
+import uuid
+from pathlib import Path
+
+import pytest
+
+from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
+from moldau.cluster.folders.initial_voters import parse_initial_controllers
+from moldau.cluster.folders.meta_properties import FormatError, read_meta_properties
+from moldau.quorum.core.messages import RemoveVoterRequest, UpdateVoterRequest, UpgradeVersionRequest
+from moldau.quorum.core.voters import LoggedVoters, Membership, ReplicaKey, Voter, VoterSet
+from moldau.quorum.driver import QuorumDriver
+from moldau.quorum.state_store import QuorumStateStore
+from moldau.quorum.voter_history import VoterHistory
+from moldau.records.control import KRaftVersion, VoterEndpoint, build_control_batch
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
+from moldau.storage.topic_partition import TopicPartition
+
+PARTITION = TopicPartition("__cluster_metadata", 0)
+ENDPOINT = VoterEndpoint("CONTROLLER", "host-1", 9093)
+DIRECTORY = uuid.UUID(int=77)
+
+
+def formatted(folder: Path, machine: Machine, **options: object) -> uuid.UUID:
+    """The directory id of a folder that is formatted."""
+    values = {"cluster_id": new_cluster_id(machine.entropy), "node_id": 1, **options}
+    request = FormatRequest(log_dirs=[str(folder)], metadata_dir=str(folder), **values)  # type: ignore[arg-type]
+    format_storage(machine.disk, machine.entropy, request, 1234)
+    properties = read_meta_properties(machine.disk, str(folder))
+    assert properties is not None
+    assert properties.directory_id is not None
+    return properties.directory_id
+
+
+def driver_of(
+    folder: Path, machine: Machine, own: Voter, static: VoterSet | None = None
+) -> tuple[SnapshotLog, QuorumDriver]:
+    path = str(folder / "__cluster_metadata-0")
+    log, voters = SnapshotLog.open(machine, path, PARTITION), static or VoterSet([])
+    store = QuorumStateStore(machine.disk, path, voters)
+    driver = QuorumDriver(
+        machine, log, local=own.key, voters=voters, state_store=store, membership=Membership(own)
+    )
+    return log, driver
+
+
+def test_a_standalone_folder_leads_and_keeps_its_voters(tmp_path: Path) -> None:
+    async def work() -> None:
+        machine = Machine.real()
+        key = ReplicaKey(1, formatted(tmp_path, machine, standalone=ENDPOINT))
+        own = Voter.at(key, (ENDPOINT,))
+        log, driver = driver_of(tmp_path, machine, own)
+        await driver.start()
+        assert driver.is_leader
+        assert driver.voters == VoterSet([own])
+        assert await driver.append([b"a"]) == 3  # behind the leader change, the kraft.version and the voters
+        state = json.loads((tmp_path / "__cluster_metadata-0" / "quorum-state").read_text())
+        assert state["data_version"] == 1
+        assert "currentVoters" not in state
+        writer = driver.create_snapshot(driver.high_watermark, driver.epoch, 1234)
+        assert writer is not None
+        writer.append([b"a"])
+        await writer.freeze()
+        await driver.snapshot_created()
+        await driver.append([b"b"])
+        await driver.stop()
+        log.close()
+        log, driver = driver_of(tmp_path, machine, own)
+        await driver.start()
+        assert driver.is_leader
+        assert driver.history.latest == LoggedVoters(VoterSet([own]), 3, 1)
+        await driver.stop()
+        log.close()
+        machine.workers.close()
+
+    asyncio.run(work())
+
+
+def test_a_voter_whose_address_changes_corrects_its_record(tmp_path: Path) -> None:
+    async def work() -> None:
+        machine = Machine.real()
+        key = ReplicaKey(1, formatted(tmp_path, machine, standalone=ENDPOINT))
+        moved = Voter.at(key, (VoterEndpoint("CONTROLLER", "host-2", 9093),))
+        log, driver = driver_of(tmp_path, machine, moved)
+        await driver.start()
+        await driver.append([b"a"])
+        await driver.append([b"b"])
+        assert driver.voters == VoterSet([moved])
+        await driver.stop()
+        log.close()
+        machine.workers.close()
+
+    asyncio.run(work())
+
+
+def test_static_voters_become_a_record(tmp_path: Path) -> None:
+    async def work() -> None:
+        machine = Machine.real()
+        key = ReplicaKey(1, formatted(tmp_path, machine))
+        own, static = Voter.at(key, (ENDPOINT,)), VoterSet([Voter(ReplicaKey(1), "host-1", 9093)])
+        log, driver = driver_of(tmp_path, machine, own, static)
+        await driver.start()
+        await driver.append([b"a"])
+        refused = await driver.change_voters(RemoveVoterRequest(key=key))
+        assert refused.error is ErrorCode.unsupported_version
+        answer = await driver.change_voters(UpgradeVersionRequest(kraft_version=1, validate_only=True))
+        assert (answer.error, driver.kraft_version) == (ErrorCode.none, 0)
+        answer = await driver.change_voters(UpgradeVersionRequest(kraft_version=1))
+        assert (answer.error, driver.kraft_version) == (ErrorCode.none, 1)
+        stranger = Voter.at(ReplicaKey(5, DIRECTORY), (ENDPOINT,))
+        answer = await driver.change_voters(UpdateVoterRequest(voter=stranger, epoch=driver.epoch))
+        assert answer.error is ErrorCode.voter_not_found
+        await driver.stop()
+        log.close()
+        # The file still names the static voters; those of the log count, also with other ones configured.
+        for others in (VoterSet.of_ids(1, 2, 3), VoterSet([])):
+            log, driver = driver_of(tmp_path, machine, own, others)
+            await driver.start()
+            assert driver.is_leader
+            assert driver.voters == VoterSet([own])
+            await driver.stop()
+            log.close()
+        machine.workers.close()
+
+    asyncio.run(work())
+
+
+def test_initial_controllers_are_told_apart_by_their_directories(tmp_path: Path) -> None:
+    machine = Machine.real()
+    text = "1@a:9093:AAAAAAAAAAAAAAAAAAAATQ,2@[::1]:9093:AAAAAAAAAAAAAAAAAAAATg"
+    voters = parse_initial_controllers(text, "CONTROLLER")
+    assert formatted(tmp_path / "one", machine, initial_voters=voters) == DIRECTORY
+    with pytest.raises(FormatError, match=r"Node 3 is not one of the initial controllers \[1, 2\]"):
+        formatted(tmp_path / "three", machine, node_id=3, initial_voters=voters)
+    with pytest.raises(FormatError, match="ID@HOST:PORT:DIRECTORY_ID"):
+        parse_initial_controllers("1@a:9093", "CONTROLLER")
+    machine.workers.close()
+
+
+def test_a_newer_kraft_version_stops_the_replica() -> None:
+    batch = build_control_batch([KRaftVersion(2)], timestamp=0, base_offset=7)
+    with pytest.raises(KafkaError, match=r"kraft.version 2 at offset 7.*run a newer one"):
+        VoterHistory().read(batch)

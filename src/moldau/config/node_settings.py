@@ -78,10 +78,19 @@ class NodeSettings(Settings):
     @cached_property
     def advertised_listeners(self) -> tuple[Endpoint, ...]:
         """Endpoints for clients, without the controllers' listeners; an empty host is this machine's name."""
-        key = "advertised.listeners"
-        endpoints = self.listeners if self[key] is None else parse_endpoints(key, self.items(key))
         controllers = self.controller_listener_names
-        return tuple(endpoint for endpoint in endpoints if endpoint.name not in controllers)
+        return tuple(endpoint for endpoint in self._advertised if endpoint.name not in controllers)
+
+    @cached_property
+    def advertised_controller_listeners(self) -> tuple[Endpoint, ...]:
+        """Endpoints for brokers and other controllers, as far as they are advertised apart."""
+        controllers = self.controller_listener_names
+        return tuple(endpoint for endpoint in self._advertised if endpoint.name in controllers)
+
+    @cached_property
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        key = "advertised.listeners"
+        return self.listeners if self[key] is None else parse_endpoints(key, self.items(key))
 
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:

@@ -130,6 +130,7 @@ class QuorumDriver:
 
         Raises ``QuorumStateError`` and ``DiskError``.
         """
+        # Its records are read before the core asks for them.
         self.history.load(self._log)
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)

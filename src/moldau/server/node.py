@@ -167,7 +167,9 @@ class Node:
             self._machine.entropy, client_id=f"broker-{self._config.node_id}", limits=RECONNECT_LIMITS
         )
         self._closing.push_async_callback(client.close)
-        return RemoteControllerChannel(client, metadata.voter_set, lambda: metadata.driver.leader_id)
+        return RemoteControllerChannel(
+            client, metadata.driver.addresses.find, lambda: metadata.driver.leader_id
+        )
 
     async def stop(self) -> None:
         """Stop what runs, in reverse order; harmless when called twice."""

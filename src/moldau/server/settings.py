@@ -15,6 +15,7 @@ from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.topic import TopicConfig
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.network.limits import Listener, NetworkLimits
+from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.quorum.driver import DriverConfig
 from moldau.quorum.settings import RaftSettings
 from moldau.quorum.wire.requests import Wire
@@ -30,7 +31,10 @@ GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 LZ4_LEVEL_FAST = 0
 DEVELOPMENT_LISTENER = "PLAINTEXT"
-SUPPORTED_FEATURES = {"metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_LATEST)}
+SUPPORTED_FEATURES = {
+    "metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
+    KRAFT_VERSION_FEATURE: (0, KRAFT_VERSION_MAX),
+}
 
 
 def development_config(
@@ -92,13 +96,6 @@ def is_whole_cluster(config: BrokerConfig) -> bool:
 
 def check_supported(config: BrokerConfig) -> None:
     """Refuse what this version cannot do, by the key that asks for it. Raises ``ConfigError``."""
-    voters = [voter.node_id for voter in config.quorum_voters]
-    if not voters:
-        raise ConfigError(
-            "controller.quorum.voters",
-            "controller.quorum.voters must be set: quorums that find each other by "
-            "controller.quorum.bootstrap.servers are not supported yet",
-        )
     if config.is_broker and not is_whole_cluster(config):
         for key in _of_one_broker(config):
             raise ConfigError(
@@ -292,7 +289,9 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
     return ControllerSettings(
         cluster_id=cluster_id,
         supported_features=tuple(
-            SupportedFeature(name, low, high) for name, (low, high) in SUPPORTED_FEATURES.items()
+            SupportedFeature(name, low, high)
+            for name, (low, high) in SUPPORTED_FEATURES.items()
+            if name != KRAFT_VERSION_FEATURE  # the quorum's own to raise
         ),
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),
@@ -316,6 +315,7 @@ def quorum_config(config: BrokerConfig, cluster_id: str) -> DriverConfig:
     linger = "controller.quorum.append.linger.ms"
     return DriverConfig(
         wire=Wire(cluster_id=cluster_id),
+        bootstrap_servers=() if config.quorum_voters else config.quorum_bootstrap_servers,
         raft=RaftSettings(
             election_timeout_ms=config.integer("controller.quorum.election.timeout.ms"),
             fetch_timeout_ms=config.integer("controller.quorum.fetch.timeout.ms"),

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from moldau.cluster.controller.channel import Caller
 from moldau.network.client import RpcClient
 from moldau.protocol.schema import Message
-from moldau.quorum.core.voters import Voter, VoterSet
+from moldau.quorum.core.voters import Voter
 from moldau.runtime import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -31,14 +31,17 @@ class RemoteControllerChannel:
     def __init__(
         self,
         client: RpcClient,
-        voters: VoterSet,
+        find: Callable[[int], Voter | None],
         leader_id: Callable[[], int | None],
         *,
         timeout_ms: int = 30_000,
     ) -> None:
-        """``timeout_ms`` bounds a request that has no deadline, with all its attempts."""
+        """``find``: a node with its address, by id.
+
+        ``timeout_ms`` bounds a request that has no deadline, with all its attempts.
+        """
         self._client = client
-        self._voters = voters
+        self._find = find
         self._leader_id = leader_id
         self._timeout_ms = timeout_ms
 
@@ -56,7 +59,7 @@ class RemoteControllerChannel:
         while True:
             reason = "this node knows of no leader of the metadata quorum"
             leader_id = self._leader_id()
-            leader = None if leader_id is None else self._voters.get(leader_id)
+            leader = None if leader_id is None else self._find(leader_id)
             if leader is not None:
                 try:
                     # Connects first: a request that was not sent was not carried out.

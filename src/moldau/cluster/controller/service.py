@@ -4,11 +4,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from moldau.cluster.controller.answers import error_response
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.decisions.sizes import is_large
 from moldau.cluster.image.delta import FENCE
 from moldau.cluster.image.image import MetadataImage
@@ -36,14 +38,19 @@ class ControllerService:
         publisher: MetadataPublisher,
         workers: Workers,
         bootstrap_records: Sequence[Message] = (),
+        quorum_changes: QuorumChanges | None = None,
     ) -> None:
-        """``workers`` decide, replay and encode what would keep the event loop for long."""
+        """``workers`` decide, replay and encode what would keep the event loop for long.
+
+        ``quorum_changes`` takes the requests that the quorum decides; without it they are refused.
+        """
         self._node_id = node_id
         self._controller = controller
         self._log = log
         self._publisher = publisher
         self._workers = workers
         self._bootstrap_records = bootstrap_records
+        self._quorum_changes = quorum_changes
         self._epoch = -1
         self._deciding = asyncio.Lock()
         self._last_append: asyncio.Future[int] | None = None
@@ -74,6 +81,9 @@ class ControllerService:
             return error_response(
                 request, ErrorCode.not_controller, "This node is not the active controller."
             )
+        changes = self._quorum_changes
+        if changes is not None and changes.takes(request):
+            return await changes.handle(request, partial(self.handle, caller=caller, deadline=deadline))
         async with self._deciding:
             if deadline is not None and asyncio.get_running_loop().time() >= deadline:
                 return error_response(

@@ -37,9 +37,7 @@ def parse_initial_controllers(text: str, listener: str) -> tuple[VotersRecordEnt
         if not 0 < int(port) < 65536:
             raise FormatError(f"Port {port} of initial controller {node_id} is not one.")
         voters.append(
-            initial_voter(
-                int(node_id), directory_id, VoterEndpoint(listener, bracketed or host, int(port))
-            )
+            initial_voter(int(node_id), directory_id, VoterEndpoint(listener, bracketed or host, int(port)))
         )
     if len({voter.voter_id for voter in voters}) != len(voters):
         raise FormatError("A node is named twice among the initial controllers.")

@@ -29,6 +29,7 @@ class ReplicaKey:
         return either_unknown or self.directory_id == other.directory_id
 
 
+KRAFT_VERSION_FEATURE = "kraft.version"
 KRAFT_VERSION_MAX = 1
 """The newest kraft.version that this build knows: voters that change with the log."""
 

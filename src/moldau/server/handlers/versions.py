@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 
+from moldau.cluster.image.image import MetadataImage
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ADVERTISED, ApiKey, Scope, scopes
 from moldau.protocol.messages.api_versions import (
@@ -12,12 +13,19 @@ from moldau.protocol.messages.api_versions import (
     FinalizedFeatureKey,
     SupportedFeatureKey,
 )
+from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE
 from moldau.runtime.errors import ErrorCode
 from moldau.server.handlers.own_calls import OwnApiHandlers
 from moldau.server.requests.dispatch import Handler
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """Characters of a client's software name and version (KIP-511)."""
+
+
+def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, int]:
+    """Levels by name; kraft.version is the quorum's, and not shown while it is 0."""
+    levels = {name: int(level) for name, level in image.features.items()}
+    return {**levels, KRAFT_VERSION_FEATURE: kraft_version} if kraft_version else levels
 
 
 class VersionHandlers:

@@ -26,9 +26,11 @@ from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners
 from moldau.server.identity import Identity
+from moldau.server.metadata.membership import membership_of
 from moldau.server.metadata.quorum_peers import RECONNECT_LIMITS, QuorumPeers
 from moldau.server.metadata.topic_configs import EffectiveConfigs
 from moldau.server.metadata.view import QuorumView
+from moldau.server.metadata.voter_check import VoterCheck
 from moldau.server.metadata.witnesses import check_partitions_are_known
 from moldau.storage.folders.file_names import LOG_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.guards.guarding import DURABLE_OFFSET, DamagedLogError, LogGuard
@@ -66,24 +68,27 @@ class MetadataNode:
         self.identity = identity
         self._listeners = listeners
         self._controller_listeners = [endpoint.name for endpoint in config.controller_listeners]
-        self._voters = config.quorum_voters
+        self._config = config
         self._stored = _open_log(machine, folder, config, logs)
-        voters = self.voter_set = VoterSet(
+        voters = VoterSet(
             Voter(ReplicaKey(voter.node_id), voter.host, voter.port) for voter in config.quorum_voters
         )
         directory_ids = dict(zip(config.log_dirs, identity.directory_ids, strict=True))
         self._client = RpcClient(
             machine.entropy, client_id=f"quorum-{identity.node_id}", limits=RECONNECT_LIMITS
         )
-        self._peers = QuorumPeers(voters, self._client)
+        self.check_voter = VoterCheck(config, self._client)
+        self._peers = QuorumPeers(lambda node_id: self.driver.addresses.find(node_id), self._client)
+        directory_id = directory_ids.get(config.metadata_log_dir, NO_DIRECTORY)
         self.driver = QuorumDriver(
             machine,
             self._stored,
-            local=ReplicaKey(identity.node_id, directory_ids.get(config.metadata_log_dir, NO_DIRECTORY)),
+            local=ReplicaKey(identity.node_id, directory_id),
             voters=voters,
             state_store=QuorumStateStore(machine.disk, folder, voters),
             sender=self._peers,
             config=settings.quorum_config(config, identity.cluster_id),
+            membership=membership_of(config, directory_id),
             on_fatal=lambda error: on_fault(f"the metadata quorum has failed: {error}"),
         )
         self.log = QuorumMetadataLog(self.driver, self._stored, identity.node_id)
@@ -120,15 +125,27 @@ class MetadataNode:
     def voters(self) -> list[ConfiguredVoter]:
         """The voters with their addresses; a port that was left to the system is the one that was given."""
         bound = next(filter(None, map(self._listeners.find, self._controller_listeners)), None)
+        voters = (ConfiguredVoter(each.key.id, each.host, each.port) for each in self.driver.voters)
         return [
             replace(voter, port=bound.port)
             if voter.port == 0 and voter.node_id == self.identity.node_id and bound is not None
             else voter
-            for voter in self._voters
+            for voter in voters
         ]
 
     async def start(self) -> None:
-        """Replay the metadata; a lone voter leads when this returns."""
+        """Replay the metadata; a lone voter leads when this returns.
+
+        Raises ``FormatError`` for a controller of static voters that is not told who they are.
+        """
+        self.driver.history.load(self._stored)
+        is_told = self._config.quorum_voters or self.driver.history.latest is not None
+        if self._config.is_controller and not is_told and self._stored.end_offset:
+            raise FormatError(
+                "controller.quorum.voters must be set: the metadata of cluster"
+                f" {self.identity.cluster_id} has kraft.version 0, whose voters are static. Raise it to 1"
+                " before the key is left out."
+            )
         await self.driver.start()
 
     async def stop(self) -> None:

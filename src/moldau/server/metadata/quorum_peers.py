@@ -1,9 +1,11 @@
 """The network between the replicas of the metadata quorum."""
 
+from collections.abc import Callable
 from typing import Final
 
 from moldau.network.client import ClientLimits, RpcClient
 from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest
 from moldau.protocol.messages.begin_quorum_epoch import BeginQuorumEpochRequest
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -14,8 +16,10 @@ from moldau.protocol.messages.describe_quorum import (
 from moldau.protocol.messages.end_quorum_epoch import EndQuorumEpochRequest
 from moldau.protocol.messages.fetch import FetchRequest
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau.protocol.messages.update_raft_voter import UpdateRaftVoterRequest
 from moldau.protocol.messages.vote import VoteRequest
-from moldau.quorum.core.voters import VoterSet
+from moldau.quorum.core.voters import Voter
 from moldau.quorum.wire.requests import METADATA_PARTITION, METADATA_TOPIC, WireRequest, WireResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 
@@ -25,6 +29,9 @@ _API_KEYS: Final[dict[type, ApiKey]] = {
     EndQuorumEpochRequest: ApiKey.END_QUORUM_EPOCH,
     FetchRequest: ApiKey.FETCH,
     FetchSnapshotRequest: ApiKey.FETCH_SNAPSHOT,
+    AddRaftVoterRequest: ApiKey.ADD_RAFT_VOTER,
+    RemoveRaftVoterRequest: ApiKey.REMOVE_RAFT_VOTER,
+    UpdateRaftVoterRequest: ApiKey.UPDATE_RAFT_VOTER,
 }
 
 
@@ -38,15 +45,16 @@ class QuorumPeers:
     The driver keeps at most one request in flight to each voter and bounds its time.
     """
 
-    def __init__(self, voters: VoterSet, client: RpcClient) -> None:
-        self._voters = voters
+    def __init__(self, find: Callable[[int], Voter | None], client: RpcClient) -> None:
+        """``find``: a node with its address, by id."""
+        self._find = find
         self._client = client
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
         """Return the voter's answer; raise ``KafkaError`` when there is none."""
-        voter = self._voters.get(node_id)
+        voter = self._find(node_id)
         if voter is None:
-            raise KafkaError(ErrorCode.network_exception, f"node {node_id} is not a voter")
+            raise KafkaError(ErrorCode.network_exception, f"the address of node {node_id} is not known")
         response: WireResponse = await self._client.request(
             voter.host, voter.port, _API_KEYS[type(message)], None, message
         )
@@ -57,7 +65,7 @@ class QuorumPeers:
 
         Raises ``KafkaError`` when the leader is unknown, does not answer, or leads no more.
         """
-        leader = None if leader_id is None else self._voters.get(leader_id)
+        leader = None if leader_id is None else self._find(leader_id)
         if leader is None:
             raise KafkaError(ErrorCode.not_controller, "this node knows of no leader of the metadata quorum")
         partition = DescribeQuorumRequestPartitionData(partition_index=METADATA_PARTITION)

@@ -25,6 +25,11 @@ class QuorumView(Protocol):
         ...
 
     @property
+    def kraft_version(self) -> int:
+        """1 once the voters are a record of the log (KIP-853)."""
+        ...
+
+    @property
     def high_watermark(self) -> int: ...
 
     @property

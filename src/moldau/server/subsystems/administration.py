@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from moldau.cluster.controller.controller import DECIDED_APIS
+from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
@@ -36,7 +37,7 @@ class AdministrationSubsystem(Subsystem):
         view, metadata, authorizer = context.view, context.metadata, context.authorizer
         partition_limit = config.integer("max.request.partition.size.limit")
         changes = ConfigChangeHandlers(view.local_id, context.channel, authorizer).table()
-        of_clients = {key for key in DECIDED_APIS if Scope.BROKER in scopes(key)}
+        of_clients = {key for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS) if Scope.BROKER in scopes(key)}
         describe = partial(describe_quorum, metadata.quorum.describe, metadata.voters, config)
         return Contribution(
             handlers=routes(

@@ -9,7 +9,7 @@ from moldau.protocol.api import Scope
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
-from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.handlers.versions import VersionHandlers, finalized_features
 from moldau.server.requests.dispatch import Dispatcher, routes
 from moldau.server.subsystem import Subsystem
 
@@ -27,7 +27,7 @@ class ListenersSubsystem(Subsystem):
         self._context = context
         machine, meters = context.machine, context.meters
         versions = VersionHandlers(
-            Scope.BROKER, lambda: handlers, settings.SUPPORTED_FEATURES, context.view.finalized_features
+            Scope.BROKER, lambda: handlers, settings.SUPPORTED_FEATURES, self._finalized_features
         )
         handlers = routes(versions.table(), extensions.handlers)
         self._dispatcher = Dispatcher(
@@ -46,6 +46,11 @@ class ListenersSubsystem(Subsystem):
             end_turn=self._dispatcher.end_turn,
         )
         meters.watch_network((listener.name for listener in self.server.listeners), self.server.counters)
+
+    def _finalized_features(self) -> tuple[int, dict[str, int]]:
+        metadata = self._context.metadata
+        image = metadata.publisher.image
+        return image.provenance.offset, finalized_features(image, metadata.quorum.kraft_version)
 
     def reconfigure(self) -> None:
         self.server.limits = settings.network_limits(self._context.metadata.configs.broker)

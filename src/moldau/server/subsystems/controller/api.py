@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from moldau.cluster.controller.channel import Caller, deadline_of
 from moldau.cluster.controller.controller import DECIDED_APIS
+from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.cluster.controller.service import ControllerService
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
@@ -20,7 +21,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
 from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
 from moldau.server.handlers.quorum import describe_quorum
-from moldau.server.handlers.versions import VersionHandlers
+from moldau.server.handlers.versions import VersionHandlers, finalized_features
 from moldau.server.identity import Address
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.requests.dispatch import Handler, routes
@@ -31,6 +32,7 @@ QUORUM_APIS: Final = (
     ApiKey.END_QUORUM_EPOCH,
     ApiKey.FETCH,
     ApiKey.FETCH_SNAPSHOT,
+    ApiKey.UPDATE_RAFT_VOTER,
 )
 
 
@@ -54,7 +56,7 @@ class ControllerApi:
         self._table: dict[int, Handler] = routes(
             versions.table(),
             dict.fromkeys(QUORUM_APIS, self._quorum),
-            dict.fromkeys(DECIDED_APIS, self._decide),
+            dict.fromkeys((*DECIDED_APIS, *QUORUM_CHANGE_APIS), self._decide),
             {
                 ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
                 ApiKey.DESCRIBE_QUORUM: partial(
@@ -98,4 +100,4 @@ class ControllerApi:
 
     def _finalized_features(self) -> tuple[int, dict[str, int]]:
         image = self._metadata.publisher.image
-        return image.provenance.offset, {name: int(level) for name, level in image.features.items()}
+        return image.provenance.offset, finalized_features(image, self._metadata.driver.kraft_version)

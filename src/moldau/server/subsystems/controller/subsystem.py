@@ -1,6 +1,7 @@
 """A voter's controller: decides while this node leads the metadata quorum, and listens."""
 
 from moldau.cluster.controller.controller import Controller
+from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
 from moldau.config.listeners import Endpoint
@@ -34,7 +35,12 @@ class ControllerSubsystem(Subsystem):
             machine.entropy,
         )
         self.service = ControllerService(
-            identity.node_id, controller, metadata.log, metadata.publisher, machine.workers
+            identity.node_id,
+            controller,
+            metadata.log,
+            metadata.publisher,
+            machine.workers,
+            quorum_changes=QuorumChanges(metadata.driver, metadata.check_voter),
         )
         # After the publisher, whose image the controller starts a term with.
         metadata.log.add_listener(self.service)

@@ -1,0 +1,41 @@
+"""What a controller says of itself among the voters of the metadata quorum (KIP-853)."""
+
+import uuid
+from dataclasses import replace
+
+from moldau.config.broker import BrokerConfig
+from moldau.config.listeners import Endpoint
+from moldau.quorum.core.voters import Membership, ReplicaKey, Voter
+from moldau.records.control import VoterEndpoint
+
+
+def membership_of(config: BrokerConfig, directory_id: uuid.UUID) -> Membership:
+    """``directory_id``: of the folder of the metadata log.
+
+    A node that is no controller can never be a voter, nor can one whose listener has no port of its own.
+    """
+    if not config.is_controller:
+        return Membership()
+    endpoints = controller_endpoints(config)
+    if not endpoints or any(not endpoint.port for endpoint in endpoints):
+        return Membership()
+    return Membership(
+        Voter.at(ReplicaKey(config.node_id, directory_id), endpoints),
+        auto_join=config.flag("controller.quorum.auto.join.enable"),
+    )
+
+
+def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
+    """Where others reach this controller, the listeners in the order of ``controller.listener.names``."""
+    by_name = {endpoint.name: endpoint for endpoint in config.controller_listeners}
+    by_name |= {endpoint.name: endpoint for endpoint in config.advertised_controller_listeners}
+    named = [by_name[name] for name in config.controller_listener_names if name in by_name]
+    return tuple(_reachable(endpoint, config) for endpoint in named)
+
+
+def _reachable(endpoint: Endpoint, config: BrokerConfig) -> VoterEndpoint:
+    """A listener on all interfaces is reached as ``controller.quorum.voters`` says, else on this machine."""
+    if not endpoint.host:
+        static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)
+        endpoint = replace(endpoint, host=static.host if static is not None else "127.0.0.1")
+    return VoterEndpoint(endpoint.name, endpoint.host, endpoint.port)

@@ -70,6 +70,8 @@ simulate: $(STAMP) ## Run seeded histories of a node in virtual time (SEEDS=N)
 	@nodes=$$($(BIN)/python -m moldau.simulation --list) && for node in $$nodes; do \
 		echo "$$node:"; $(BIN)/python -m moldau.simulation --node $$node --seeds $(SEEDS) $(ARGS) || exit 1; \
 	done
+	RAFT_SEEDS=$(RAFT_SEEDS) $(BIN)/python -m pytest -q tests/quorum/test_raft_simulation.py \
+		tests/quorum/test_raft_voters.py
 
 kills: $(STAMP) ## Kill a node under load and start it again (ROUNDS=N)
 	KILL_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/integration/test_kills_under_load.py \

@@ -43,7 +43,7 @@ async def send_over_a_move(client: Any) -> tuple[Any, float]:
     """Send while node 1 leads; node 2 does a second later. The answer, or the error's code, and when."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    channel = RemoteControllerChannel(client, VOTERS, lambda: 1 if loop.time() < began + 1 else 2)
+    channel = RemoteControllerChannel(client, VOTERS.get, lambda: 1 if loop.time() < began + 1 else 2)
     try:
         answer = await channel.send(BrokerHeartbeatRequest())
     except KafkaError as error:
@@ -74,7 +74,7 @@ async def send_until(client: Any, leader_id: int | None, wait_s: float | None) -
     """Send for a client that waits ``wait_s``. The error's code, and when."""
     loop = asyncio.get_running_loop()
     began = loop.time()
-    channel = RemoteControllerChannel(client, VOTERS, lambda: leader_id)
+    channel = RemoteControllerChannel(client, VOTERS.get, lambda: leader_id)
     with pytest.raises(KafkaError) as raised:
         await channel.send(CreateTopicsRequest(), ALICE, None if wait_s is None else began + wait_s)
     return raised.value.code, round(loop.time() - began, 1)
@@ -119,7 +119,7 @@ def test_the_deadline_of_a_request_counts_from_its_arrival(timeout_ms: int, dead
 def test_a_client_is_told_by_its_deadline_in_each_row_that_there_is_no_controller() -> None:
     async def ask() -> Any:
         loop = asyncio.get_running_loop()
-        channel = RemoteControllerChannel(cast(Any, Client(set(), set())), VOTERS, lambda: None)
+        channel = RemoteControllerChannel(cast(Any, Client(set(), set())), VOTERS.get, lambda: None)
         request = CreateTopicsRequest(topics=[CreatableTopic(name="t")], timeout_ms=700)
         response = await forward(channel, context_with(loop.time()), request)
         return response, loop.time()

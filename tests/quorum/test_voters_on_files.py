@@ -1,4 +1,4 @@
-"""Voters that are a record of the log (KIP-853), on files: formatted, added, kept in snapshots, read again."""
+"""Voters that are a record of the log (KIP-853), on files: formatted, kept in snapshots, read again."""
 
 import asyncio
 import json

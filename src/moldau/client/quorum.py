@@ -2,6 +2,7 @@
 
 from moldau.client.cluster import Client, Endpoint
 from moldau.client.errors import ToolError
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -9,6 +10,7 @@ from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 METADATA_TOPIC = "__cluster_metadata"
@@ -65,3 +67,32 @@ async def describe_quorum(client: Client, *, through_controllers: bool) -> Descr
         return response
 
     return await client.retrying(look)
+
+
+async def change_voters(
+    client: Client, request: AddRaftVoterRequest | RemoveRaftVoterRequest, *, through_controllers: bool
+) -> None:
+    """Have a voter added or removed (KIP-853); returns once that is committed.
+
+    A change that the leader cannot make at this moment is asked for again. Raises ``ToolError``,
+    ``KafkaError``.
+    """
+    is_made = (
+        ErrorCode.duplicate_voter if isinstance(request, AddRaftVoterRequest) else ErrorCode.voter_not_found
+    )
+    attempts = 0
+
+    async def change() -> None:
+        nonlocal attempts
+        attempts += 1
+        leader = await active_controller(client) if through_controllers else None
+        response: AddRaftVoterResponse | RemoveRaftVoterResponse = await client.ask(request, broker=leader)
+        code = response.error_code
+        if code in (ErrorCode.not_controller, ErrorCode.not_leader_or_follower):
+            raise KafkaError(ErrorCode.leader_not_available, response.error_message)
+        if code is is_made and attempts > 1:
+            return  # by an earlier attempt, whose answer was lost
+        if code is not ErrorCode.none:
+            raise KafkaError(code, response.error_message)
+
+    await client.retrying(change)

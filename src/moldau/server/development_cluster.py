@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from moldau.cluster.folders.formatter import new_directory_id
+from moldau.cluster.folders.initial_voters import initial_voter
+from moldau.records.control import VoterEndpoint, VotersRecordEntry
 from moldau.runtime.entropy import Entropy
 
 BROKER: Final = "broker"
@@ -18,6 +21,7 @@ FIRST_BROKER_ID: Final = 1
 FIRST_CONTROLLER_ID: Final = 101
 _TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
 _CLIENTS: Final = "PLAINTEXT"
+_CONTROLLERS: Final = "CONTROLLER"
 _PORTS: Final = range(15_000, 32_000)
 """The system gives these only to programs that ask for one by its number, so a chosen one stays free."""
 
@@ -80,8 +84,25 @@ def plan_nodes(
     return brokers + controllers
 
 
+def initial_voters_of(nodes: Sequence[ClusterNode], entropy: Entropy) -> tuple[VotersRecordEntry, ...]:
+    """All controllers as the first voters of a quorum whose voters change (KIP-853)."""
+    return tuple(
+        initial_voter(
+            node.node_id,
+            new_directory_id(entropy),
+            VoterEndpoint(_CONTROLLERS, node.host.strip("[]"), node.port),
+        )
+        for node in nodes
+        if node.role == CONTROLLER
+    )
+
+
 def properties_of(
-    node: ClusterNode, nodes: Sequence[ClusterNode], properties: Mapping[str, str]
+    node: ClusterNode,
+    nodes: Sequence[ClusterNode],
+    properties: Mapping[str, str],
+    *,
+    static_voters: bool = True,
 ) -> dict[str, str]:
     """The configuration of one of ``nodes``; ``properties`` come on top.
 
@@ -90,14 +111,11 @@ def properties_of(
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
     broker_count = len(nodes) - len(controllers)
-    listener = _CLIENTS if node.role == BROKER else "CONTROLLER"
+    listener = _CLIENTS if node.role == BROKER else _CONTROLLERS
     base = {
         "process.roles": node.role,
         "node.id": str(node.node_id),
-        "controller.quorum.voters": ",".join(
-            f"{each.node_id}@{each.host}:{each.port}" for each in controllers
-        ),
-        "controller.listener.names": "CONTROLLER",
+        "controller.listener.names": _CONTROLLERS,
         "listeners": f"{listener}://{node.host}:{node.port}",
         "log.dirs": node.data,
         "offsets.topic.replication.factor": str(min(3, broker_count)),
@@ -111,6 +129,12 @@ def properties_of(
         "remote.log.metadata.topic.replication.factor": str(min(3, broker_count)),
         "group.initial.rebalance.delay.ms": "100",
     }
+    addresses = [f"{each.host}:{each.port}" for each in controllers]
+    if static_voters:
+        names = [str(each.node_id) for each in controllers]
+        base["controller.quorum.voters"] = ",".join(map("@".join, zip(names, addresses, strict=True)))
+    else:
+        base["controller.quorum.bootstrap.servers"] = ",".join(addresses)
     if node.rack is not None:
         base["broker.rack"] = node.rack
     return {**base, **properties}

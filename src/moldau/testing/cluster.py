@@ -9,6 +9,7 @@ from typing import Final, Self
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
 from moldau.cluster.folders.meta_properties import read_meta_properties
 from moldau.config.broker import BrokerConfig
+from moldau.records.control import VotersRecordEntry
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
 from moldau.runtime.local_disk import LocalDisk
@@ -17,6 +18,7 @@ from moldau.server.development_cluster import (
     CONTROLLER,
     ClusterNode,
     free_ports,
+    initial_voters_of,
     plan_nodes,
     properties_of,
 )
@@ -53,17 +55,22 @@ class Cluster:
         racks: Sequence[str] = (),
         data: str | None = None,
         properties: Mapping[str, str] | None = None,
+        static_voters: bool = True,
     ) -> None:
+        """``static_voters``: False for a quorum whose voters can change (kraft.version 1)."""
         if brokers < 1 or controllers < 1:
             raise ValueError("a cluster has at least one broker and one controller")
         self._size = (brokers, controllers)
         self._racks = tuple(racks)
         self._data = data
         self._properties = {**IMPATIENT, **(properties or {})}
+        self._has_static_voters = static_voters
+        self._cluster_id = ""
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._nodes: dict[int, ClusterNode] = {}
         self._wires = Wires({})
         self._running: dict[int, NodeThread] = {}
+        self._own_properties: dict[int, dict[str, str]] = {}
 
     @property
     def bootstrap_servers(self) -> str:
@@ -119,22 +126,28 @@ class Cluster:
         self._nodes = {node.node_id: node for node in planned}
         self._wires = Wires({node.port: node.node_id for node in planned})
         first = read_meta_properties(LocalDisk(), planned[0].data)
-        cluster_id = new_cluster_id(entropy) if first is None else first.cluster_id
+        self._cluster_id = new_cluster_id(entropy) if first is None else first.cluster_id
+        voters = () if self._has_static_voters else initial_voters_of(planned, entropy)
         for node in planned:
-            request = FormatRequest(
-                cluster_id=cluster_id,
-                node_id=node.node_id,
-                log_dirs=(node.data,),
-                metadata_dir=node.data,
-                ignore_formatted=True,
-            )
-            format_storage(LocalDisk(), entropy, request, SystemClock().now_ms())
+            self._format(node, voters if node.role == CONTROLLER else ())
         try:
             self._start(*self._nodes)
         except BaseException:
             self.stop()
             raise
         return self
+
+    def add_controller(self, properties: Mapping[str, str] | None = None) -> int:
+        """Start one more controller, which observes the quorum; its id. ``properties`` are its own."""
+        port = free_ports(SystemEntropy(), HOST, 1)[0]
+        node_id = max(self.controllers) + 1
+        node = ClusterNode(node_id, CONTROLLER, HOST, port, f"{self.data}/{CONTROLLER}-{node_id}")
+        self._nodes[node_id] = node
+        self._wires.add(port, node_id)
+        self._format(node, ())
+        self._own_properties[node_id] = dict(properties or {})
+        self._start(node_id)
+        return node_id
 
     def stop(self) -> None:
         """Stop all nodes cleanly, brokers first; a temporary folder goes. Harmless when nothing runs."""
@@ -171,11 +184,25 @@ class Cluster:
         """End the isolation of a node; harmless when it is not isolated."""
         self._wires.isolated -= {node_id}
 
+    def _format(self, node: ClusterNode, voters: tuple[VotersRecordEntry, ...]) -> None:
+        request = FormatRequest(
+            cluster_id=self._cluster_id,
+            node_id=node.node_id,
+            log_dirs=(node.data,),
+            metadata_dir=node.data,
+            ignore_formatted=True,
+            initial_voters=voters,
+        )
+        format_storage(LocalDisk(), SystemEntropy(), request, SystemClock().now_ms())
+
     def _start(self, *node_ids: int) -> None:
         nodes = list(self._nodes.values())
         starting = []
         for node_id in node_ids:
-            properties = properties_of(self._nodes[node_id], nodes, self._properties)
+            own = {**self._properties, **self._own_properties.get(node_id, {})}
+            properties = properties_of(
+                self._nodes[node_id], nodes, own, static_voters=self._has_static_voters
+            )
             thread = NodeThread(BrokerConfig.from_properties(properties), self._wires)
             self._running[node_id] = thread
             starting.append(thread.start())

@@ -24,9 +24,13 @@ class Wires:
     """The network between the nodes of a cluster. Threads share it."""
 
     def __init__(self, nodes_by_port: Mapping[int, int]) -> None:
-        self._nodes = nodes_by_port
+        self._nodes = dict(nodes_by_port)
         self.isolated: frozenset[int] = frozenset()
         """Nodes that reach no other node and are reached by none."""
+
+    def add(self, port: int, node_id: int) -> None:
+        """A node that comes later."""
+        self._nodes = {**self._nodes, port: node_id}
 
     def are_cut(self, node_id: int, port: int) -> bool:
         """Whether a node cannot connect to a port."""

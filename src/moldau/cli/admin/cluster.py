@@ -1,6 +1,11 @@
 """``moldau cluster``."""
 
+from typing import Annotated
+
+import typer
+
 from moldau.cli.app import new_app
+from moldau.cli.errors import CommandError
 from moldau.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -10,14 +15,16 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import Client, check, with_client
+from moldau.client.quorum import active_controller
+from moldau.cluster.decisions.features import UpgradeType
 from moldau.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from moldau.protocol.messages.update_features import (
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 
-app = new_app(help="See the cluster's features.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keep ``features`` a command of its own, though it is the only one."""
+app = new_app(help="See and change the cluster's features.", no_args_is_help=True)
 
 
 @app.command("features")
@@ -50,3 +57,43 @@ def features(
         print_json({"epoch": answer.finalized_features_epoch, "features": found})
         return
     print_table(("Feature", "Level", "Supported min", "Supported max"), rows)
+
+
+@app.command("upgrade")
+def upgrade(
+    features: Annotated[
+        list[str], typer.Argument(metavar="NAME=LEVEL…", help="Their new levels.")
+    ],
+    downgrade: Annotated[bool, typer.Option("--downgrade", help="Allow a level to go down.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check, and change nothing.")] = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    bootstrap_controller: ControllerOption = None,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Move feature levels, all or none: the last step of a rolling upgrade.
+
+    kraft.version=1 makes static voters ones that can change (see `moldau quorum`); it cannot go back.
+
+    \b
+    Example:
+      moldau cluster upgrade kraft.version=1
+    """
+    kind = UpgradeType.SAFE_DOWNGRADE if downgrade else UpgradeType.UPGRADE
+    updates = []
+    for text in features:
+        name, _, level = text.partition("=")
+        if not level.isdecimal():
+            raise CommandError(f"'{text}' is not of the form NAME=LEVEL")
+        updates.append(FeatureUpdateKey(feature=name, max_version_level=int(level), upgrade_type=kind))
+    request = UpdateFeaturesRequest(
+        timeout_ms=int(timeout_s * 1000), feature_updates=updates, validate_only=dry_run
+    )
+
+    async def work(client: Client) -> None:
+        leader = await active_controller(client) if bootstrap_controller is not None else None
+        answer: UpdateFeaturesResponse = await client.ask(request, broker=leader)
+        check(answer.error_code, answer.error_message, "features")
+
+    with_client(bootstrap_controller or bootstrap, timeout_s, work)
+    for text in features:
+        print(f"{text} is possible" if dry_run else text)

@@ -1,9 +1,13 @@
 """``moldau quorum``."""
 
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from moldau.cli.app import new_app
+from moldau.cli.errors import CommandError
 from moldau.cli.options import (
     DEFAULT_BOOTSTRAP,
     BootstrapOption,
@@ -13,20 +17,27 @@ from moldau.cli.options import (
 )
 from moldau.cli.output import print_json, print_table, time_text
 from moldau.client.cluster import with_client
-from moldau.client.quorum import describe_quorum
-from moldau.cluster.folders.meta_properties import encode_uuid
+from moldau.client.quorum import change_voters, describe_quorum
+from moldau.cluster.folders.meta_properties import (
+    FormatError,
+    decode_uuid,
+    encode_uuid,
+    read_meta_properties,
+)
+from moldau.config.broker import BrokerConfig
+from moldau.config.definition import ConfigError
+from moldau.config.properties import parse_properties
+from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
     DescribeQuorumResponsePartitionData,
     ReplicaState,
 )
+from moldau.protocol.messages.remove_raft_voter import RemoveRaftVoterRequest
+from moldau.runtime.local_disk import LocalDisk
+from moldau.server.metadata.membership import controller_endpoints
 
-app = new_app(help="See the quorum of controllers.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keep ``describe`` a command of its own, though it is the only one."""
+app = new_app(help="See and change the quorum of controllers.", no_args_is_help=True)
 
 
 @app.command("describe")
@@ -44,11 +55,7 @@ def describe(
     Example:
       moldau quorum describe --json
     """
-    answer = with_client(
-        bootstrap_controller or bootstrap,
-        timeout_s,
-        lambda client: describe_quorum(client, through_controllers=bootstrap_controller is not None),
-    )
+    answer = _describe(bootstrap, bootstrap_controller, timeout_s)
     quorum = answer.topics[0].partitions[0]
     replicas = list(_replicas(answer, quorum))
     if as_json:
@@ -77,6 +84,100 @@ def describe(
             )
             for row in replicas
         ],
+    )
+
+
+@app.command("add")
+def add(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", metavar="FILE", help="The new voter's properties file.")
+    ],
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    bootstrap_controller: ControllerOption = None,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Make a running controller a voter (KIP-853): its id, directory and address are read from its files.
+
+    Run this on the machine of that controller, once it follows the quorum as an observer.
+
+    \b
+    Example:
+      moldau quorum add --config controller.properties --bootstrap-controller HOST:9093
+    """
+    try:
+        broker = BrokerConfig.from_properties(parse_properties(config.read_text()), {})
+        properties = read_meta_properties(LocalDisk(), broker.metadata_log_dir)
+    except (OSError, ConfigError, FormatError) as error:
+        raise CommandError(f"{config}: {error}") from error
+    endpoints = controller_endpoints(broker)
+    if not endpoints:
+        raise CommandError(f"{config} is not the file of a controller")
+    if properties is None or properties.directory_id is None:
+        raise CommandError(f"{broker.metadata_log_dir} is not formatted")
+    request = AddRaftVoterRequest(
+        cluster_id=properties.cluster_id,
+        timeout_ms=int(timeout_s * 1000),
+        voter_id=broker.node_id,
+        voter_directory_id=properties.directory_id,
+        listeners=[Listener(name=each.name, host=each.host, port=each.port) for each in endpoints],
+    )
+    _change(request, bootstrap, bootstrap_controller, timeout_s)
+    print(f"node {broker.node_id} is a voter")
+
+
+@app.command("remove")
+def remove(
+    node_id: Annotated[int, typer.Option("--node", metavar="ID", help="The voter.")],
+    directory_id: Annotated[
+        str | None,
+        typer.Option("--directory", metavar="ID", help="Its directory; by default the one it votes with."),
+    ] = None,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    bootstrap_controller: ControllerOption = None,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Take a controller out of the voters (KIP-853); it goes on as an observer, or may be stopped.
+
+    \b
+    Example:
+      moldau quorum remove --node 3
+    """
+    if directory_id is None:
+        answer = _describe(bootstrap, bootstrap_controller, timeout_s)
+        voters = {
+            row.replica_id: row.replica_directory_id for row in answer.topics[0].partitions[0].current_voters
+        }
+        if node_id not in voters:
+            raise CommandError(f"node {node_id} is not a voter; the voters are {sorted(voters)}")
+        directory = voters[node_id]
+    else:
+        try:
+            directory = decode_uuid(directory_id)
+        except ValueError as error:
+            raise CommandError(f"directory id {error}") from error
+    request = RemoveRaftVoterRequest(cluster_id=None, voter_id=node_id, voter_directory_id=directory)
+    _change(request, bootstrap, bootstrap_controller, timeout_s)
+    print(f"node {node_id} is a voter no more")
+
+
+def _describe(bootstrap: str, bootstrap_controller: str | None, timeout_s: float) -> DescribeQuorumResponse:
+    return with_client(
+        bootstrap_controller or bootstrap,
+        timeout_s,
+        lambda client: describe_quorum(client, through_controllers=bootstrap_controller is not None),
+    )
+
+
+def _change(
+    request: AddRaftVoterRequest | RemoveRaftVoterRequest,
+    bootstrap: str,
+    bootstrap_controller: str | None,
+    timeout_s: float,
+) -> None:
+    with_client(
+        bootstrap_controller or bootstrap,
+        timeout_s,
+        lambda client: change_voters(client, request, through_controllers=bootstrap_controller is not None),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from moldau.cli.admin.storage_options import FormatOptions, with_options
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
@@ -39,6 +40,29 @@ def format_command(
         str,
         typer.Option("--cluster-id", "-t", metavar="ID", help="The cluster's id; make one with random-uuid."),
     ],
+    standalone: Annotated[
+        bool,
+        typer.Option("--standalone", "-s", help="Make this controller the first and only voter (KIP-853)."),
+    ] = False,
+    initial_controllers: Annotated[
+        str | None,
+        typer.Option(
+            "--initial-controllers",
+            "-I",
+            metavar="ID@HOST:PORT:DIRECTORY,…",
+            help="The first voters, this controller among them.",
+        ),
+    ] = None,
+    no_initial_controllers: Annotated[
+        bool,
+        typer.Option(
+            "--no-initial-controllers", "-N", help="Name no voters: this node joins a quorum that has some."
+        ),
+    ] = False,
+    features: Annotated[
+        list[str] | None,
+        typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="The first level of a feature."),
+    ] = None,
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", "-g", help="Skip folders that are formatted already.")
     ] = False,
@@ -48,9 +72,12 @@ def format_command(
 ) -> None:
     """Format the folders of a node, once, before its first start.
 
+    Without controller.quorum.voters the voters are kept in the metadata log, and a controller is told how the
+    quorum begins: by --standalone, --initial-controllers or --no-initial-controllers.
+
     \b
     Example:
-      moldau storage format --config server.properties --cluster-id "$ID"
+      moldau storage format --config server.properties --cluster-id "$ID" --standalone
     """
     try:
         text = config.read_text()
@@ -65,6 +92,8 @@ def format_command(
             metadata_dir=broker.metadata_log_dir,
             ignore_formatted=ignore_formatted,
         )
+        chosen = FormatOptions(standalone, initial_controllers, no_initial_controllers, tuple(features or ()))
+        request = with_options(request, broker, chosen)
         folders = format_storage(LocalDisk(), SystemEntropy(), request, SystemClock().now_ms())
     except (ConfigError, FormatError) as error:
         raise CommandError(str(error)) from error

@@ -273,7 +273,7 @@ class QuorumStory:
         await metadata.start()
         self._joined(node_id, metadata)
         channel = RemoteControllerChannel(
-            RpcClient(machine.entropy), _VOTERS, lambda: metadata.driver.leader_id
+            RpcClient(machine.entropy), _VOTERS.get, lambda: metadata.driver.leader_id
         )
         lifecycle = BrokerLifecycle(
             BrokerIdentity(

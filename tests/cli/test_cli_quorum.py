@@ -61,7 +61,8 @@ def test_features_are_told_by_brokers_and_controllers(cli: Any, cluster: moldau.
     of_broker = cli("cluster", "features", "--json", "-b", cluster.address(1))
     of_controller = cli("cluster", "features", "--json", "--bootstrap-controller", cluster.address(102))
     for ran in (of_broker, of_controller):
-        (feature,) = json.loads(ran.out)["features"]
+        voters, feature = json.loads(ran.out)["features"]
+        assert voters == {"name": "kraft.version", "level": 0, "supported_min": 0, "supported_max": 1}
         assert feature["name"] == "metadata.version"
         assert feature["supported_min"] <= feature["level"] <= feature["supported_max"]
     assert "metadata.version" in cli("cluster", "features", "-b", cluster.address(1)).out

@@ -5,7 +5,14 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.admin.storage_options import FormatOptions, with_options
+from moldau.cli.admin.storage_options import (
+    FeatureOption,
+    FormatOptions,
+    InitialControllersOption,
+    NoInitialControllersOption,
+    StandaloneOption,
+    with_options,
+)
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
 from moldau.cluster.folders.formatter import FormatRequest, format_storage, new_cluster_id
@@ -40,29 +47,10 @@ def format_command(
         str,
         typer.Option("--cluster-id", "-t", metavar="ID", help="The cluster's id; make one with random-uuid."),
     ],
-    standalone: Annotated[
-        bool,
-        typer.Option("--standalone", "-s", help="Make this controller the first and only voter (KIP-853)."),
-    ] = False,
-    initial_controllers: Annotated[
-        str | None,
-        typer.Option(
-            "--initial-controllers",
-            "-I",
-            metavar="ID@HOST:PORT:DIRECTORY,…",
-            help="The first voters, this controller among them.",
-        ),
-    ] = None,
-    no_initial_controllers: Annotated[
-        bool,
-        typer.Option(
-            "--no-initial-controllers", "-N", help="Name no voters: this node joins a quorum that has some."
-        ),
-    ] = False,
-    features: Annotated[
-        list[str] | None,
-        typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="The first level of a feature."),
-    ] = None,
+    standalone: StandaloneOption = False,
+    initial_controllers: InitialControllersOption = None,
+    no_initial_controllers: NoInitialControllersOption = False,
+    features: FeatureOption = None,
     ignore_formatted: Annotated[
         bool, typer.Option("--ignore-formatted", "-g", help="Skip folders that are formatted already.")
     ] = False,

@@ -1,6 +1,9 @@
 """How a formatted node's quorum begins, and its first feature levels, as ``storage format`` is told."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated, TypeAlias
+
+import typer
 
 from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
 from moldau.cluster.folders.formatter import FormatRequest
@@ -10,6 +13,29 @@ from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.config.broker import BrokerConfig
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.server.metadata.membership import controller_endpoints
+
+StandaloneOption: TypeAlias = Annotated[
+    bool, typer.Option("--standalone", "-s", help="Make this controller the first and only voter (KIP-853).")
+]
+InitialControllersOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--initial-controllers",
+        "-I",
+        metavar="ID@HOST:PORT:DIRECTORY,…",
+        help="The first voters, this controller among them.",
+    ),
+]
+NoInitialControllersOption: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--no-initial-controllers", "-N", help="Name no voters: this node joins a quorum that has some."
+    ),
+]
+FeatureOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--feature", "-f", metavar="NAME=LEVEL", help="The first level of a feature."),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from moldau.cli.serving.serve import collect_rarely, run_on_loop
+from moldau.cli.serving.serve import run_on_loop
 from moldau.coordinators.diskless.calls import (
     BatchToCommit,
     CommitFileCall,
@@ -26,6 +26,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.runtime import Machine
+from moldau.runtime.collecting import collect_rarely
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 from moldau.storage.topic_partition import TopicPartition
 from moldau.testing.lone_partition import lone_metadata_log

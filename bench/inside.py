@@ -17,9 +17,9 @@ from typing import Any
 import uvloop
 
 from bench import canned
-from moldau.cli.serving.serve import collect_rarely
 from moldau.network.connection import ServerConnection
 from moldau.network.server import SocketServer
+from moldau.runtime.collecting import collect_rarely
 from moldau.runtime.machine import Machine
 from moldau.server.node import Node
 from moldau.server.settings import development_config

@@ -141,3 +141,26 @@ def test_percentiles_are_exact_to_a_bucket(values: list[float], fraction: float)
 def test_an_empty_histogram_says_zero() -> None:
     histogram = Histogram()
     assert (histogram.count, histogram.mean, histogram.percentile(0.99)) == (0, 0, 0)
+
+
+class NotToBeSearched(dict):
+    """Series that are looked up only."""
+
+    def __iter__(self):
+        raise AssertionError("all series were searched for those of one topic")
+
+
+def test_the_removal_of_a_topic_costs_nothing_for_other_series():
+    meters = Meters("kafka.server", "BrokerTopicMetrics")
+    for number in range(5):
+        meters.counter("MessagesInPerSec", topic=f"t{number}", kind="a")
+        meters.counter("BytesInPerSec", topic=f"t{number}")
+    for family in meters._families.values():
+        family.series = NotToBeSearched(family.series)
+    assert meters.remove(topic="t1", kind="a") == 1
+    assert meters.remove(topic="t1") == 1
+    assert meters.remove(topic="t1") == 0
+    assert meters.value("BytesInPerSec", topic="t2") == 0
+    assert sum(meters.remove(topic=f"t{number}") for number in range(5)) == 8
+    assert not meters._families
+    assert not meters._by_tag

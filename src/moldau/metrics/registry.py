@@ -49,10 +49,11 @@ class Meters:
     there returns it, so that callers need not agree who comes first; hot paths keep what they got.
     """
 
-    __slots__ = ("_families", "_prefix", "_series_max")
+    __slots__ = ("_by_tag", "_families", "_prefix", "_series_max")
 
     def __init__(self, group: str = "kafka.server", scope: str = "", *, series_max: int = SERIES_MAX) -> None:
         self._families: dict[str, _Family] = {}
+        self._by_tag: dict[tuple[str, str], dict[tuple[str, _Tags], None]] = {}
         self._series_max = series_max
         self._prefix = _prefix(group, scope)
 
@@ -60,6 +61,7 @@ class Meters:
         """A view of this registry under another group and type."""
         other = Meters(group, scope, series_max=self._series_max)
         other._families = self._families
+        other._by_tag = self._by_tag
         return other
 
     def counter(self, name: str, help_text: str = "", **tags: str) -> Counter:
@@ -111,23 +113,30 @@ class Meters:
             if meter is not None:
                 return meter
         meter = family.series[key] = make()
+        for tag in key:
+            self._by_tag.setdefault(tag, {})[full_name, key] = None
         return meter
 
     def remove(self, **tags: str) -> int:
         """Drop every series, of any name and scope, that has all of these tags; how many.
 
-        For a topic that was deleted, a partition that moved away, a connection that closed.
+        For a topic that was deleted, a partition that moved away, a connection that closed: thousands of
+        them may go at once, and other series cost nothing here.
         """
         wanted = set(tags.items())
-        removed = 0
-        for name, family in list(self._families.items()):
-            gone = [key for key in family.series if wanted and wanted.issubset(key)]
-            for key in gone:
-                del family.series[key]
-            removed += len(gone)
+        candidates = min((self._by_tag.get(tag, {}) for tag in wanted), key=len, default={})
+        gone = [(name, key) for name, key in candidates if wanted.issubset(key)]
+        for name, key in gone:
+            family = self._families[name]
+            del family.series[key]
             if not family.series:
                 del self._families[name]
-        return removed
+            for tag in key:
+                of_tag = self._by_tag[tag]
+                del of_tag[name, key]
+                if not of_tag:
+                    del self._by_tag[tag]
+        return len(gone)
 
     def value(self, name: str, **tags: str) -> float | None:
         """Current value of a counter or gauge of this scope (a histogram: its count); None when absent."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from moldau.cluster.folders.meta_properties import FormatError
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
+from moldau.runtime.collecting import collect_rarely, keep_collections_short
 from moldau.runtime.errors import KafkaError
 from moldau.runtime.machine import Machine
 from moldau.runtime.open_files import lack_of_open_files
@@ -71,16 +71,6 @@ def run_node(
     run_on_loop(_serve(Node(config, machine, format_new=format_new), beside, stop_with_parent))
 
 
-def collect_rarely() -> None:
-    """Tell the garbage collector what this process is like: hardly any cycles, and a start that stays.
-
-    Looking for cycles in short-lived records took a seventh of a diskless coordinator's time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 5, 20)
-
-
 def run_on_loop(main: Coroutine[Any, Any, T]) -> T:
     """Run on uvloop where it is installed."""
     try:
@@ -103,11 +93,13 @@ async def _serve(node: Node, beside: Beside | None, stop_with_parent: bool) -> N
         address = await _started(node, stop_wanted)
         if address is None:
             return
+        collecting = loop.create_task(keep_collections_short())
         async with contextlib.nullcontext() if beside is None else beside(address):
             failed = loop.create_task(node.failed())
             await asyncio.wait((stop_wanted, failed), return_when=asyncio.FIRST_COMPLETED)
             reason = failed.result() if failed.done() else None
             failed.cancel()
+        collecting.cancel()
         await _stop(node)
         if reason is not None:
             raise CommandError(reason)

@@ -6,7 +6,7 @@ The one place where the kind of a topic decides what stands behind the partition
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 from uuid import UUID
@@ -28,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 PARTITIONS_A_TURN: Final = 25
 """So many follow the metadata before other requests have their turn: about 5 ms where all are opened."""
+
+_RECONFIGURED_A_TURN: Final = 100
+"""So many take a new configuration without a break: about 10 ms."""
 
 
 class LeadershipListener(Protocol):
@@ -86,6 +89,7 @@ class PartitionHosting:
         self._left: set[PartitionKey] = set()
         """Partitions that left this broker while their logs were being made."""
         self._opener: asyncio.Task[None] | None = None
+        self._reconfiguring: set[asyncio.Task[None]] = set()
         self._on_settled: list[asyncio.Future[None]] = []
         self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
         self.offline = registry.offline
@@ -131,6 +135,8 @@ class PartitionHosting:
         self._unopened_lines.flush()
         self._changes.clear()
         self._unopened.clear()
+        for task in self._reconfiguring:
+            task.cancel()
         if self._opener is not None:
             await asyncio.wait([self._opener])
         if self._next_turn is not None:
@@ -284,11 +290,31 @@ class PartitionHosting:
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
         """Configurations have changed: of some topics, or (None) of the broker and so of all."""
         names = None if topic_names is None else set(topic_names)
-        for partition in self._registry:
-            is_meant = names is None or partition.topic in names
+        meant = [each for each in self._registry if names is None or each.topic in names]
+        if len(meant) <= _RECONFIGURED_A_TURN:
+            self._reconfigure(meant)
+        else:
+            # What comes meanwhile is in it: a partition takes the configuration of the moment.
+            task = asyncio.get_running_loop().create_task(self._reconfigure_in_turns(meant))
+            self._reconfiguring.add(task)
+            task.add_done_callback(self._reconfigured)
+
+    def _reconfigured(self, task: "asyncio.Task[None]") -> None:
+        self._reconfiguring.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("configurations of partitions were not changed", exc_info=error)
+
+    async def _reconfigure_in_turns(self, partitions: Sequence[Partition]) -> None:
+        for start in range(0, len(partitions), _RECONFIGURED_A_TURN):
+            self._reconfigure(partitions[start : start + _RECONFIGURED_A_TURN])
+            await asyncio.sleep(0)
+
+    def _reconfigure(self, partitions: Iterable[Partition]) -> None:
+        for partition in partitions:
             # A topic that goes takes its configuration along, and must not obey the defaults.
-            if is_meant and partition.key.topic_id.int in self._seen:
-                self._kinds[partition.key].reconfigure(partition)
+            kind = self._kinds.get(partition.key)
+            if kind is not None and partition.key.topic_id.int in self._seen:
+                kind.reconfigure(partition)
 
 
 def _without_leader(topic: Topic, leader: int) -> Topic:

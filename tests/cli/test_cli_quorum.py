@@ -61,10 +61,21 @@ def test_features_are_told_by_brokers_and_controllers(cli: Any, cluster: moldau.
     of_broker = cli("cluster", "features", "--json", "-b", cluster.address(1))
     of_controller = cli("cluster", "features", "--json", "--bootstrap-controller", cluster.address(102))
     for ran in (of_broker, of_controller):
-        voters, feature = json.loads(ran.out)["features"]
-        assert voters == {"name": "kraft.version", "level": 0, "supported_min": 0, "supported_max": 1}
-        assert feature["name"] == "metadata.version"
-        assert feature["supported_min"] <= feature["level"] <= feature["supported_max"]
+        features = {each["name"]: each for each in json.loads(ran.out)["features"]}
+        assert sorted(features) == [
+            "eligible.leader.replicas.version",
+            "kraft.version",
+            "metadata.version",
+        ]
+        for each in features.values():
+            assert each["supported_min"] <= each["level"] <= each["supported_max"]
+        assert features["kraft.version"] == {
+            "name": "kraft.version",
+            "level": 0,
+            "supported_min": 0,
+            "supported_max": 1,
+        }
+        assert features["eligible.leader.replicas.version"]["level"] == 1
     assert "metadata.version" in cli("cluster", "features", "-b", cluster.address(1)).out
 
 

@@ -100,7 +100,7 @@ def test_static_voters_become_a_record_of_the_log(cli: Any, tmp_path: pathlib.Pa
         ((), "needs one of --standalone, --initial-controllers and --no-initial-controllers"),
         (("--standalone", "-N"), "--standalone and --no-initial-controllers exclude each other"),
         (("--standalone", "-f", "kraft.version=0"), "kraft.version is 1 without controller.quorum.voters"),
-        (("-N", "-f", "other=1"), "Feature other is not known; known are metadata.version and kraft.version"),
+        (("-N", "-f", "other=1"), "Feature other is not known; known are eligible.leader.replicas.version, "),
         (("-N", "-f", "metadata.version=99"), "metadata.version 99 is not between 7 and 29"),
         (("-I", "1@host"), "is not of the form ID@HOST:PORT:DIRECTORY_ID"),
         (("-I", "1@host:9093:AAAAAAAAAAAAAAAAAAAATQ"), "Node 101 is not one of the initial controllers [1]"),

@@ -10,6 +10,7 @@ _TOPIC_DEFAULTS = {
     "cleanup.policy": "delete",
     "retention.ms": "604800000",
     "diskless.enable": "false",
+    "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
     "leader.replication.throttled.replicas": "",
 }
@@ -17,7 +18,7 @@ _LISTS = frozenset({"cleanup.policy", "leader.replication.throttled.replicas"})
 
 
 class SmallConfigPolicy:
-    """Knows five topic configs and takes anything for other resources."""
+    """Knows some topic configs and takes anything for other resources."""
 
     def __init__(self, diskless_default: bool = False) -> None:
         self._defaults = {**_TOPIC_DEFAULTS, "diskless.enable": str(diskless_default).lower()}

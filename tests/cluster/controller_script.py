@@ -5,7 +5,7 @@ expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
 
     brokers 1 2:rack-a 3            register and unfence brokers
     diskless-default                go on with a controller whose topics are diskless by default
-    register 1 [incarnation=N] [cluster=X] [dirs=N,N]
+    register 1 [incarnation=N] [cluster=X] [dirs=N,N] [previous=EPOCH]
     heartbeat 1 [offset=N] [fence] [shutdown] [epoch=N]
     create NAME [partitions=N] [replicas=N] [assign=1,2/2,3] [validate] [key=value ...]
     delete NAME | id:NAME
@@ -16,6 +16,8 @@ expected outputs with ``GOLDEN_REWRITE=1 pytest tests/cluster``. Commands::
     move NAME-0 to=2,3|cancel [fixed-factor]    moves [NAME-0 ...]
     features NAME=LEVEL [type=N] [validate]     producer-ids 1     unregister 1
     time N                          pass N ms, then fence what has expired
+    silence 1                       pass a session, in which all active brokers but this one are heard from
+    elect-unclean                   the round of unclean elections that is due at intervals
     show                            topics, brokers and configs
 """
 
@@ -46,6 +48,7 @@ from moldau.protocol.messages import (
     unregister_broker,
     update_features,
 )
+from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.protocol.schema import ZERO_UUID, Message
 from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 
@@ -76,7 +79,9 @@ class ControllerScript:
         self.next_offset = 0
         self._topic_ids: dict[uuid.UUID, str] = {}
         self.controller.activate(EMPTY_IMAGE, 0)
-        self._commit(self.controller.bootstrap(()))
+        self._commit(
+            self.controller.bootstrap([FeatureLevelRecord(name="metadata.version", feature_level=29)])
+        )
 
     def run(self, line: str) -> str:
         """The outcome of one command line."""
@@ -174,8 +179,12 @@ class ControllerScript:
                     name="metadata.version",
                     min_supported_version=7,
                     max_supported_version=int(options.get("level", "29")),
-                )
+                ),
+                broker_registration.Feature(
+                    name="eligible.leader.replicas.version", min_supported_version=0, max_supported_version=1
+                ),
             ],
+            previous_broker_epoch=int(options.get("previous", "-1")),
             rack=rack,
             log_dirs=[uuid.UUID(int=int(number)) for number in dirs],
         )
@@ -406,6 +415,18 @@ class ControllerScript:
             text += self._commit(list(records))
         return text or "nothing\n"
 
+    def do_silence(self, words: list[str], _flags: set[str], _options: dict[str, str]) -> str:
+        text = ""
+        for _ in range(4):
+            for broker in self.controller.image.brokers.values():
+                if broker.is_active and broker.broker_id != int(words[0]):
+                    self.run(f"heartbeat {broker.broker_id}")
+            text = self.run("time 3000")
+        return text
+
+    def do_elect_unclean(self, _words: list[str], _flags: set[str], _options: dict[str, str]) -> str:
+        return self._commit(list(self.controller.elect_unclean())) or "nothing\n"
+
     def do_show(self, _words: list[str], _flags: set[str], _options: dict[str, str]) -> str:
         image = self.controller.image
         lines = []
@@ -415,7 +436,13 @@ class ControllerScript:
                 lines.append(
                     f"{topic.name}-{index} leader={partition.leader}@{partition.leader_epoch} "
                     f"replicas={list(partition.replicas)} isr={list(partition.isr)} "
-                    f"epoch={partition.partition_epoch}" + (f" coordinator={owner}" if owner >= 0 else "")
+                    f"epoch={partition.partition_epoch}"
+                    + (f" coordinator={owner}" if owner >= 0 else "")
+                    + (
+                        f" eligible={list(eligible)}"
+                        if (eligible := partition.eligible_leader_replicas)
+                        else ""
+                    )
                 )
         for broker in image.brokers.values():
             state = (

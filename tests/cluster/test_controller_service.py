@@ -89,7 +89,12 @@ class Node:
                 cluster_id=CLUSTER_ID,
                 incarnation_id=uuid.UUID(int=broker_id),
                 features=[
-                    Feature(name="metadata.version", min_supported_version=7, max_supported_version=29)
+                    Feature(
+                        name=each.name,
+                        min_supported_version=each.min_level,
+                        max_supported_version=each.max_level,
+                    )
+                    for each in SUPPORTED_FEATURES
                 ],
                 log_dirs=[uuid.UUID(int=999 + broker_id)],
             )

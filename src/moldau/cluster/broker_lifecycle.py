@@ -64,7 +64,8 @@ class BrokerLifecycle:
     """One task that registers and heartbeats until it is stopped.
 
     ``metadata_offset`` tells how far this broker has replayed; ``on_registered`` is told each new
-    broker epoch before the first heartbeat with it.
+    broker epoch before the first heartbeat with it. ``previous_broker_epoch`` is that in which the last
+    process stopped cleanly; -1: it did not (KIP-966).
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class BrokerLifecycle:
         registration_timeout_ms: int = 60_000,
         retry_ms: int = 50,
         on_registered: Callable[[int], None] = lambda epoch: None,
+        previous_broker_epoch: int = -1,
     ) -> None:
         self._identity = identity
         self._channel = channel
@@ -87,6 +89,7 @@ class BrokerLifecycle:
         self._registration_timeout_ms = registration_timeout_ms
         self._retry_ms = retry_ms
         self._on_registered = on_registered
+        self._previous_broker_epoch = previous_broker_epoch
         self._want_fence = True
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -190,7 +193,7 @@ class BrokerLifecycle:
             ],
             rack=identity.rack,
             log_dirs=tuple(identity.log_dirs),
-            previous_broker_epoch=self.broker_epoch,
+            previous_broker_epoch=self._previous_broker_epoch,
         )
         try:
             response: BrokerRegistrationResponse = await self._channel.send(request)

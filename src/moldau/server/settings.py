@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
-from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
+from moldau.cluster.decisions import features
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, STATE_TOPICS, StateRetention
@@ -32,7 +32,7 @@ LZ4_LEVEL_DEFAULT = 9
 LZ4_LEVEL_FAST = 0
 DEVELOPMENT_LISTENER = "PLAINTEXT"
 SUPPORTED_FEATURES = {
-    "metadata.version": (METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
+    **{each.name: (each.min_level, each.max_level) for each in features.SUPPORTED_FEATURES},
     KRAFT_VERSION_FEATURE: (0, KRAFT_VERSION_MAX),
 }
 
@@ -298,6 +298,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         partitions_per_broker_max=config.integer("max.broker.partitions"),
         only_broker_id=config.node_id if is_whole_cluster(config) and _of_one_broker(config) else None,
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
+        unclean_election_interval_ms=config.integer("unclean.leader.election.interval.ms"),
         leader_balance_interval_ms=_leader_balance_interval_ms(config),
         delete_topic_enable=config.flag("delete.topic.enable"),
         diskless_enabled=config.flag("diskless.system.enable"),

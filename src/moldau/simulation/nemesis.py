@@ -127,6 +127,16 @@ class Nemesis:
         host.start(self._programs[host])
         self._down.discard(host.name)
 
+    async def stop(self, host: Host) -> None:
+        """Stop a host's program in good order; it stays down until :meth:`start`."""
+        self._down.add(host.name)
+        await stop_and_judge(host, self._history)
+
+    def start(self, host: Host) -> None:
+        """Start the program of a host that was stopped."""
+        host.start(self._programs[host])
+        self._down.discard(host.name)
+
     async def _strike(self, fault: Fault, host: Host) -> None:
         chance = self._chance
         pause_s = chance.uniform(0.0, self._weather.pause_s_max)
@@ -135,11 +145,9 @@ class Nemesis:
             case Fault.KILL | Fault.POWER_LOSS:
                 await self.restart(host, pause_s, power_lost=fault is Fault.POWER_LOSS)
             case Fault.STOP:
-                self._down.add(host.name)
-                await stop_and_judge(host, self._history)
+                await self.stop(host)
                 await asyncio.sleep(pause_s)
-                host.start(self._programs[host])
-                self._down.discard(host.name)
+                self.start(host)
             case Fault.PAUSE:
                 host.pause()
                 await asyncio.sleep(pause_s)

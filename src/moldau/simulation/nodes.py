@@ -207,6 +207,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "replication": _of_cluster("replication_stories", "replication"),
     "replication-power": _of_cluster("replication_stories", "replication_power"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
+    "replication-unsynced": _of_cluster("replication_stories", "replication_unsynced"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
     "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),

@@ -79,6 +79,7 @@ class LogManager:
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._log_failed)
         self._tasks: list[asyncio.Task[None]] = []
+        self.broker_epoch = -1  # of the broker's registration, for the marks of a clean stop
         self.stray_count = 0  # folders of partitions that are not in the metadata, since the start
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
@@ -151,7 +152,7 @@ class LogManager:
             with self._guard(directory):
                 await self._checkpoints.write(directory, *ALL_CHECKPOINTS)
                 if directory.is_online:
-                    await self._machine.workers.run(directory.mark_clean)
+                    await self._machine.workers.run(directory.mark_clean, self.broker_epoch)
         self._logs.clear()
         self._homes.clear()
         self._unlock()

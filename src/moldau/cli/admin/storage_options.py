@@ -5,12 +5,17 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, METADATA_VERSION_MIN
+from moldau.cluster.decisions.features import (
+    ELIGIBLE_LEADER_REPLICAS_LATEST,
+    METADATA_VERSION_LATEST,
+    METADATA_VERSION_MIN,
+)
 from moldau.cluster.folders.formatter import FormatRequest
 from moldau.cluster.folders.initial_voters import parse_initial_controllers
 from moldau.cluster.folders.meta_properties import FormatError
-from moldau.cluster.image.image import METADATA_VERSION_FEATURE
+from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, METADATA_VERSION_FEATURE
 from moldau.config.broker import BrokerConfig
+from moldau.protocol.metadata_records import FeatureLevelRecord
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.server.metadata.membership import controller_endpoints
 
@@ -86,12 +91,10 @@ def _with_features(request: FormatRequest, features: tuple[str, ...], *, is_dyna
         if not level.strip().isdecimal() or name.strip() in levels:
             raise FormatError(f"Feature '{feature}' is not of the form NAME=LEVEL, or named twice.")
         levels[name.strip()] = int(level)
-    unknown = sorted(levels.keys() - {METADATA_VERSION_FEATURE, KRAFT_VERSION_FEATURE})
+    known = (ELIGIBLE_LEADER_REPLICAS_FEATURE, KRAFT_VERSION_FEATURE, METADATA_VERSION_FEATURE)
+    unknown = sorted(levels.keys() - set(known))
     if unknown:
-        raise FormatError(
-            f"Feature {unknown[0]} is not known; known are {METADATA_VERSION_FEATURE} and"
-            f" {KRAFT_VERSION_FEATURE}."
-        )
+        raise FormatError(f"Feature {unknown[0]} is not known; known are {', '.join(known)}.")
     version = levels.get(METADATA_VERSION_FEATURE, request.metadata_version)
     if not METADATA_VERSION_MIN <= version <= METADATA_VERSION_LATEST:
         raise FormatError(
@@ -109,4 +112,10 @@ def _with_features(request: FormatRequest, features: tuple[str, ...], *, is_dyna
                 else "where controller.quorum.voters is set."
             )
         )
+    eligible = levels.get(ELIGIBLE_LEADER_REPLICAS_FEATURE)
+    if eligible is not None:
+        if not 0 <= eligible <= ELIGIBLE_LEADER_REPLICAS_LATEST:
+            raise FormatError(f"{ELIGIBLE_LEADER_REPLICAS_FEATURE} {eligible} is not 0 or 1.")
+        record = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_FEATURE, feature_level=eligible)
+        request = replace(request, bootstrap_records=(*request.bootstrap_records, record))
     return replace(request, metadata_version=version)

@@ -33,7 +33,7 @@ from moldau.cluster.decisions.view import (
     View,
 )
 from moldau.cluster.image.delta import image_of
-from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage
+from moldau.cluster.image.image import EMPTY_IMAGE, METADATA_VERSION_FEATURE, MetadataImage
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
@@ -151,6 +151,15 @@ class Controller:
         """Records that give leaderships back to preferred replicas, a bounded number at once."""
         return elections.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
+    @property
+    def unclean_election_interval_ms(self) -> int:
+        """How often :meth:`elect_unclean` is due; 0: never."""
+        return self._settings.unclean_election_interval_ms
+
+    def elect_unclean(self) -> Sequence[Message]:
+        """Records that give leaders to partitions without one, where the topic lets them lack records."""
+        return elections.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
+
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When :meth:`expire_sessions` may have something to do."""
         return self._heartbeats.next_deadline_ms(self._image, now_ms)
@@ -181,4 +190,6 @@ class Controller:
 
 
 def _default_features() -> list[Message]:
-    return [FeatureLevelRecord(name="metadata.version", feature_level=features.METADATA_VERSION_LATEST)]
+    level = features.METADATA_VERSION_LATEST
+    first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=level)
+    return [first, *features.default_features(level)]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,29 @@ from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
 
 logger = logging.getLogger(__name__)
+
+
+class _Chore:
+    """A decision that is made at intervals, in ms; never where they are 0."""
+
+    def __init__(self, interval_ms: int, do: Callable[[], None]) -> None:
+        self._interval_s = interval_ms / 1000
+        self._do = do
+        self._timer: asyncio.TimerHandle | None = None
+        self._plan()
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self) -> None:
+        if self._interval_s:
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._run)
+
+    def _run(self) -> None:
+        self._plan()
+        self._do()
 
 
 class ControllerService:
@@ -55,7 +78,7 @@ class ControllerService:
         self._deciding = asyncio.Lock()
         self._last_append: asyncio.Future[int] | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._balance: asyncio.TimerHandle | None = None
+        self._chores: list[_Chore] = []
 
     @property
     def is_active(self) -> bool:
@@ -181,14 +204,28 @@ class ControllerService:
         if first_records:
             self._append(first_records)
         self._watch_sessions()
-        self._plan_balance()
+        controller = self._controller
+        self._chores = [
+            _Chore(
+                controller.leader_balance_interval_ms,
+                partial(
+                    self._do_chore, controller.balance_leaders, "leaderships go back to preferred replicas"
+                ),
+            ),
+            _Chore(
+                controller.unclean_election_interval_ms,
+                partial(
+                    self._do_chore, controller.elect_unclean, "partitions get leaders that may lack records"
+                ),
+            ),
+        ]
 
     def _deactivate(self) -> None:
         self._epoch = -1
         self._last_append = None
-        if self._balance is not None:
-            self._balance.cancel()
-            self._balance = None
+        for chore in self._chores:
+            chore.cancel()
+        self._chores = []
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -252,20 +289,12 @@ class ControllerService:
             self._append(records)
         self._watch_sessions()
 
-    def _plan_balance(self) -> None:
-        interval_ms = self._controller.leader_balance_interval_ms
-        if interval_ms and self.is_active:
-            self._balance = asyncio.get_running_loop().call_later(interval_ms / 1000, self._balance_leaders)
-
-    def _balance_leaders(self) -> None:
+    def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
         # While a request is being decided, the next round is soon enough.
-        records = () if self._deciding.locked() else self._controller.balance_leaders()
+        records = () if self._deciding.locked() else decide()
         if records:
-            logger.info(
-                "controller %d: %d leaderships go back to preferred replicas", self._node_id, len(records)
-            )
+            logger.info("controller %d: %d %s", self._node_id, len(records), what)
             self._append(records)
-        self._plan_balance()
 
     @staticmethod
     def _now_ms() -> int:

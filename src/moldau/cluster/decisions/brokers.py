@@ -1,5 +1,6 @@
 """Registration, heartbeats and the end of brokers (KIP-631), and the registration of controllers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
@@ -11,11 +12,14 @@ from moldau.cluster.decisions.elections import (
     view_after,
 )
 from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.partition_change import keeps_eligible
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
 from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.registrations import BrokerRegistration
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.protocol import metadata_records as r
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
@@ -61,8 +65,8 @@ def register_broker(
     existing = view.image.brokers.get(request.broker_id)
     same_incarnation = existing is not None and existing.incarnation_id == request.incarnation_id
     records: list[Message] = []
-    if existing is not None and not same_incarnation and not existing.fenced:
-        records += _fence(view, existing)
+    if existing is not None and not same_incarnation:
+        records += _end_of_incarnation(view, existing, request)
     epoch = context.next_offset + len(records)
     if existing is not None and same_incarnation:
         epoch = existing.epoch
@@ -97,6 +101,27 @@ def register_broker(
     )
     context.heartbeats.touch(request.broker_id, epoch, context.now_ms)
     return ControllerResult(BrokerRegistrationResponse(broker_epoch=epoch), records)
+
+
+def _end_of_incarnation(
+    view: View, existing: BrokerRegistration, request: BrokerRegistrationRequest
+) -> list[Message]:
+    """The last incarnation is over. Unless it ended cleanly, its replicas may lack acknowledged records."""
+    is_clean = request.previous_broker_epoch == existing.epoch
+    is_other_folder = request.previous_broker_epoch >= 0 or not set(existing.log_dirs) <= set(
+        request.log_dirs
+    )
+
+    def is_incomplete(topic: Topic) -> bool:
+        # A record of a decisive topic is acknowledged once it is synced, so that a crash does not lose it.
+        # Folders of an earlier day (which stopped cleanly then), and lost ones, lack it all the same.
+        return not is_clean and (is_other_folder or topic.name not in DECISIVE_TOPICS)
+
+    if not existing.fenced:
+        return _fence(view, existing, is_incomplete)
+    if is_clean or not keeps_eligible(view):
+        return []
+    return [*changes_without_broker(view, existing.broker_id, is_incomplete)]
 
 
 def _check_registration(view: View, context: BrokerInputs, request: BrokerRegistrationRequest) -> None:
@@ -204,11 +229,13 @@ def _transition(view: View, broker: BrokerRegistration, state: BrokerState) -> l
             assert_never(state)
 
 
-def _fence(view: View, broker: BrokerRegistration) -> list[Message]:
+def _fence(
+    view: View, broker: BrokerRegistration, is_incomplete: Callable[[Topic], bool] = lambda topic: False
+) -> list[Message]:
     change = r.BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=FENCE
     )
-    return [change, *changes_without_broker(_after(view, change), broker.broker_id)]
+    return [change, *changes_without_broker(_after(view, change), broker.broker_id, is_incomplete)]
 
 
 def _unfence(view: View, broker: BrokerRegistration) -> list[Message]:

@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from moldau.cluster.decisions import diskless, tiered
+from moldau.cluster.decisions.elections import eligible_changes
+from moldau.cluster.decisions.partition_change import MIN_IN_SYNC_REPLICAS
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import ResourceType
@@ -185,8 +187,13 @@ def _changes(view: View, resource_type: ResourceType, name: str, new: Mapping[st
         diskless.check_change(view, name, old, new)
         tiered.check_change(old, new)
     view.configs.validate(resource_type, name, new)
-    return [
+    records: list[Message] = [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=new.get(key))
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]
+    is_minimum_new = old.get(MIN_IN_SYNC_REPLICAS) != new.get(MIN_IN_SYNC_REPLICAS)
+    if is_minimum_new and resource_type in (ResourceType.TOPIC, ResourceType.BROKER):
+        names = [name] if resource_type is ResourceType.TOPIC else None
+        records += eligible_changes(replace(view, image=image_of(records, view.image)), names)
+    return records

@@ -1,6 +1,6 @@
 """Elections of leaders: when a broker comes or goes, by request, and at intervals."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from moldau.cluster.decisions.partition_change import Election, Wanted, change_partition, rules_of
@@ -21,17 +21,24 @@ from moldau.runtime import ErrorCode
 UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 
 
-def changes_without_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
-    """Take a broker, which no longer is active in ``view``, out of all in-sync sets and leaderships."""
+def changes_without_broker(
+    view: View, broker_id: int, is_incomplete: Callable[[Topic], bool] = lambda topic: False
+) -> list[PartitionChangeRecord]:
+    """Take a broker, which no longer is active in ``view``, out of all in-sync sets and leaderships.
+
+    ``is_incomplete``: whether its replicas of a topic may lack records that it had acknowledged (KIP-966).
+    """
     records = []
     for topic in view.image.topics:
-        rules = None
+        rules, incomplete = None, None
         for index, partition in enumerate(topic.partitions):
-            if broker_id not in partition.isr and partition.leader != broker_id:
+            is_member = broker_id in partition.isr or broker_id in partition.eligible_leader_replicas
+            if not is_member and partition.leader != broker_id:
                 continue
-            rules = rules or rules_of(view, topic)
+            if rules is None:
+                rules, incomplete = rules_of(view, topic), broker_id if is_incomplete(topic) else None
             isr = tuple(replica for replica in partition.isr if replica != broker_id)
-            wanted = Wanted(isr=isr, election=recovery_election(view, topic))
+            wanted = Wanted(isr=isr, election=recovery_election(view, topic), incomplete=incomplete)
             record = change_partition(topic.topic_id, index, partition, rules, wanted)
             if record is not None:
                 records.append(record)
@@ -62,6 +69,22 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
     return records
 
 
+def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
+    """Let go of eligible replicas by the minima of in-sync replicas that hold now, of some topics or of all.
+
+    Where enough are in sync for a new minimum, the watermark moves on without the others (KIP-966).
+    """
+    topics = view.image.topics
+    records = []
+    for topic in topics if names is None else filter(None, map(topics.get, names)):
+        for index, partition in enumerate(topic.partitions):
+            if partition.eligible_leader_replicas:
+                record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), Wanted())
+                if record is not None:
+                    records.append(record)
+    return records
+
+
 def recovery_election(view: View, topic: Topic) -> Election:
     """How a topic gets a leader when no in-sync replica can lead."""
     if topic.is_diskless:
@@ -89,6 +112,22 @@ def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]
             record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
             if record is not None:
                 records.append(record)
+    return records
+
+
+def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
+    """Give leaders to partitions without one whose topics allow an unclean election, at most so many."""
+    records: list[PartitionChangeRecord] = []
+    for topic in view.image.topics:
+        for index, partition in enumerate(topic.partitions):
+            if partition.has_leader or recovery_election(view, topic) is not Election.UNCLEAN:
+                continue
+            wanted = Wanted(election=Election.UNCLEAN)
+            record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
+            if record is not None:
+                records.append(record)
+            if len(records) == count_max:
+                return records
     return records
 
 

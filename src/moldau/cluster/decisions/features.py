@@ -4,7 +4,7 @@ from collections import Counter
 from enum import IntEnum
 
 from moldau.cluster.decisions.view import ControllerResult, View
-from moldau.cluster.image.image import METADATA_VERSION_FEATURE
+from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, METADATA_VERSION_FEATURE
 from moldau.cluster.image.registrations import SupportedFeature
 from moldau.protocol.messages.update_features import (
     FeatureUpdateKey,
@@ -12,7 +12,7 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.metadata_records import ClearElrRecord, FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -21,10 +21,23 @@ METADATA_VERSION_MIN = 7
 METADATA_VERSION_LATEST = 29
 """4.2-IV1, whose record schemas this version reads and writes."""
 
+ELIGIBLE_LEADER_REPLICAS_LATEST = 1
+_ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
+"""4.0-IV1, whose partition records can name such replicas; 4.1-IV0, with which new clusters keep them."""
+
 SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
+    SupportedFeature(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0, ELIGIBLE_LEADER_REPLICAS_LATEST),
 )
 """Features that a node of this version registers with."""
+
+
+def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
+    """The levels, beside that of the metadata, with which a new cluster begins."""
+    if metadata_version < _ELIGIBLE_BY_DEFAULT_SINCE:
+        return []
+    level = ELIGIBLE_LEADER_REPLICAS_LATEST
+    return [FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS_FEATURE, feature_level=level)]
 
 
 class UpgradeType(IntEnum):
@@ -50,6 +63,8 @@ def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerRes
         level = max(0, update.max_version_level)
         if view.image.features.get(update.feature, 0) != level:
             records.append(FeatureLevelRecord(name=update.feature, feature_level=level))
+            if update.feature == ELIGIBLE_LEADER_REPLICAS_FEATURE and level == 0:
+                records.append(ClearElrRecord())
     return ControllerResult(_response(request, None), () if request.validate_only else records)
 
 
@@ -79,6 +94,8 @@ def _check(view: View, update: FeatureUpdateKey) -> None:
         )
     if level < current:
         _check_downgrade(name, current, level, UpgradeType(kind))
+    if name == ELIGIBLE_LEADER_REPLICAS_FEATURE:
+        _check_eligible(view, level)
     if level > 0:
         _check_supported(view, name, level)
 
@@ -94,6 +111,23 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
         raise KafkaError(
             ErrorCode.invalid_update_version,
             f"Downgrading {name} from {current} to {level} is not supported.",
+        )
+
+
+def _check_eligible(view: View, level: int) -> None:
+    """Without the feature an in-sync set is never empty, and with it the records have to tell."""
+    if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
+        raise KafkaError(
+            ErrorCode.invalid_update_version,
+            f"{ELIGIBLE_LEADER_REPLICAS_FEATURE} {level} needs {METADATA_VERSION_FEATURE} {_ELIGIBLE_SINCE}.",
+        )
+    waiting = next(
+        (topic.name for topic in view.image.topics if any(not each.isr for each in topic.partitions)), None
+    )
+    if level == 0 and waiting is not None:
+        raise KafkaError(
+            ErrorCode.invalid_update_version,
+            f"Partitions of {waiting} have no in-sync replica, and could never have a leader again.",
         )
 
 

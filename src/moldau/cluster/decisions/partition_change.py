@@ -15,6 +15,7 @@ from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, Resourc
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, Partition
 from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE, NO_RECOVERY_CHANGE
 from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import DECISIVE_TOPICS
 from moldau.protocol.metadata_records import PartitionChangeRecord
 
 MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
@@ -38,6 +39,8 @@ class TopicRules:
     min_in_sync: int = 0
     """``min.insync.replicas`` where eligible leader replicas are kept (KIP-966); 0 where they are not."""
     is_diskless: bool = False
+    may_lose: bool = True
+    """Whether the last leader may lead again, though it may lack records, where no replica is complete."""
 
     @property
     def keeps_eligible(self) -> bool:
@@ -45,15 +48,21 @@ class TopicRules:
         return self.min_in_sync > 0
 
 
+def keeps_eligible(view: View) -> bool:
+    """Whether the cluster has the feature of eligible leader replicas."""
+    return view.image.features.get(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0) > 0
+
+
 def rules_of(view: View, topic: Topic) -> TopicRules:
     """The rules of a topic under the view's metadata."""
-    keeps_eligible = view.image.features.get(ELIGIBLE_LEADER_REPLICAS_FEATURE, 0) > 0
+    has_eligible = keeps_eligible(view) and not topic.is_diskless
     return TopicRules(
         can_lead=view.is_active,
         default_directory=lambda broker_id: default_directory(view.image, broker_id),
         # Diskless data does not live on replicas: each of them is complete.
-        min_in_sync=_min_in_sync(view, topic.name) if keeps_eligible and not topic.is_diskless else 0,
+        min_in_sync=_min_in_sync(view, topic.name) if has_eligible else 0,
         is_diskless=topic.is_diskless,
+        may_lose=topic.name not in DECISIVE_TOPICS,
     )
 
 
@@ -95,6 +104,8 @@ def change_partition(
         removing_replicas=partition.removing_replicas if wanted.removing is None else wanted.removing,
         adding_replicas=partition.adding_replicas if wanted.adding is None else wanted.adding,
     )
+    if len(target.replicas) == 1:
+        rules = replace(rules, min_in_sync=0)  # there is no other replica that could be complete
     if wanted.recovery_state is not None:
         target = replace(target, leader_recovery_state=wanted.recovery_state)
     if not rules.keeps_eligible and not target.isr:
@@ -159,7 +170,8 @@ def _elected(
         if replica in complete and rules.can_lead(replica):
             return replica, False
     last_known = target.last_known_eligible_leader_replicas
-    if rules.keeps_eligible and not complete and len(last_known) == 1 and rules.can_lead(last_known[0]):
+    may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
+    if may_be_last and last_known[0] in target.replicas and rules.can_lead(last_known[0]):
         # No complete replica is left to wait for, and none has more than the last leader (KIP-966).
         return last_known[0], True
     if election is Election.UNCLEAN:

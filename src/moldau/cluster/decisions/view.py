@@ -66,6 +66,8 @@ class ControllerSettings:
     session_timeout_ms: int = 9_000
     leader_balance_interval_ms: int = 0
     """How often leaderships go back to preferred replicas; 0: never."""
+    unclean_election_interval_ms: int = 0
+    """How often partitions without a leader get an unclean one, where their topics allow it; 0: never."""
     delete_topic_enable: bool = True
     diskless_enabled: bool = False
     """``diskless.system.enable``"""

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moldau.cluster.decisions.features import METADATA_VERSION_LATEST
+from moldau.cluster.decisions.features import METADATA_VERSION_LATEST, default_features
 from moldau.cluster.folders.folder_contents import (
     BOOTSTRAP_FILE_NAME,
     METADATA_FOLDER,
@@ -170,7 +170,8 @@ def bootstrap_snapshot(
     if voters:
         control += [KRaftVersion(1), VoterSet(voters)]
     first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)
-    values = [encode_record(record, metadata_version) for record in (first, *records)]
+    features = [] if any(_is_feature(record) for record in records) else default_features(metadata_version)
+    values = [encode_record(record, metadata_version) for record in (first, *features, *records)]
     header = build_control_batch(
         control,
         base_offset=0,
@@ -186,6 +187,10 @@ def bootstrap_snapshot(
         [SnapshotFooter()], base_offset=len(control) + len(values), leader_epoch=0, timestamp=now_ms
     )
     return bytes(header) + bytes(data) + bytes(footer)
+
+
+def _is_feature(record: Message) -> bool:
+    return isinstance(record, FeatureLevelRecord)
 
 
 def _check(request: FormatRequest) -> None:

@@ -17,7 +17,6 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "request.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",
-        "unclean.leader.election.interval.ms",
     ),
     "a bound on the time of a start": ("server.max.startup.time.ms",),
     "versions that are not final": ("unstable.api.versions.enable", "unstable.feature.versions.enable"),

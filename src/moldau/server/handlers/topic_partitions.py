@@ -109,8 +109,8 @@ class TopicPartitionHandlers:
                     leader_epoch=partition.leader_epoch,
                     replica_nodes=partition.replicas,
                     isr_nodes=partition.isr,
-                    eligible_leader_replicas=(),
-                    last_known_elr=(),
+                    eligible_leader_replicas=partition.eligible_leader_replicas,
+                    last_known_elr=partition.last_known_eligible_leader_replicas,
                     offline_replicas=[replica for replica in partition.replicas if replica not in alive],
                 )
                 for index, partition in enumerate(topic.partitions[first:end], start=first)

@@ -12,6 +12,7 @@ from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.storage.folders.log_directory import previous_broker_epoch
 
 CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 2_000
 
@@ -58,6 +59,10 @@ class RegistrationSubsystem(Subsystem):
         if self._lifecycle is not None:
             await self._lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS)
 
+    def _registered(self, broker_epoch: int) -> None:
+        self._context.logs.broker_epoch = broker_epoch
+        self._on_registered(broker_epoch)
+
     def _problem(self) -> str | None:
         return None if self._lifecycle is None else self._lifecycle.problem()
 
@@ -82,5 +87,6 @@ class RegistrationSubsystem(Subsystem):
             lambda: publisher.image.provenance.offset,
             heartbeat_interval_ms=config.integer("broker.heartbeat.interval.ms"),
             registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
-            on_registered=self._on_registered,
+            on_registered=self._registered,
+            previous_broker_epoch=previous_broker_epoch(context.logs.directories),
         )

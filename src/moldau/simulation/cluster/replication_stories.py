@@ -81,6 +81,15 @@ def replication_power() -> Scenario:
     return _scenario(_SYNCED, (*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
 
 
+def replication_unsynced() -> Scenario:
+    """Machines that stop in good order until the last one loses its power, and its unsynced writes.
+
+    The case of KIP-966: of the replicas that are complete, none is in sync when the last one comes back.
+    """
+    scenario = _scenario({}, (Fault.KILL,))
+    return replace(scenario, story=partial(ReplicationStory, properties={}, blackouts=True), fault_count=3)
+
+
 def replication_lag() -> Scenario:
     """Followers that are parted from their leader, which is killed while they lag."""
     scenario = _scenario({}, (Fault.KILL,))
@@ -117,12 +126,14 @@ class ReplicationStory:
         properties: dict[str, str],
         starves: bool = False,
         moves: bool = False,
+        blackouts: bool = False,
     ) -> None:
         self._world = world
         self._scenario = scenario
         self._properties = properties
         self._starves = starves
         self._moves = moves
+        self._blackouts = blackouts
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, Node] = {}
         """The newest life of each node that has started."""
@@ -177,7 +188,10 @@ class ReplicationStory:
         """Faults of the weather, and leaders that go on alone."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
-            if self._starves:
+            if self._blackouts:
+                await self._converge()
+                await self._black_out(nemesis, chance)
+            elif self._starves:
                 await asyncio.sleep(chance.uniform(0.1, 2.0))
                 await self._starve_follower(nemesis, chance)
             elif chance.random() < 0.6:
@@ -227,6 +241,20 @@ class ReplicationStory:
         await nemesis.restart(self._world.host(leader), chance.uniform(2.0, 4.0))
         for link in links:
             self._world.network.heal(*link)
+
+    async def _black_out(self, nemesis: Nemesis, chance: random.Random) -> None:
+        """Stop two nodes one after the other, then cut the power of the third."""
+        *stopped, last = chance.sample([self._world.host(f"node-{node_id}") for node_id in NODE_IDS], 3)
+        for host in stopped:
+            await asyncio.sleep(chance.uniform(0.1, 2.0))
+            self.history.note(f"stop of {host.name}")
+            await nemesis.stop(host)
+        await asyncio.sleep(chance.uniform(0.0, 1.0))
+        self.history.note(f"{last.name} loses its power")
+        await nemesis.restart(last, chance.uniform(0.1, 3.0), power_lost=True)
+        for host in chance.sample(stopped, 2):
+            await asyncio.sleep(chance.uniform(0.0, 4.0))
+            nemesis.start(host)
 
     # Clients
 

@@ -2,8 +2,9 @@
 
 import errno
 import itertools
+import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from moldau.runtime.disk import Disk, DiskError, DiskSpace, Lock
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -19,8 +20,6 @@ from moldau.storage.folders.file_names import (
 )
 from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
 from moldau.storage.topic_partition import TopicPartition
-
-_CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
 
 
 class LogDirectoryError(Exception):
@@ -42,6 +41,8 @@ class LogDirectory:
         """Whether the machine was not restarted since the folder was last opened; unknown counts as yes."""
         self.offline_reason: str | None = None
         self.was_clean = False
+        self.clean_epoch = -1
+        """The broker epoch in which the node has stopped cleanly; -1: it has not, or is not told."""
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -80,6 +81,7 @@ class LogDirectory:
         mark = f"{self.path}/{CLEAN_SHUTDOWN}"
         self.was_clean = self._disk.exists(mark)
         if self.was_clean:
+            self.clean_epoch = _broker_epoch(self._disk.read(mark))
             self._disk.remove(mark)
             self._disk.sync_dir(self.path)
 
@@ -145,14 +147,28 @@ class LogDirectory:
         """Replace the cleaner's checkpoint."""
         self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
 
-    def mark_clean(self) -> None:
+    def mark_clean(self, broker_epoch: int = -1) -> None:
         """Everything is durable and in its checkpoint: the next start need not look for damage."""
-        self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", _CLEAN_SHUTDOWN_CONTENT)
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
 
     def unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def _broker_epoch(mark: bytes) -> int:
+    try:
+        return int(json.loads(mark)["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1  # of an older version
+
+
+def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
+    """The broker epoch in which all folders were left cleanly; -1 without one, or where they differ."""
+    epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
+    return epochs.pop() if len(epochs) == 1 else -1
 
 
 def home_for_new(

@@ -29,7 +29,7 @@ class Client:
     async def version_of(self, host: str, port: int, api_key: int) -> int:
         if host not in self.connects:
             await asyncio.Event().wait()
-        return 1
+        return 2
 
     async def request(
         self, host: str, port: int, api_key: int, version: int | None, message: Any, timeout_ms: int

@@ -80,7 +80,10 @@ def test_a_client_listener_does_not_advertise_the_controllers_apis() -> None:
     ("properties", "named"),
     [
         ({"process.roles": "broker"}, "process.roles"),
-        ({"controller.quorum.voters": "1@a:1,2@b:1,3@c:1"}, "controller.quorum.voters"),
+        (
+            {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1", "diskless.system.enable": "true"},
+            "controller.quorum.voters",
+        ),
         (
             {"listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"},
             "listener.security.protocol.map|PLAINTEXT has the security protocol SSL",

@@ -42,6 +42,12 @@ def identify(machine: Machine, config: BrokerConfig, *, format_new: bool) -> Ide
     """
     found = [read_meta_properties(machine.disk, folder) for folder in config.log_dirs]
     known = next((properties for properties in found if properties is not None), None)
+    if None in found and known is None and config.is_controller and not config.quorum_voters:
+        raise FormatError(
+            f"{config.metadata_log_dir} is not formatted, and without controller.quorum.voters it cannot be"
+            " by itself: run `moldau storage format` with --standalone or another option that tells how the"
+            " quorum begins."
+        )
     if None in found and (format_new or known is not None):
         request = FormatRequest(
             cluster_id=known.cluster_id if known is not None else new_cluster_id(machine.entropy),

@@ -7,7 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from moldau.cluster.controller.channel import Caller
+from moldau.cluster.controller.envelope import open_response, wrap
 from moldau.network.client import RpcClient
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.envelope import EnvelopeResponse
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import Voter
 from moldau.runtime import ErrorCode, KafkaError
@@ -50,7 +53,8 @@ class RemoteControllerChannel:
     ) -> Any:
         """See :meth:`moldau.cluster.controller.channel.ControllerChannel.send`.
 
-        The controller sees this node's own principal, not the caller's.
+        A caller's request goes in an Envelope (KIP-590), so that the controller sees who asks, from where,
+        and how long the answer is waited for.
         """
         loop = asyncio.get_running_loop()
         late = ErrorCode.request_timed_out
@@ -72,7 +76,7 @@ class RemoteControllerChannel:
                     reason = f"controller {leader_id} cannot be reached: {error}"
                 else:
                     try:
-                        return await self._ask(leader, request, deadline)
+                        return await self._ask(leader, request, caller, deadline)
                     except (KafkaError, TimeoutError) as error:
                         code = late if loop.time() >= deadline else ErrorCode.not_controller
                         reason = f"the controller's answer is lost: {error}"
@@ -83,11 +87,22 @@ class RemoteControllerChannel:
                 raise KafkaError(late, reason)
             await asyncio.sleep(RETRY_S)
 
-    async def _ask(self, leader: Voter, request: Message, deadline: float) -> Any:
+    async def _ask(self, leader: Voter, request: Message, caller: Caller | None, deadline: float) -> Any:
         # Rounded up: the deadline here comes first.
         left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
-        asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
+        if caller is None:
+            asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
+        else:
+            asking = self._forward(leader, request, caller, left_ms)
         return await self._while_leading(leader.key.id, asking, deadline, LAST_WORD_S)
+
+    async def _forward(self, leader: Voter, request: Message, caller: Caller, left_ms: int) -> Any:
+        version = await self._client.version_of(leader.host, leader.port, request.API_KEY)
+        envelope = wrap(request, version, caller, left_ms)
+        answer: EnvelopeResponse = await self._client.request(
+            leader.host, leader.port, ApiKey.ENVELOPE, None, envelope, left_ms
+        )
+        return open_response(answer, request.API_KEY, version)
 
     async def _while_leading(
         self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
+from moldau.cluster.controller.channel import Caller
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
@@ -88,7 +89,7 @@ class MetadataHandlers:
         wanted: tuple[MetadataRequestTopic, ...],
         missing: list[str],
     ) -> MetadataResponse:
-        errors = await self._creator.create_automatically(missing)
+        errors = await self._creator.create_automatically(missing, Caller.of(context))
         return self._respond(context, request, [self._find(context, topic, errors) for topic in wanted])
 
     def _respond(

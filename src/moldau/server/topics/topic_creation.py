@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.controller.channel import Caller, ControllerChannel
 from moldau.cluster.internal_topics import StateTopic
 from moldau.protocol.messages.create_topics import (
     CreatableTopic,
@@ -79,12 +79,12 @@ class TopicCreator:
         """The error of an invalid topic name; None for a valid one."""
         return self._name_error(name)
 
-    async def create_automatically(self, names: list[str]) -> dict[str, ErrorCode]:
-        """Create topics with the broker's defaults; return what failed, by name."""
+    async def create_automatically(self, names: list[str], caller: Caller) -> dict[str, ErrorCode]:
+        """Create topics with the broker's defaults, in a client's name; return what failed, by name."""
         refused = {name: error for name in names if (error := self._name_error(name)) is not None}
         names = [name for name in names if name not in refused]
         topics = [self._wanted(name) for name in names]
-        errors = await asyncio.gather(*(self._once(topic) for topic in topics))
+        errors = await asyncio.gather(*(self._once(topic, caller) for topic in topics))
         return refused | {
             name: error for name, error in zip(names, errors, strict=True) if error is not ErrorCode.none
         }
@@ -114,18 +114,18 @@ class TopicCreator:
             reason = self.refusals.get(topic.name, error.name)
             raise KafkaError(ErrorCode.coordinator_not_available, f"{topic.name} cannot be created: {reason}")
 
-    async def _once(self, topic: CreatableTopic) -> ErrorCode:
+    async def _once(self, topic: CreatableTopic, caller: Caller | None = None) -> ErrorCode:
         task = self._under_way.get(topic.name)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self._create(topic))
+            task = asyncio.get_running_loop().create_task(self._create(topic, caller))
             self._under_way[topic.name] = task
             task.add_done_callback(lambda _: self._under_way.pop(topic.name, None))
         return await asyncio.shield(task)
 
-    async def _create(self, topic: CreatableTopic) -> ErrorCode:
+    async def _create(self, topic: CreatableTopic, caller: Caller | None) -> ErrorCode:
         request = CreateTopicsRequest(topics=[topic], timeout_ms=self._timeout_ms, validate_only=False)
         try:
-            response = await self._controller.send(request)
+            response = await self._controller.send(request, caller)
         except KafkaError as error:
             return error.code
         result = response.topics[0]

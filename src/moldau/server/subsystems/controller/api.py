@@ -10,7 +10,7 @@ from moldau.cluster.controller.quorum_changes import QUORUM_CHANGE_APIS
 from moldau.cluster.controller.service import ControllerService
 from moldau.config.broker import BrokerConfig
 from moldau.network.context import RequestContext
-from moldau.protocol.api import ApiKey, Scope
+from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -19,6 +19,7 @@ from moldau.protocol.messages.describe_cluster import (
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
+from moldau.server.handlers.envelope import EnvelopeHandler
 from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
 from moldau.server.handlers.quorum import describe_quorum
 from moldau.server.handlers.versions import VersionHandlers, finalized_features
@@ -34,6 +35,11 @@ QUORUM_APIS: Final = (
     ApiKey.FETCH_SNAPSHOT,
     ApiKey.UPDATE_RAFT_VOTER,
 )
+
+FORWARDED_APIS: Final = frozenset(
+    key for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS, ApiKey.DESCRIBE_QUORUM) if Scope.BROKER in scopes(key)
+)
+"""What clients may ask of brokers, and brokers pass on."""
 
 
 class ControllerApi:
@@ -53,11 +59,13 @@ class ControllerApi:
         versions = VersionHandlers(
             Scope.CONTROLLER, lambda: self._table, settings.SUPPORTED_FEATURES, self._finalized_features
         )
+        envelope = EnvelopeHandler(lambda: self._table, FORWARDED_APIS)
         self._table: dict[int, Handler] = routes(
             versions.table(),
             dict.fromkeys(QUORUM_APIS, self._quorum),
             dict.fromkeys((*DECIDED_APIS, *QUORUM_CHANGE_APIS), self._decide),
             {
+                ApiKey.ENVELOPE: envelope.handle,
                 ApiKey.DESCRIBE_CLUSTER: self._describe_cluster,
                 ApiKey.DESCRIBE_QUORUM: partial(
                     describe_quorum, metadata.driver.describe, metadata.voters, config

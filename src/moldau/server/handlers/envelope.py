@@ -1,0 +1,52 @@
+"""Envelope (KIP-590): requests of clients that brokers forward to the active controller."""
+
+from collections.abc import Callable, Collection, Mapping
+from inspect import isawaitable
+from typing import Any
+
+from moldau.cluster.controller.envelope import seal, unwrap
+from moldau.network.context import ConnectionContext, RequestContext
+from moldau.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.requests.dispatch import Handler, failure
+
+
+class EnvelopeHandler:
+    """Handles the request in an envelope as its client's own."""
+
+    def __init__(self, handlers: Callable[[], Mapping[int, Handler]], forwarded: Collection[int]) -> None:
+        """``forwarded``: the APIs that may come in an envelope; any other is refused."""
+        self._handlers = handlers
+        self._forwarded = forwarded
+
+    async def handle(self, context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+        """Answer with the answer to the request inside."""
+        try:
+            header, inner, caller = unwrap(request)
+            handler = self._handlers().get(header.api_key)
+            if handler is None or header.api_key not in self._forwarded:
+                raise KafkaError(ErrorCode.invalid_request, f"API key {header.api_key} is not forwarded")
+        except KafkaError as error:
+            return EnvelopeResponse(error_code=error.code)
+        connection = ConnectionContext(
+            context.connection.connection_id,
+            context.listener_name,
+            context.connection.security_protocol,
+            caller.host,
+            principal=caller.principal,
+        )
+        inner_context = RequestContext(
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            connection,
+            context.received_at,
+            context.size_bytes,
+        )
+        try:
+            outcome: Any = handler(inner_context, inner)
+            response = await outcome if isawaitable(outcome) else outcome
+        except KafkaError as error:
+            response = failure(inner_context, error)
+        return seal(header, response)

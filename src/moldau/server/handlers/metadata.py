@@ -1,5 +1,7 @@
 """Metadata and DescribeCluster: what clients learn of brokers, topics and partitions."""
 
+import asyncio
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -41,6 +43,9 @@ ENDPOINT_CONTROLLERS: Final = 2
 TOPIC_IDS_SINCE: Final = 12
 NOT_ASKED: Final = -(2**31)
 """The bit field of operations that were not asked for."""
+ROWS_A_TURN: Final = 1_000
+"""Partitions rendered without a break: some 3 ms."""
+TOPICS_A_TURN: Final = 100
 
 
 class MetadataHandlers:
@@ -58,9 +63,10 @@ class MetadataHandlers:
 
     def metadata(self, context: RequestContext, request: MetadataRequest) -> Outcome:
         if self._wants_all(context, request):
-            return self._respond(
-                context, request, [self._render(context, topic) for topic in self._view.image.topics]
-            )
+            topics = self._view.image.topics
+            if len(topics) + sum(topics.replica_load.values()) > ROWS_A_TURN:
+                return self._respond_in_turns(context, request, list(topics))
+            return self._respond(context, request, [self._render(context, topic) for topic in topics])
         wanted = tuple(dict.fromkeys(request.topics or ()))
         if context.api_version < TOPIC_IDS_SINCE and any(_is_by_id(topic) for topic in wanted):
             # Versions 10 and 11 have the field, but their answers cannot leave the name out (as in Kafka).
@@ -75,7 +81,41 @@ class MetadataHandlers:
         ]
         if missing and request.allow_auto_topic_creation and self._creator.auto_create:
             return self._create_and_respond(context, request, wanted, missing)
+        if len(wanted) + sum(map(self._partitions_of, wanted)) > ROWS_A_TURN:
+            return self._respond_in_turns(context, request, wanted)
         return self._respond(context, request, [self._find(context, topic, {}) for topic in wanted])
+
+    def _partitions_of(self, wanted: MetadataRequestTopic) -> int:
+        topics = self._view.image.topics
+        by_id = wanted.topic_id != ZERO_UUID
+        topic = topics.get_by_id(wanted.topic_id) if by_id else topics.get(wanted.name or "")
+        return 0 if topic is None else len(topic.partitions)
+
+    async def _respond_in_turns(
+        self,
+        context: RequestContext,
+        request: MetadataRequest,
+        wanted: Iterable[Topic | MetadataRequestTopic],
+    ) -> MetadataResponse:
+        """As :meth:`_respond`, of many partitions, with turns of the loop in between."""
+        found: list[MetadataResponseTopic] = []
+        for count, each in enumerate(wanted, 1):
+            topic = each if isinstance(each, Topic) else self._visible(context, each)
+            if topic is None:
+                assert isinstance(each, MetadataRequestTopic)
+                found.append(self._find(context, each, {}))
+            else:
+                steps = self._render_steps(context, topic)
+                while True:
+                    try:
+                        next(steps)
+                    except StopIteration as done:
+                        found.append(done.value)
+                        break
+                    await asyncio.sleep(0)
+            if count % TOPICS_A_TURN == 0:
+                await asyncio.sleep(0)
+        return self._respond(context, request, found)
 
     @staticmethod
     def _wants_all(context: RequestContext, request: MetadataRequest) -> bool:
@@ -142,8 +182,29 @@ class MetadataHandlers:
             return _failed(name, ZERO_UUID, error)
         return self._render(context, topic)
 
+    def _visible(self, context: RequestContext, wanted: MetadataRequestTopic) -> Topic | None:
+        """The topic that :meth:`_find` renders; None where it answers with an error."""
+        topics = self._view.image.topics
+        if wanted.topic_id != ZERO_UUID:
+            return topics.get_by_id(wanted.topic_id)
+        name = wanted.name or ""
+        if not self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+            return None
+        return topics.get(name)
+
     def _render(self, context: RequestContext, topic: Topic) -> MetadataResponseTopic:
         """A topic as this listener's clients see it; kept as long as the image is the same."""
+        steps = self._render_steps(context, topic)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                rendered: MetadataResponseTopic = done.value
+                return rendered
+
+    def _render_steps(
+        self, context: RequestContext, topic: Topic
+    ) -> Generator[None, None, MetadataResponseTopic]:
         image = self._view.image
         if image is not self._rendered_from:
             self._rendered.clear()
@@ -152,11 +213,11 @@ class MetadataHandlers:
         if cached is not None:
             return cached
         alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
-        rendered = MetadataResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            is_internal=topic.name in MARKED_INTERNAL_TOPICS,
-            partitions=[
+        partitions: list[MetadataResponsePartition] = []
+        for start in range(0, len(topic.partitions), ROWS_A_TURN):
+            if start:
+                yield
+            partitions += [
                 MetadataResponsePartition(
                     error_code=_partition_error(partition.leader, alive),
                     partition_index=index,
@@ -166,10 +227,17 @@ class MetadataHandlers:
                     isr_nodes=partition.isr,
                     offline_replicas=[replica for replica in partition.replicas if replica not in alive],
                 )
-                for index, partition in enumerate(topic.partitions)
-            ],
+                for index, partition in enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
+            ]
+        rendered = MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in MARKED_INTERNAL_TOPICS,
+            partitions=partitions,
         )
-        self._rendered[context.listener_name, topic.name] = rendered
+        # The image may have changed since the first partition, or since the list of topics was taken.
+        if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
+            self._rendered[context.listener_name, topic.name] = rendered
         return rendered
 
     def describe_cluster(

@@ -28,7 +28,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, Workers
 from moldau.server.requests.large_requests import INLINE_PARSED_BYTES, LargeRequests, parsed_bytes_max
-from moldau.server.requests.slices import COSTLY_ROWS, is_large
+from moldau.server.requests.slices import COSTLY_ROWS, has_many_rows, is_large
 from moldau.server.requests.throttles import Hold, Throttles, rest_ms, with_throttle_time
 
 Outcome: TypeAlias = "Message | Awaitable[Message | None] | None"
@@ -280,6 +280,14 @@ class Dispatcher:
         error = done.exception()
         try:
             message = done.result() if error is None else self._failure(context, error)
+            if message is not None and has_many_rows(context.api_key, message):
+                task = asyncio.get_running_loop().create_task(
+                    self._large.encode(partial(encode, _throttled(message, until_s)), answer)
+                )
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(lambda _: self._observe(context))
+                return
             answer.set_result(None if message is None else encode(_throttled(message, until_s)))
         except Exception as refused:
             answer.set_exception(refused)

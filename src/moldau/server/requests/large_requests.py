@@ -75,6 +75,20 @@ class LargeRequests:
         done = [answer for each in answers if (answer := await _settled(each)) is not None]
         return await self._workers.run(_encode_joined, done, cut, encode) if done else None
 
+    async def encode(self, encode: Callable[[], Buffers], answer: "asyncio.Future[Buffers | None]") -> None:
+        """Encode a large answer to a small request, and give it to those who wait for it."""
+        try:
+            body = await self._workers.run(encode)
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+        except Exception as error:
+            if not answer.done():
+                answer.set_exception(error)
+        else:
+            if not answer.done():
+                answer.set_result(body)
+
     async def _decode(self, context: RequestContext, body: bytes, decode: RequestDecoder) -> Message:
         decoded: Message = await self._workers.run(decode, body, parsed_bytes_max(context.api_key, len(body)))
         return decoded

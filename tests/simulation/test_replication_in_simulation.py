@@ -83,12 +83,12 @@ def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 FLAWS = [
-    (watermark_one_too_far, "replication", 11),
-    (truncation_forgotten, "replication", 3),
-    (epoch_not_fenced, "replication", 9),
+    (watermark_one_too_far, "replication", 1),
+    (truncation_forgotten, "replication", 5),
+    (epoch_not_fenced, "replication", 1),
     (joined_before_caught_up, "replication-lag", 1),
-    (move_ended_early, "replication-moves", 8),
-    (eligible_leaders_not_kept, "replication-unsynced", 1),
+    (move_ended_early, "replication-moves", 23),
+    (eligible_leaders_not_kept, "replication-unsynced", 2),
 ]
 """Each with a seed that finds it soon."""
 

@@ -1,17 +1,45 @@
 """``moldau brokers``."""
 
+from typing import Annotated
+
+import typer
+
+from moldau.cli.admin.moving import DryRunOption, NoWaitOption, YesOption, make_moves
 from moldau.cli.app import new_app
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
 from moldau.cli.output import print_json, print_table
 from moldau.client.cluster import with_client
 from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
 
-app = new_app(help="List the brokers.", no_args_is_help=True)
+app = new_app(help="List the brokers, and move everything off one.", no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Keep ``list`` a command of its own, though it is the only one."""
+@app.command("decommission")
+def decommission(
+    broker_id: Annotated[int, typer.Argument(metavar="ID", help="The broker to empty.")],
+    dry_run: DryRunOption = False,
+    no_wait: NoWaitOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Move all replicas off a broker, so that it can be stopped for good.
+
+    \b
+    Example:
+      moldau brokers decommission 3 --dry-run
+    """
+    make_moves(
+        bootstrap,
+        timeout_s,
+        None,
+        leaving=[broker_id],
+        dry_run=dry_run,
+        wait=not no_wait,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @app.command("list")

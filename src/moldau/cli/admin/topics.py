@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moldau.cli.admin.moving import DryRunOption, NoWaitOption, YesOption, make_moves
 from moldau.cli.admin.resource_configs import changed_configs, names_with, set_configs
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
@@ -266,6 +267,54 @@ def alter(
 
     with_client(bootstrap, timeout_s, work)
     print(f"changed {name}")
+
+
+@app.command("reassign")
+def reassign(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; none for all.")
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor", "-r", min=1, metavar="N", help="Copies of each that there are to be."
+        ),
+    ] = None,
+    brokers: Annotated[
+        str | None,
+        typer.Option("--brokers", metavar="ID,ID,…", help="Brokers that are to have replicas, and no other."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    no_wait: NoWaitOption = False,
+    yes: YesOption = False,
+    as_json: JsonOption = False,
+    bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
+    timeout_s: TimeoutOption = 30.0,
+) -> None:
+    """Change the replicas of topics: how many there are, and on which brokers.
+
+    Replicas stay where they are as far as possible, and racks get one each as far as there are racks.
+
+    \b
+    Example:
+      moldau topics reassign orders --replication-factor 3 --dry-run
+    """
+    only = None
+    if brokers is not None:
+        only = [int(word) if word.isdecimal() else -1 for word in brokers.split(",")]
+        if -1 in only:
+            raise typer.BadParameter(f"{brokers!r} is not a list of ids", param_hint="--brokers")
+    make_moves(
+        bootstrap,
+        timeout_s,
+        names or None,
+        replication_factor=replicas,
+        only=only,
+        dry_run=dry_run,
+        wait=not no_wait,
+        yes=yes,
+        as_json=as_json,
+    )
 
 
 @app.command("delete")

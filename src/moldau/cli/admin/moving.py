@@ -1,0 +1,120 @@
+"""Moves of partitions, as ``topics reassign`` and ``brokers decommission`` show and make them."""
+
+import sys
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from moldau.cli.admin.resource_configs import set_configs
+from moldau.cli.errors import CommandError
+from moldau.cli.options import confirm
+from moldau.cli.output import print_json, print_table
+from moldau.client.cluster import Client, with_client
+from moldau.client.move_planning import NoRoomError, PlannedMove, plan_moves
+from moldau.client.moves import begin_moves, placement, until_moved
+from moldau.cluster.internal_topics import STATE_TOPICS
+
+DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
+NoWaitOption: TypeAlias = Annotated[
+    bool, typer.Option("--no-wait", help="Return when the moves have begun, not when they are done.")
+]
+YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def make_moves(
+    bootstrap: str,
+    timeout_s: float,
+    names: Collection[str] | None,
+    *,
+    replication_factor: int | None = None,
+    leaving: Collection[int] = (),
+    only: Collection[int] | None = None,
+    dry_run: bool,
+    wait: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Plan, show, ask, begin and follow. ``only``: the brokers that may have replicas; None: all."""
+
+    async def plan(client: Client) -> list[PlannedMove]:
+        found = await placement(client, names)
+        known = {*found.racks, *found.fenced}
+        unknown = sorted({*leaving, *(only or ())} - known)
+        if unknown:
+            raise CommandError(f"broker {unknown[0]} is not registered")
+        left = {*leaving, *(known - set(only) if only is not None else ())}
+        try:
+            return plan_moves(
+                found.partitions,
+                found.racks,
+                load_bytes=found.load_bytes,
+                replication_factor=replication_factor,
+                leaving=left,
+            )
+        except NoRoomError as error:
+            raise CommandError(str(error)) from None
+
+    moves = with_client(bootstrap, timeout_s, plan)
+    if as_json:
+        print_json([_described(move) for move in moves])
+    else:
+        _show(moves)
+    if dry_run or not moves:
+        return
+    confirm(f"Move {len(moves)} partitions?", yes)
+
+    async def work(client: Client) -> None:
+        await begin_moves(client, moves)
+        if wait:
+            await until_moved(client, moves, _tell)
+            await _raise_minima(client, moves)
+
+    with_client(bootstrap, timeout_s, work)
+
+
+async def _raise_minima(client: Client, moves: Sequence[PlannedMove]) -> None:
+    """Topics that hold decisions of the cluster need two copies of each as soon as there are two replicas."""
+    fewest: dict[str, int] = {}
+    for move in moves:
+        fewest[move.partition.topic] = min(len(move.target), fewest.get(move.partition.topic, 99))
+    for name, factor in fewest.items():
+        state = STATE_TOPICS.get(name)
+        if state is not None and state.is_decisive:
+            minimum = state.configs(factor)["min.insync.replicas"]
+            await set_configs(client, "topic", name, {"min.insync.replicas": minimum}, [])
+            print(f"{name}: min.insync.replicas={minimum}", file=sys.stderr)
+
+
+def _tell(left: int) -> None:
+    print(f"{left} moves in progress" if left else "all moves are done", file=sys.stderr, flush=True)
+
+
+def _described(move: PlannedMove) -> dict[str, Any]:
+    return {
+        "topic": move.partition.topic,
+        "partition": move.partition.index,
+        "from": list(move.partition.replicas),
+        "to": list(move.target),
+        "moved_bytes": move.moved_bytes,
+    }
+
+
+def _show(moves: Sequence[PlannedMove]) -> None:
+    if not moves:
+        print("nothing to move")
+        return
+    print_table(
+        ("Topic", "Partition", "From", "To", "Bytes to copy"),
+        [
+            (
+                move.partition.topic,
+                move.partition.index,
+                ",".join(map(str, move.partition.replicas)),
+                ",".join(map(str, move.target)),
+                move.moved_bytes,
+            )
+            for move in moves
+        ],
+    )
+    print(f"{len(moves)} partitions, {sum(move.moved_bytes for move in moves)} bytes to copy")

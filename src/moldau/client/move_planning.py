@@ -1,0 +1,105 @@
+"""Plans of moves of partitions between brokers: rack-aware, and with as few bytes as possible. Pure.
+
+A replica stays where it is unless its broker is to be left or the replication factor shrinks. A new one goes
+to the broker whose rack has the fewest replicas of the partition, and then to the one with the fewest bytes.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+
+class NoRoomError(ValueError):
+    """There are fewer brokers to place replicas on than replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPartition:
+    """A partition with the brokers of its replicas, the preferred leader first."""
+
+    topic: str
+    index: int
+    replicas: tuple[int, ...]
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """A partition and the replicas that it is to have."""
+
+    partition: PlacedPartition
+    target: tuple[int, ...]
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that the new replicas copy."""
+        return self.partition.size_bytes * len(set(self.target) - set(self.partition.replicas))
+
+
+def plan_moves(
+    partitions: Iterable[PlacedPartition],
+    racks: Mapping[int, str | None],
+    *,
+    load_bytes: Mapping[int, int],
+    replication_factor: int | None = None,
+    leaving: Collection[int] = (),
+) -> list[PlannedMove]:
+    """The moves after which no replica is on a broker of ``leaving``, and each partition has so many.
+
+    ``racks``: of the brokers that may take replicas. ``load_bytes``: by broker, as it is now. The largest
+    partitions are placed first. Raises :class:`NoRoomError`.
+    """
+    takers = {broker_id: rack for broker_id, rack in racks.items() if broker_id not in leaving}
+    load = Counter({broker_id: load_bytes.get(broker_id, 0) for broker_id in takers})
+    counts: Counter[int] = Counter()
+    moves = []
+    for partition in sorted(partitions, key=lambda each: (-each.size_bytes, each.topic, each.index)):
+        factor = len(partition.replicas) if replication_factor is None else replication_factor
+        target = _target(partition.replicas, factor, takers, racks, leaving, load, counts)
+        for broker_id in set(target) - set(partition.replicas):
+            load[broker_id] += partition.size_bytes
+            counts[broker_id] += 1
+        if target != partition.replicas:
+            moves.append(PlannedMove(partition, target))
+    return moves
+
+
+def _target(
+    replicas: tuple[int, ...],
+    factor: int,
+    takers: Mapping[int, str | None],
+    racks: Mapping[int, str | None],
+    leaving: Collection[int],
+    load: Mapping[int, int],
+    counts: Mapping[int, int],
+) -> tuple[int, ...]:
+    # A place is None while the replica that it had is on a broker to be left: who takes it leads as that did.
+    places: list[int | None] = [None if each in leaving else each for each in replicas]
+    while len(places) > factor:
+        del places[_least_wanted(places, racks)]
+    places += [None] * (factor - len(places))
+    for position, place in enumerate(places):
+        if place is not None:
+            continue
+        held = [each for each in places if each is not None]
+        candidates = [broker_id for broker_id in takers if broker_id not in held]
+        if not candidates:
+            raise NoRoomError(f"{factor} replicas need {factor} brokers, and there are {len(takers)}")
+        in_rack = Counter(racks.get(each) for each in held)
+        places[position] = min(
+            candidates,
+            key=lambda each: (in_rack[takers[each]] if takers[each] else 0, load[each], counts[each], each),
+        )
+    return tuple(each for each in places if each is not None)
+
+
+def _least_wanted(places: list[int | None], racks: Mapping[int, str | None]) -> int:
+    """The position to give up: one to be left, else the last one that shares its rack, else the last."""
+    if None in places:
+        return len(places) - 1 - places[::-1].index(None)
+    in_rack = Counter(racks.get(each) for each in places if each is not None)
+    for position in range(len(places) - 1, 0, -1):
+        place = places[position]
+        if place is not None and racks.get(place) and in_rack[racks[place]] > 1:
+            return position
+    return len(places) - 1

@@ -1,0 +1,105 @@
+"""Moves of partitions between brokers: what lies where, begin, and wait until they are done (KIP-455)."""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.client.cluster import Client, check
+from moldau.client.move_planning import PlacedPartition, PlannedMove
+from moldau.client.quorum import ENDPOINT_BROKERS, describe_cluster
+from moldau.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from moldau.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from moldau.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    OngoingTopicReassignment,
+)
+from moldau.runtime.errors import ErrorCode, KafkaError
+
+POLL_S: Final = 0.5
+MOVES_A_REQUEST_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The partitions of a cluster, and its brokers."""
+
+    partitions: Sequence[PlacedPartition]
+    racks: Mapping[int, str | None]
+    """Of the brokers that are active."""
+    fenced: Collection[int]
+    load_bytes: Mapping[int, int]
+
+
+async def placement(client: Client, names: Collection[str] | None) -> Placement:
+    """What lies where, of some topics or (None) of all."""
+    cluster = await describe_cluster(client, ENDPOINT_BROKERS)
+    racks = {row.broker_id: row.rack for row in cluster.brokers if not row.is_fenced}
+    load: dict[int, int] = {}
+    sizes: dict[tuple[str, int], int] = {}
+    for broker_id in racks:
+        request = DescribeLogDirsRequest(topics=None)
+        for folder in (await client.ask(request, broker=broker_id)).results:
+            for topic in folder.topics:
+                for row in topic.partitions:
+                    load[broker_id] = load.get(broker_id, 0) + row.partition_size
+                    key = topic.name, row.partition_index
+                    sizes[key] = max(sizes.get(key, 0), row.partition_size)
+    partitions = []
+    for topic_row in (await client.metadata(names)).topics:
+        name = topic_row.name or ""
+        check(topic_row.error_code, None, name)
+        for part in topic_row.partitions:
+            index = part.partition_index
+            size_bytes = sizes.get((name, index), 0)
+            partitions.append(PlacedPartition(name, index, tuple(part.replica_nodes), size_bytes))
+    fenced = {row.broker_id for row in cluster.brokers if row.is_fenced}
+    return Placement(partitions, racks, fenced, load)
+
+
+async def begin_moves(client: Client, moves: Sequence[PlannedMove]) -> None:
+    """Ask for moves. Raises :class:`ToolError` at the first that is refused; those before it go on."""
+    for start in range(0, len(moves), MOVES_A_REQUEST_MAX):
+        topics: dict[str, list[ReassignablePartition]] = {}
+        for move in moves[start : start + MOVES_A_REQUEST_MAX]:
+            row = ReassignablePartition(partition_index=move.partition.index, replicas=move.target)
+            topics.setdefault(move.partition.topic, []).append(row)
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=client.timeout_ms,
+            topics=[ReassignableTopic(name=name, partitions=rows) for name, rows in topics.items()],
+        )
+        response = await client.ask(request)
+        check(response.error_code, response.error_message, "moving partitions")
+        for topic in response.responses:
+            for answer in topic.partitions:
+                about = f"{topic.name}-{answer.partition_index}"
+                check(answer.error_code, answer.error_message, about)
+
+
+async def moves_in_progress(client: Client) -> Sequence[OngoingTopicReassignment]:
+    """All moves in progress."""
+    response = await client.ask(ListPartitionReassignmentsRequest(topics=None))
+    if response.error_code is not ErrorCode.none:
+        raise KafkaError(response.error_code, response.error_message)
+    topics: Sequence[OngoingTopicReassignment] = response.topics
+    return topics
+
+
+async def until_moved(client: Client, moves: Iterable[PlannedMove], tell_left: Callable[[int], None]) -> None:
+    """Return when all of the moves are done; ``tell_left`` is told how many are not, when that changes."""
+    wanted = {(move.partition.topic, move.partition.index) for move in moves}
+    told = -1
+    while True:
+        ongoing = await client.retrying(lambda: moves_in_progress(client))
+        rows = {(topic.name, row.partition_index) for topic in ongoing for row in topic.partitions}
+        left = len(rows & wanted)
+        if left != told:
+            tell_left(left)
+            told = left
+        if not left:
+            return
+        await asyncio.sleep(POLL_S)

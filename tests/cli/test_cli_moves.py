@@ -1,0 +1,72 @@
+"""Moves by `topics reassign` and `brokers decommission`: one replica to three, and off a broker."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import moldau.testing
+
+VALUES = b"".join(b"value-%d\n" % number for number in range(500))
+
+
+@pytest.fixture(scope="module")
+def cluster() -> "Iterator[moldau.testing.Cluster]":
+    with moldau.testing.Cluster(brokers=4, racks=("a", "b", "c", "a")) as running:
+        yield running
+
+
+@pytest.fixture
+def at(cli: Any, cluster: moldau.testing.Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("MOLDAU_BOOTSTRAP", cluster.bootstrap_servers)
+    return cli
+
+
+def replicas_of(at: Any, topic: str) -> list[list[int]]:
+    """The replicas of each partition, all of which must be in sync."""
+    rows = json.loads(at("topics", "describe", topic, "--json").out)[0]["partitions"]
+    assert all(sorted(row["isr"]) == sorted(row["replicas"]) for row in rows)
+    return [row["replicas"] for row in rows]
+
+
+def values(at: Any, topic: str) -> set[bytes]:
+    return set(at("consume", topic).out.encode().splitlines())
+
+
+@pytest.mark.real_time
+def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
+    assert at("topics", "create", "orders", "-p", "3", "-r", "1").code == 0
+    assert at("produce", "orders", stdin=VALUES).code == 0
+    # A group, so that there is a __consumer_offsets with one replica of each partition.
+    assert at("consume", "orders", "--group", "g").code == 0
+    before = replicas_of(at, "orders")
+
+    planned = at("topics", "reassign", "-r", "3", "--dry-run", "--json")
+    assert {len(move["to"]) for move in json.loads(planned.out)} == {3}
+    assert replicas_of(at, "orders") == before
+    moved = at("topics", "reassign", "-r", "3", "--yes")
+    assert (moved.code, moved.err.splitlines()[-1]) == (0, "all moves are done")
+    racks = {1: "a", 2: "b", 3: "c", 4: "a"}
+    for topic in ("orders", "__consumer_offsets"):
+        assert all(len({racks[each] for each in one}) == 3 for one in replicas_of(at, topic))
+    assert values(at, "orders") == set(VALUES.splitlines())
+    assert at("topics", "reassign", "-r", "3").out == "nothing to move\n"
+
+    assert at("brokers", "decommission", "2", "--yes").code == 0
+    for topic in ("orders", "__consumer_offsets"):
+        assert all(2 not in one and len(one) == 3 for one in replicas_of(at, topic))
+    assert values(at, "orders") == set(VALUES.splitlines())
+    assert at("consume", "orders", "--group", "g").out == ""  # it had read all of it
+
+
+def test_moves_that_cannot_be_are_told(at: Any) -> None:
+    at("topics", "create", "small", "-r", "1")
+    for arguments, reason in (
+        (("-r", "5"), "5 replicas need 5 brokers, and there are 4"),
+        (("--brokers", "1,9"), "broker 9 is not registered"),
+        (("--brokers", "1,x"), "'1,x' is not a list of ids"),
+    ):
+        ran = at("topics", "reassign", "small", *arguments)
+        assert ran.code != 0
+        assert reason in ran.err

@@ -13,12 +13,15 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
+from moldau.simulation.nodes import SCENARIOS
+from moldau.simulation.scenario import run_seed
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
 from moldau.storage.cleaner.cleaner import CleanerSettings
 from moldau.storage.guards.recovery_report import RepairKind
 from moldau.storage.log.config import LogConfig
+from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.log_manager import LogManager
 from moldau.storage.log_manager_settings import LogManagerSettings
 from moldau.storage.topic_partition import TopicPartition
@@ -110,3 +113,17 @@ def test_deleted_records_stay_deleted(seed: int, *, power_lost: bool) -> None:
         world.run(story(world))
         assert world.errors() == []
     assert life.deletions
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_deletions_in_a_story_outlive_kills_and_losses_of_power(seed: int) -> None:
+    assert not run_seed(SCENARIOS["node-deletes"](), seed).violations
+
+
+def test_the_story_finds_a_start_that_is_not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(log: PartitionLog) -> None:
+        """The start is moved in memory only."""
+
+    monkeypatch.setattr(PartitionLog, "persist_start", forget)
+    found = run_seed(SCENARIOS["node-deletes"](), 0).violations
+    assert any("was acknowledged as its start" in line for line in found)

@@ -1,11 +1,13 @@
 """The nodes that can be put to the test, by the name that the command line knows them by."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from types import MappingProxyType
 
 from moldau.runtime import Machine
+from moldau.simulation.clients.administrator import delete_some_records
 from moldau.simulation.clients.client import Client
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
@@ -78,6 +80,20 @@ def node_failed_sync() -> Scenario:
     """As ``node_disk``, but after a failed sync only the program is restarted, not the machine."""
     scenario = node_disk()
     return replace(scenario, weather=replace(scenario.weather, reboot_after_disk_error=False))
+
+
+def node_deletes() -> Scenario:
+    """First records are deleted again and again by request, under kills and losses of power."""
+    faults = (*(Fault.KILL,) * 2, *(Fault.POWER_LOSS,) * 3, Fault.PAUSE, Fault.CUT, Fault.RESET)
+    rounds = {"log.retention.check.interval.ms": "700", "log.segment.delete.delay.ms": "500"}
+    scenario = _node_scenario({**_SYNCED, **rounds}, faults)
+    return replace(scenario, meddle=_delete_records, shortened=frozenset(scenario.partitions), fault_count=6)
+
+
+async def _delete_records(client: Client) -> None:
+    for _ in range(8):
+        await asyncio.sleep(client.chance.uniform(0.05, 1.0))
+        await delete_some_records(client, Partition(TOPIC, client.chance.randrange(PARTITION_COUNT)))
 
 
 def offsets() -> Scenario:
@@ -193,6 +209,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "node-disk": node_disk,
     "node-failed-sync": node_failed_sync,
     "node-clock": node_clock,
+    "node-deletes": node_deletes,
     "offsets": offsets,
     "offsets-power": offsets_power,
     "offsets-disk": offsets_disk,

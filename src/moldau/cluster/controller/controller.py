@@ -34,6 +34,7 @@ from moldau.cluster.decisions.view import (
 )
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, METADATA_VERSION_FEATURE, MetadataImage
+from moldau.cluster.image.image_records import to_records
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
@@ -131,9 +132,13 @@ class Controller:
         return decision(self._view(), self._context(now_ms, next_offset), request)
 
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
-        """The first records of a new cluster; none when the log has a metadata version already."""
+        """The first records of a new cluster; none when the log has a metadata version already.
+
+        What the folder was formatted with is in a snapshot before the first offset. Other nodes cannot fetch
+        that, and those of Apache Kafka end without a metadata version: it is repeated as the first records.
+        """
         if self._image.metadata_version:
-            return ()
+            return list(to_records(self._image)) if self._image.provenance.offset < 0 else ()
         if any(isinstance(record, FeatureLevelRecord) for record in records):
             return records
         return [*_default_features(), *records]

@@ -12,7 +12,13 @@ from moldau.config.docs import configuration_page
 from moldau.config.keys.waiting import WAITS_FOR
 from moldau.config.synonyms import TOPIC_SYNONYMS
 from moldau.config.topic import TOPIC
-from moldau.server.settings import check_supported, development_config, quorum_config, without_effect
+from moldau.server.settings import (
+    check_supported,
+    consolidates,
+    development_config,
+    quorum_config,
+    without_effect,
+)
 
 ROOT = Path(moldau.__file__).parent
 READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|quota\.window)\..*")
@@ -118,7 +124,7 @@ def test_the_metadata_log_lingers_only_where_that_is_set(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("roles", ["broker", "broker,controller"])
-def test_a_broker_of_several_nodes_is_refused_what_needs_a_single_one(tmp_path: Path, roles: str) -> None:
+def test_a_broker_of_several_nodes_consolidates_nothing(tmp_path: Path, roles: str) -> None:
     node_id = 1 if "controller" in roles else 4
     common = {
         "process.roles": roles,
@@ -128,7 +134,7 @@ def test_a_broker_of_several_nodes_is_refused_what_needs_a_single_one(tmp_path: 
         "remote.log.storage.system.enable": "true",
         "log.diskless.enable": "false",
     }
-    check_supported(development_config(str(tmp_path), 0, common))
-    words = "must be false: it is supported only where one node is the whole"
-    with pytest.raises(ConfigError, match=words):
-        check_supported(development_config(str(tmp_path), 0, {**common, "diskless.system.enable": "true"}))
+    both = development_config(str(tmp_path), 0, {**common, "diskless.system.enable": "true"})
+    check_supported(both)
+    assert not consolidates(both)
+    assert consolidates(development_config(str(tmp_path), 0, {}, diskless=True))

@@ -106,8 +106,8 @@ def test_a_folder_is_kept_from_one_cluster_to_the_next(tmp_path: pathlib.Path) -
 
 
 def test_a_start_that_fails_leaves_nothing_behind() -> None:
-    cluster = moldau.testing.Cluster(brokers=2, properties={"diskless.system.enable": "true"})
-    with pytest.raises(Exception, match=r"diskless\.system\.enable must be false"):
+    cluster = moldau.testing.Cluster(brokers=2, properties={"authorizer.class.name": "an.Authorizer"})
+    with pytest.raises(Exception, match=r"authorizer\.class\.name must not be set"):
         cluster.start()
     with pytest.raises(RuntimeError, match="has no folder"):
         _ = cluster.data

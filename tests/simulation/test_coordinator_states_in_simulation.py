@@ -11,10 +11,9 @@ from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.store import DisklessStore
 from moldau.coordinators.effects import answer
 from moldau.coordinators.loader import ShardLoader
-from moldau.coordinators.log import MemoryLog
+from moldau.coordinators.log import LogUpTo, MemoryLog
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
-from moldau.simulation.coordinators.agreement import LogUpTo
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 

@@ -168,6 +168,30 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
         return await self._snapshots.delete_before_snapshot(snapshot_id)
 
 
+class LogUpTo:
+    """A log as it is below an offset, which is the end of a batch: to be replayed, not to be written."""
+
+    def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
+        self._log = log
+        self.log_start_offset = log.log_start_offset
+        self.log_end_offset = self.high_watermark = end_offset
+        self.max_batch_bytes = log.max_batch_bytes
+
+    async def read(self, offset: int, max_bytes: int) -> memoryview:
+        """The log's own answer goes on to the log's end: the batches that may still be lost are cut off."""
+        chunk = memoryview(await self._log.read(offset, max_bytes))
+        for position, header in iter_headers(chunk):
+            if header.last_offset >= self.log_end_offset:
+                return chunk[:position]
+        return chunk
+
+    def append(self, batch: bytearray) -> int:
+        raise NotImplementedError
+
+    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
+        raise NotImplementedError
+
+
 class MemoryLog:
     """A log in memory whose high watermark follows its end, or is held back by a test."""
 

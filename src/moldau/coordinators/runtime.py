@@ -7,13 +7,14 @@ down in ``host.py``.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from moldau.coordinators.effects import Effects, Token
 from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.kind import CoordinatorKind, Term
 from moldau.coordinators.log import CoordinatorLog
 from moldau.coordinators.shard import Shard
+from moldau.coordinators.standby import StandbyShard
 from moldau.replication.classic import ClassicPartition
 from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
 
@@ -22,6 +23,9 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard[Any])
 T = TypeVar("T")
+
+NO_TERM: Final = -1
+"""Epoch of a standby."""
 
 
 class CoordinatorRuntime(Generic[S, R]):
@@ -45,6 +49,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._unexpected = unexpected or UnexpectedErrors()
         self._on_change = on_change
         self._hosts: dict[int, ShardHost[S, R]] = {}
+        self._standbys: dict[int, StandbyShard[S, R]] = {}
         self._closing: dict[int, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -52,6 +57,33 @@ class CoordinatorRuntime(Generic[S, R]):
     def partitions(self) -> list[int]:
         """The partitions that are led here, loaded or not."""
         return sorted(self._hosts)
+
+    @property
+    def standbys(self) -> list[int]:
+        """The partitions that another node leads and whose state is kept here."""
+        return sorted(self._standbys)
+
+    def standby(self, partition: int) -> StandbyShard[S, R] | None:
+        """The state of a partition that another node leads."""
+        return self._standbys.get(partition)
+
+    def stand_by(self, partition: ClassicPartition) -> None:
+        """This node follows a partition: keep its state up to date; for kinds with a store."""
+        index = partition.key.partition
+        if self._closed or index in self._standbys:
+            return
+        self.unload(index)
+        # No term: what its store asks the runtime for is asked in none.
+        term = Term(index, NO_TERM, self.kind.open_log(partition))
+        self._standbys[index] = StandbyShard(
+            self.kind, term, self._unexpected, after=self._closing.get(index)
+        )
+
+    def stand_down(self, partition: int) -> None:
+        """This node follows ``partition`` no more."""
+        standby = self._standbys.pop(partition, None)
+        if standby is not None:
+            self._close(standby)
 
     def lead(self, partition: ClassicPartition, epoch: int) -> None:
         """This node leads a partition from ``epoch`` on, which is later than any epoch before."""
@@ -72,6 +104,7 @@ class CoordinatorRuntime(Generic[S, R]):
         """
         if self._closed:
             return
+        self.stand_down(partition)
         host = self._hosts.get(partition)
         if host is not None:
             self._close(host)
@@ -79,6 +112,9 @@ class CoordinatorRuntime(Generic[S, R]):
 
     def reload(self, partition: int, epoch: int) -> None:
         """Load ``partition`` anew from its log, within the term of ``epoch``; ignored in any other term."""
+        standby = self._standbys.get(partition)
+        if standby is not None and epoch == NO_TERM:
+            standby.restart()
         host = self._hosts.get(partition)
         if host is not None and host.term.epoch == epoch:
             self._close(host)
@@ -145,6 +181,8 @@ class CoordinatorRuntime(Generic[S, R]):
         self._closed = True
         for partition in self.partitions:
             self.unload(partition)
+        for partition in self.standbys:
+            self.stand_down(partition)
         while self._closing:
             await asyncio.wait(tuple(self._closing.values()))
 
@@ -161,7 +199,7 @@ class CoordinatorRuntime(Generic[S, R]):
         )
         self._on_change(term.partition)
 
-    def _close(self, host: ShardHost[S, R]) -> None:
+    def _close(self, host: ShardHost[S, R] | StandbyShard[S, R]) -> None:
         partition = host.term.partition
         host.stop()
         before = self._closing.get(partition)

@@ -20,6 +20,7 @@ from moldau.diskless.cache.cacher import Cacher
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.image_sync import ImageSync, TopicKeeper
 from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.passage import DisklessPassage
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdReads
@@ -83,6 +84,8 @@ class RuntimeCluster:
     """As for :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
     """While so, no object is deleted, and no topic that the metadata lack."""
+    is_fenced: Callable[[], bool] = lambda: False
+    """Whether the cluster takes this broker for gone: then it scans for no orphans."""
     source: str = "meta.properties"
     """The file that has the cluster id."""
 
@@ -248,6 +251,11 @@ class DisklessRuntime:
         self.cacher.add(cache)
         return partition
 
+    def open_passage(self, key: PartitionKey, topic: str, config: LogConfig) -> DisklessPassage:
+        """Take records for a partition that has no replica here."""
+        traffic = TopicTraffic(self._topic_meters, topic)
+        return DisklessPassage(key, topic, self._partition_services, config, traffic)
+
     def close_partition(self, partition: DisklessPartition) -> None:
         """Serve it no more; its local log is the caller's to close or delete."""
         self.cacher.remove(partition.cache)
@@ -261,6 +269,11 @@ class DisklessRuntime:
         """This broker begins or ends to lead a coordinator."""
         self.image_sync.leads_no_more(coordinator_id)
         self._syncing.nudge()
+
+    def coordinator_moved(self, coordinator_id: int) -> None:
+        """Another broker than before leads a coordinator, wherever that is: ask there at once."""
+        self.cacher.coordinator_moved(coordinator_id)
+        self.writer.coordinator_moved(coordinator_id)
 
     def in_hand(self) -> Mapping[str, int]:
         """Resources held for producers and consumers; all zero when the runtime is quiet."""
@@ -289,6 +302,8 @@ class DisklessRuntime:
             return
         # A coordinator that this broker's metadata do not have yet may know the objects.
         await self._cluster.until_current()
+        if self._cluster.is_fenced():
+            return
         await self.strays.run()
         # One broker scans the store: the one that leads the first coordinator.
         if 0 in self._local.coordinator_ids and self._local.is_active(0):

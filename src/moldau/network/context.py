@@ -70,6 +70,7 @@ class ConnectionContext:
     """
 
     __slots__ = (
+        "__weakref__",
         "_close_callbacks",
         "attributes",
         "client_software_name",

@@ -21,6 +21,8 @@ __all__ = ["StorageMaker", "StorageSettings", "open_by_url", "open_storage"]
 StorageMaker: TypeAlias = Callable[[str, Mapping[str, str], Machine], ObjectStorage]
 """Function named by ``diskless.storage.class.name``: takes the URL, the other options and the machine."""
 
+OWNER_OPTION = "owner"
+"""The option with which a node tells a folder that several nodes share whose uploads these are."""
 DEFAULT_CLASS_NAME = "moldau.objects.open_by_url"
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "https")
@@ -75,7 +77,7 @@ def open_by_url(url: str, options: Mapping[str, str], machine: Machine) -> Objec
         path = unquote(parts.path)
         if parts.netloc or not path.startswith("/"):
             raise StorageError(f"diskless.storage.url {url}: write file:///absolute/path", transient=False)
-        return FileStorage(machine, path)
+        return FileStorage(machine, path, options.get(OWNER_OPTION, ""))
     if parts.scheme in _OBSTORE_SCHEMES and parts.netloc:
         if parts.scheme != "https" and ":" in parts.netloc:
             raise StorageError(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from moldau.objects.storage import (
+    CHECK_KEY,
     LIST_PAGE_KEYS,
     Buffer,
     ObjectInfo,
@@ -47,7 +48,9 @@ class _Attempt:
 class FileStorage:
     """An object store in the folder ``root`` (absolute; made when absent). Processes may share it."""
 
-    def __init__(self, machine: Machine, root: str) -> None:
+    def __init__(self, machine: Machine, root: str, owner: str = "") -> None:
+        """``owner`` names this process's uploads, where several may upload an object of one key at once."""
+        self._owner = owner
         self._disk: Disk = machine.disk
         self._workers = machine.workers.apart(THREADS, "moldau-objects")
         self._clock = machine.clock
@@ -59,7 +62,7 @@ class FileStorage:
         check_key(key)
         view = check_length(key, data, length)
         # One that timed out may still be writing in its thread, and from memory that is used again by now.
-        attempt = _Attempt(f"{self._path(key)}.{next(self._attempts)}{UPLOADING_SUFFIX}")
+        attempt = _Attempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
             await self._workers.run(self._write, self._path(key), attempt, view)
         except OSError as error:
@@ -114,7 +117,7 @@ class FileStorage:
             raise StorageError(
                 f"cannot use object storage file://{self._root}: {error.strerror}", transient=False
             ) from error
-        await check_by_use(self, f"file://{self._root}")
+        await check_by_use(self, f"file://{self._root}", CHECK_KEY + self._owner)
         await self._workers.run(self._remove_leftovers)
 
     async def close(self) -> None:

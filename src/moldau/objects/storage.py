@@ -122,14 +122,17 @@ async def fetch_once(storage: Ranges, key: str, offset: int, size: int) -> memor
 CHECK_KEY = ".moldau/check"
 
 
-async def check_by_use(storage: ObjectStorage, name: str) -> None:
-    """:meth:`ObjectStorage.check` by means of the other calls. ``name`` is how errors call the store."""
+async def check_by_use(storage: ObjectStorage, name: str, key: str = CHECK_KEY) -> None:
+    """:meth:`ObjectStorage.check` by means of the other calls. ``name`` is how errors call the store.
+
+    ``key``: of the object that is stored and deleted.
+    """
     content = b"moldau"
     try:
-        await storage.upload(CHECK_KEY, content, len(content))
+        await storage.upload(key, content, len(content))
         async for _ in storage.list(".moldau/"):
             break
-        await storage.delete([CHECK_KEY])
+        await storage.delete([key])
     except StorageError as error:
         raise StorageError(f"cannot use object storage {name}: {error}", transient=error.transient) from error
 

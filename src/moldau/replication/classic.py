@@ -97,10 +97,10 @@ class ClassicPartition:
         self._clients_append = policy.clients_append
         self._flushes = FlushQueue(log, self._flushed, machine.unexpected)
         self._may_stage = policy.clients_append and self._commit is None
-        self._reader = PartitionReader(log, self._replica, self._traffic, self._follower_fetched)
+        self._reader = PartitionReader(log, self._replica, self._traffic, self._follower_fetched, snapshots)
         self._lookup = OffsetLookup(log, self._replica, machine)
         self.following = Following(
-            f"{topic}-{key.partition}", log, self._replica, self._commit, self._watermark_moved
+            f"{topic}-{key.partition}", log, self._replica, self._commit, self._watermark_moved, snapshots
         )
         """The interface of a fetcher while this replica follows."""
         self.leading = Leading(self._replica, listener, self._monotonic_ms, self._watermark_moved)
@@ -222,9 +222,9 @@ class ClassicPartition:
             self._acknowledgements.fail(_NOT_LEADER)
             self._flushes.refuse(_NOT_LEADER)
             self._arrivals.notify(self._key)
-        if self._commit is not None and self._leader is not None:
+        if self._commit is not None:
             self._commit.begin_term()
-            if self.high_watermark < self.log.log_end_offset:
+            if min(self.high_watermark, self.log.flushed_offset) < self.log.log_end_offset:
                 self._commit.plan()
         self.leading.brokers_changed()
         if self._listener is not None:
@@ -478,10 +478,14 @@ class ClassicPartition:
         return self.log.log_start_offset
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
+        self.check_epoch(current_leader_epoch)
+        return self.log.end_offset_for_epoch(leader_epoch)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raises ``KafkaError`` where this replica does not lead in the epoch that a request knows."""
         error = self._replica.check_epoch(current_leader_epoch)
         if error is not ErrorCode.none:
             raise KafkaError(error)
-        return self.log.end_offset_for_epoch(leader_epoch)
 
     def state(self) -> PartitionState:
         log = self.log

@@ -14,6 +14,7 @@ from uuid import UUID
 from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode
 from moldau.runtime.fair_lane import Client
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 CONSUMER_REPLICA_ID = -1
 
@@ -90,6 +91,8 @@ class ReadOutcome(NamedTuple):
     preferred_read_replica: int = -1
     is_cut: bool = False
     """There are bytes, and what is appended adds nothing to them: they end before the partition does."""
+    snapshot_id: OffsetAndEpoch | None = None
+    """The snapshot to fetch, for a follower whose log ends before this one's begins (KIP-630)."""
 
 
 @dataclass(frozen=True, slots=True)

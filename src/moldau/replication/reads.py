@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import assert_never
 
 from moldau.replication.core.replica import Replica, diverging_epoch
 from moldau.replication.partition import (
@@ -14,6 +15,8 @@ from moldau.replication.remote import RemotePart
 from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.snapshots.replicated_log import Divergence
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 
 class PartitionReader:
@@ -25,12 +28,17 @@ class PartitionReader:
         replica: Replica,
         traffic: PartitionTraffic,
         follower_fetched: Callable[[ReadRequest], None],
+        snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``follower_fetched`` is told of the fetch of a follower whose log agrees with this one."""
+        """``follower_fetched`` is told of the fetch of a follower whose log agrees with this one.
+
+        ``snapshots``: the same log, where snapshots shorten it.
+        """
         self._log = log
         self._replica = replica
         self._traffic = traffic
         self._follower_fetched = follower_fetched
+        self._snapshots = snapshots
         self.remote: RemotePart | None = None
 
     def read(self, request: ReadRequest) -> ReadAnswer:
@@ -100,6 +108,8 @@ class PartitionReader:
             )
         ):
             return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        if request.replica_id >= 0 and self._snapshots is not None:
+            return self._compared_with_snapshots(request, self._snapshots)
         if request.last_fetched_epoch < 0:
             return None
         log = self._log
@@ -111,6 +121,23 @@ class PartitionReader:
         if diverging[0] < 0:  # newer than anything here
             return self._known()._replace(error=ErrorCode.offset_out_of_range)
         return self._known()._replace(diverging_epoch=diverging)
+
+    def _compared_with_snapshots(self, request: ReadRequest, log: SnapshotLog) -> ReadOutcome | None:
+        """The answer to a follower that needs a snapshot, or whose log differs (KIP-630)."""
+        offset, epoch = request.offset, request.last_fetched_epoch
+        if epoch < 0 and offset >= log.start_offset:
+            return None
+        judged = log.validate_offset_and_epoch(offset, epoch)
+        match judged.divergence:
+            case Divergence.VALID:
+                return None
+            case Divergence.SNAPSHOT:
+                return self._known()._replace(snapshot_id=judged.position)
+            case Divergence.DIVERGING:
+                end_offset, diverging = judged.position
+                return self._known()._replace(diverging_epoch=(diverging, end_offset))
+            case _:
+                assert_never(judged.divergence)
 
     def _known(self) -> ReadOutcome:
         watermark = self._replica.role.high_watermark

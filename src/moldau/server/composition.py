@@ -9,6 +9,7 @@ from typing import TypeVar
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.metadata.node import MetadataNode
+from moldau.server.settings import consolidates
 from moldau.server.subsystem import Subsystem
 from moldau.server.subsystems.administration import AdministrationSubsystem
 from moldau.server.subsystems.consolidation.subsystem import ConsolidationOff, ConsolidationSubsystem
@@ -67,14 +68,14 @@ def compose_broker(context: BrokerContext, extensions: Extensions) -> tuple[Subs
     topics = broker.add(TopicsSubsystem(context, extensions, partitions))
     diskless = tiered = None
     if diskless_settings.is_enabled(config):
-        diskless = broker.add(DisklessSubsystem(context, topics))
+        diskless = broker.add(DisklessSubsystem(context, partitions, topics))
     else:
         broker.add(DisklessOff())
     if tiered_settings.is_enabled(config):
         tiered = broker.add(TieredSubsystem(context, partitions, topics))
     else:
         broker.add(TieredOff(context))
-    if diskless is not None and tiered is not None:
+    if diskless is not None and tiered is not None and consolidates(config):
         broker.add(ConsolidationSubsystem(context, diskless, tiered))
     else:
         broker.add(ConsolidationOff(context))

@@ -106,8 +106,9 @@ def properties_of(
 ) -> dict[str, str]:
     """The configuration of one of ``nodes``; ``properties`` come on top.
 
-    Internal topics have three replicas where there are three brokers, topics are classic and may be tiered,
-    and consumer groups form almost at once.
+    Internal topics have three replicas where there are three brokers. Topics are classic unless they say
+    ``diskless.enable``, and may be tiered; the nodes share a store beside their folders. Consumer groups form
+    almost at once.
     """
     controllers = [each for each in nodes if each.role == CONTROLLER]
     broker_count = len(nodes) - len(controllers)
@@ -127,6 +128,10 @@ def properties_of(
         "rsm.config.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
         "remote.log.metadata.topic.num.partitions": "4",
         "remote.log.metadata.topic.replication.factor": str(min(3, broker_count)),
+        "diskless.system.enable": "true",
+        "diskless.storage.url": f"file://{quote(posixpath.dirname(node.data))}/objects",
+        "diskless.metadata.topic.num.partitions": "4",
+        "diskless.metadata.topic.replication.factor": str(min(3, broker_count)),
         "group.initial.rebalance.delay.ms": "100",
     }
     addresses = [f"{each.host}:{each.port}" for each in controllers]

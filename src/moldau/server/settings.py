@@ -84,25 +84,19 @@ def development_config(
     return BrokerConfig.from_properties({**base, **properties})
 
 
-def _of_one_broker(config: BrokerConfig) -> list[str]:
-    """The keys that are on and need a broker that is the only one of its cluster."""
-    return [key for key in ("diskless.system.enable",) if config.flag(key)]
-
-
 def is_whole_cluster(config: BrokerConfig) -> bool:
     """Whether this node is a broker and the only controller, so that its broker is the only one, too."""
     return config.is_broker and [voter.node_id for voter in config.quorum_voters] == [config.node_id]
 
 
+def consolidates(config: BrokerConfig) -> bool:
+    """Whether diskless topics leave the WAL here: on a broker that is the only one of its cluster."""
+    has_tier = config.flag("diskless.system.enable") and config.flag("remote.log.storage.system.enable")
+    return has_tier and is_whole_cluster(config)
+
+
 def check_supported(config: BrokerConfig) -> None:
     """Refuse what this version cannot do, by the key that asks for it. Raises ``ConfigError``."""
-    if config.is_broker and not is_whole_cluster(config):
-        for key in _of_one_broker(config):
-            raise ConfigError(
-                key,
-                f"{key} must be false: it is supported only where one node is the whole cluster, its only "
-                "broker and the only voter of controller.quorum.voters",
-            )
     for endpoint in config.listeners:
         protocol = config.security_protocols[endpoint.name]
         if protocol != "PLAINTEXT":
@@ -296,7 +290,7 @@ def controller_settings(config: BrokerConfig, cluster_id: str) -> ControllerSett
         default_partition_count=config.integer("num.partitions"),
         default_replication_factor=config.integer("default.replication.factor"),
         partitions_per_broker_max=config.integer("max.broker.partitions"),
-        only_broker_id=config.node_id if is_whole_cluster(config) and _of_one_broker(config) else None,
+        only_broker_id=config.node_id if consolidates(config) else None,
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         unclean_election_interval_ms=config.integer("unclean.leader.election.interval.ms"),
         leader_balance_interval_ms=_leader_balance_interval_ms(config),

@@ -163,7 +163,7 @@ class _Story:
         if scenario.watches_budgets:
             self._watches.append(asyncio.create_task(watch_budgets(self._node, self.history)))
         if scenario.watches_coordinators:
-            watching = watch_coordinators(self._node, self.history, scenario.coordinator_tally)
+            watching = watch_coordinators([self._node], self.history, scenario.coordinator_tally)
             self._watches.append(asyncio.create_task(watching))
         if scenario.prepare is not None:
             client = Client("admin", self._bootstrap, self.history, stream(world.seed, "admin"))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from moldau.coordinators.diskless.calls import BatchToCommit, CommitFileCall, PartitionId
+from moldau.coordinators.diskless.calls import HELD, BatchToCommit, CommitFileCall, PartitionId
 from moldau.runtime import ErrorCode
 
 MODULUS = 1 << 31
@@ -63,9 +63,12 @@ class Model:
                         for old_first, old_last, old_base in window[-5:]:
                             if (old_first, old_last) == (first, last):
                                 return ErrorCode.none, old_base, True
-                        return ErrorCode.out_of_order_sequence_number, -1, False
+                        is_ahead = (first - window[-1][1] - 1) % MODULUS < MODULUS // 2
+                        return HELD if is_ahead else ErrorCode.out_of_order_sequence_number, -1, False
                 elif first != 0:
-                    return ErrorCode.out_of_order_sequence_number, -1, False
+                    return HELD, -1, False
+            elif first != 0:
+                return HELD, -1, False
             if known is None or known[0] != epoch:
                 known = partition.producers[given.producer_id] = (epoch, [])
             known[1].append((first, last, base))

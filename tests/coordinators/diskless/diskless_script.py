@@ -27,7 +27,7 @@ from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.effects import PLAIN, Effects, Token
 from moldau.runtime import ErrorCode, KafkaError
 
-BATCH = re.compile(r"(\w+)-(\d+)\+(\d+)(?::(\d+)\.(\d+)\.(\d+))?((?:!\w+)*)")
+BATCH = re.compile(r"(\w+)-(\d+)\+(\d+)(?::(\d+)\.(-?\d+)\.(\d+))?((?:!\w+)*)")
 
 
 def topic_id(name: str) -> UUID:

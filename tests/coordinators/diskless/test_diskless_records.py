@@ -24,7 +24,7 @@ from moldau.coordinators.diskless.codecs.kip_form import decode_kip_file, encode
 from moldau.coordinators.diskless.state import commit, records
 from moldau.coordinators.diskless.state.commit import CommitDecision
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
-from moldau.coordinators.diskless.state.producers import last_sequence, opened
+from moldau.coordinators.diskless.state.producers import extended, last_sequence, opened
 from moldau.coordinators.diskless.store.checkpoint import decode_rows, encode_rows
 from moldau.protocol.errors import ProtocolError
 from moldau.protocol.own import diskless_records as wire
@@ -277,6 +277,7 @@ def typical_file() -> tuple[PartitionTable, CommitFileCall]:
         for producer in range(10):
             seed = seed * 1103515245 + 12345 & 0x7FFFFFFF
             count, size = 1 + seed % 700, 500 + seed % 900_000
+            state.producers[4_000_000 + producer] = extended(None, 3, 0, (seed - 1, seed - 1, 0, -1))
             batches.append(
                 BatchToCommit(*partition_id, producer, end, size, count - 1, count, call_ms + seed % 250, 0,
                               4_000_000 + producer, 3, seed, last_sequence(seed, count - 1))

@@ -135,8 +135,8 @@ def _check_registration(view: View, context: BrokerInputs, request: BrokerRegist
     if only_id not in (None, request.broker_id):
         raise KafkaError(
             ErrorCode.invalid_registration,
-            f"Broker {request.broker_id} cannot join: diskless topics are supported with one broker only,"
-            f" and broker {only_id} has them enabled.",
+            f"Broker {request.broker_id} cannot join: the records of diskless topics leave the WAL for"
+            f" remote storage with one broker only, and broker {only_id} has both enabled.",
         )
     existing = view.image.brokers.get(request.broker_id)
     if (

@@ -109,6 +109,11 @@ class DisklessCoordinator:
         """The coordinators that are led here, loaded or not."""
         return self.runtime.partitions
 
+    @property
+    def standby_ids(self) -> list[int]:
+        """The coordinators that are led elsewhere and whose state is kept here."""
+        return self.runtime.standbys
+
     def problem(self) -> str | None:
         """Which coordinators cannot be loaded, and why; ``None`` when there is none."""
         return self.runtime.problem()
@@ -393,10 +398,17 @@ class DisklessCoordinator:
 
     async def snapshot(self, coordinator_id: int) -> OffsetAndEpoch | None:
         """Snapshot the committed state and prune the log, while commits go on."""
-        return await self._active(coordinator_id).snapshotter.snapshot()
+        return await self._kept(coordinator_id).snapshotter.snapshot()
 
     def records_since_snapshot(self, coordinator_id: int) -> int:
-        return self._active(coordinator_id).store.records_since_snapshot
+        return self._kept(coordinator_id).store.records_since_snapshot
+
+    def _kept(self, coordinator_id: int) -> LedCoordinator:
+        """A coordinator whose state is here: led, or kept for when it will be. Raises as :meth:`_active`."""
+        standby = self.runtime.standby(coordinator_id)
+        if standby is None or not standby.is_current:
+            return self._active(coordinator_id)
+        return cast(LedCoordinator, standby.store)
 
 
 def coordinator_of_key(key: str) -> int:

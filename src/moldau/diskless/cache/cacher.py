@@ -152,6 +152,13 @@ class Cacher:
             self._tasks.append(task)
         return lane
 
+    def coordinator_moved(self, coordinator_id: int) -> None:
+        """A coordinator is led elsewhere than before: a lane that waits after failures goes on at once."""
+        for lanes in (self._tails, self._catch_ups):
+            lane = lanes.get(coordinator_id)
+            if lane is not None:
+                lane.go_on()
+
     def _new_lane(self, coordinator_id: int, *, is_tail: bool) -> FollowLane:
         settings = self.settings
         if is_tail:

@@ -6,6 +6,7 @@ partition that is far behind does not slow those that are not.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,6 +126,7 @@ class FollowLane:
         self._slow: set[asyncio.Task[None]] = set()
         self._turn = 0
         self._failures = 0
+        self._resumed = asyncio.Event()
         self._nudge: asyncio.TimerHandle | None = None
         self._finding: asyncio.Future[Sequence[FoundPartition]] | None = None
         self._asked_at = self._answered_at = 0.0
@@ -152,6 +154,11 @@ class FollowLane:
         """Whether batches of the partition are on their way into its cache."""
         member = self._members.get(cache.partition_id)
         return member is not None and member.is_busy
+
+    def go_on(self) -> None:
+        """The coordinator is led elsewhere than before: a pause after failures is over."""
+        self._failures = 0
+        self._resumed.set()
 
     def put_off(self) -> None:
         """A cache was promised what this broker has committed: ask nothing for a moment.
@@ -321,13 +328,14 @@ class FollowLane:
         for member in members:
             member.is_busy = True
         task = asyncio.get_running_loop().create_task(self._finish(read_round, members))
+        # From the start: a lane that ends meanwhile ends what it reads, too.
+        self._slow.add(task)
+        task.add_done_callback(self._slow.discard)
         await asyncio.wait([task], timeout=self._settings.slow_round_ms / 1000)
         if task.done():
             task.result()
             return
-        self._slow.add(task)
         self._unexpected.watch(task, "reading batches of a slow object")
-        task.add_done_callback(self._slow.discard)
         for number, member in enumerate(members):
             if read_round.is_over(number):
                 self._over(member)
@@ -376,7 +384,10 @@ class FollowLane:
         self._failures += 1
         if error is not None and self._failures in (1, 10, 100):
             logger.warning("the diskless coordinator cannot be followed: %s", error)
-        await asyncio.sleep(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._failures, 10)))
+        self._resumed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._failures, 10))):
+                await self._resumed.wait()
 
 
 def _still_news(found: FoundPartition, local_end: int) -> FoundPartition | None:

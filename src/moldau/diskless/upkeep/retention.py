@@ -25,6 +25,11 @@ class UpkeptCoordinators(Protocol):
     @property
     def coordinator_ids(self) -> list[int]: ...
 
+    @property
+    def standby_ids(self) -> list[int]:
+        """Coordinators that others lead and whose state is kept here."""
+        ...
+
     def is_active(self, coordinator_id: int) -> bool: ...
 
     async def apply_retention(
@@ -92,7 +97,12 @@ class CoordinatorUpkeep:
         for coordinator_id in self._active():
             try:
                 await self._coordinators.forget_old(coordinator_id)
+            except KafkaError as error:
+                logger.info("coordinator %d is not tidied now: %s", coordinator_id, error)
+        # Each replica takes snapshots of its own (KIP-630) and shortens its own log.
+        for coordinator_id in (*self._active(), *self._coordinators.standby_ids):
+            try:
                 if self._coordinators.records_since_snapshot(coordinator_id) >= self._snapshot_records:
                     await self._coordinators.snapshot(coordinator_id)
             except KafkaError as error:
-                logger.info("coordinator %d is not tidied now: %s", coordinator_id, error)
+                logger.info("coordinator %d has no snapshot now: %s", coordinator_id, error)

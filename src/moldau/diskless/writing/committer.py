@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, CommitFileResult
+from moldau.coordinators.diskless.calls import DEFINITE_REFUSALS, HELD, CommitFileResult
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
-from moldau.diskless.writing.wal_file import Batch, FileShare
+from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
 from moldau.objects import RetryPolicy
 from moldau.replication.partition import AppendOutcome
@@ -41,6 +41,8 @@ class Committing:
     entropy: Entropy
     meters: WriterMeters
     unexpected: UnexpectedErrors
+    hold: Callable[[WalFile, Batch], bool] = lambda file, batch: False
+    """Take a batch again, for the next object; False when it was held for long enough."""
 
 
 class FileCommitQueue:
@@ -57,9 +59,11 @@ class FileCommitQueue:
         self._broker_id = committing.broker_id
         self._on_done = on_done
         self._gaps = committing.gaps
+        self._hold = committing.hold
         self._unexpected = committing.unexpected
         self._shares: deque[FileShare] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._resumed = asyncio.Event()
 
     def __len__(self) -> int:
         """Shares that are not done."""
@@ -71,6 +75,10 @@ class FileCommitQueue:
         if self._task is None:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._run(), name=f"diskless commits to coordinator {self._id}")
+
+    def go_on(self) -> None:
+        """The coordinator is led elsewhere than before: a pause after a failure is over."""
+        self._resumed.set()
 
     async def stop(self) -> None:
         """Give up what is queued, outcome unknown."""
@@ -112,6 +120,11 @@ class FileCommitQueue:
         share.outcomes = result.batches
         rejected = 0
         for at, (batch, committed) in enumerate(zip(share.batches, result.batches, strict=True)):
+            if committed.error is HELD:
+                if not self._hold(share.file, batch):
+                    self._gaps.dropped(batch.key, batch.header)
+                    batch.owner.resolve(AppendOutcome(*committed[:5]))
+                continue
             if committed.error is ErrorCode.none and at in share.follow_dropped:
                 self._gaps.committed(batch.key, batch.header)
             if committed.error is not ErrorCode.none:
@@ -140,12 +153,26 @@ class FileCommitQueue:
                 reason: Exception = error
             except (OSError, TimeoutError) as error:
                 reason = error
+            except asyncio.CancelledError:
+                share.file.is_uncertain = True  # given up: it may be carried out yet
+                raise
             share.file.is_uncertain = True
             self._meters.commit_failed()
             log = _log.warning if retry == 0 else _log.debug
             log("commit of %s to coordinator %d: %r; asking again", share.file.key, self._id, reason)
-            await asyncio.sleep(self._policy.backoff_ms(retry, self._entropy) / 1000)
+            if await self._pause(self._policy.backoff_ms(retry, self._entropy) / 1000):
+                retry = 0
             retry += 1
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait between two attempts; whether :meth:`go_on` ended it."""
+        self._resumed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._resumed.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 def _refusal_code(share: FileShare, refusal: KafkaError) -> ErrorCode:

@@ -17,12 +17,14 @@ TIMED_OUT = AppendOutcome(
 class Waiter:
     """A producer request that waits for one batch; ``deadline`` is in seconds of the event loop."""
 
-    __slots__ = ("answer", "deadline", "is_expired", "request_id")
+    __slots__ = ("answer", "deadline", "held_until", "is_expired", "request_id")
 
     def __init__(self, answer: "asyncio.Future[AppendOutcome]", deadline: float, request_id: int) -> None:
         self.answer = answer
         self.deadline = deadline
         self.request_id = request_id
+        self.held_until: float | None = None
+        """Until when it is sent again while a batch before it is missing; None as long as none was."""
         self.is_expired = False
 
     def resolve(self, outcome: AppendOutcome) -> None:
@@ -56,6 +58,10 @@ class ObjectWaiters:
             self.last_deadline = deadline
         if self._timer is None or deadline < self._timer_at:
             self._arm(deadline)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Its batch goes on with another object."""
+        self._waiters.remove(waiter)
 
     def stop(self) -> None:
         """No time-outs any more."""

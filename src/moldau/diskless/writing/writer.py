@@ -32,6 +32,7 @@ from moldau.diskless.writing.buffer import LARGE_SHARE, ClosePolicy, CloseReason
 from moldau.diskless.writing.committer import Committing, FileCommitQueue
 from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
+from moldau.diskless.writing.uploader import Uploader
 from moldau.diskless.writing.waiters import TIMED_OUT, ObjectWaiters, Waiter
 from moldau.diskless.writing.wal_file import Batch, FileShare, WalFile
 from moldau.diskless.writing.writer_meters import WriterMeters
@@ -102,6 +103,7 @@ class DisklessWriter:
         self.own_commits: OwnCommits | None = None
         """Told of what is committed, before its producers are answered."""
         self._meters = WriterMeters(meters, lambda: self._buffered_bytes, lambda: self.recent.size_bytes)
+        self._uploader = Uploader(storage, self._settings.retries, machine.entropy, self._meters)
 
     def in_hand(self) -> Mapping[str, int]:
         """Resources held for producers; all zero when nothing is under way."""
@@ -126,8 +128,6 @@ class DisklessWriter:
         # All that full load needs at once: an arena made anew costs as much as filling it ten times.
         in_flight = settings.max_buffered_bytes // settings.buffer_max_bytes + 2
         self._pool = ArenaPool(arena_bytes, free_max=min(64, in_flight))
-
-    # Appending ------------------------------------------------------------------------------------
 
     @property
     def buffered_bytes(self) -> int:
@@ -160,18 +160,31 @@ class DisklessWriter:
         if self._buffered_bytes + size > 2 * self._settings.max_buffered_bytes:
             self._gaps.dropped(key, header)
             return _REFUSED
+        now = self._loop.time()
+        answer: asyncio.Future[AppendOutcome] = self._loop.create_future()
+        waiter = Waiter(answer, now + timeout_ms / 1000, request_id)
+        self._put(key, records, header, timestamp_type, waiter)
+        return answer
+
+    def _put(
+        self,
+        key: PartitionKey,
+        records: memoryview,
+        header: BatchHeader,
+        timestamp_type: int,
+        waiter: Waiter,
+    ) -> None:
+        """Copy a batch into the buffer, or into the next one."""
+        size, now = len(records), self._loop.time()
         max_bytes = self._settings.buffer_max_bytes
         buffer = self._buffer
         if buffer is not None and (buffer.size_bytes + size > max_bytes or not buffer.fits(size)):
             self._close_buffer(CloseReason.FULL)
             buffer = None
-        now = self._loop.time()
         if buffer is None:
             buffer = self._buffer = WalBuffer(self._pool, size)
             self._waiters = ObjectWaiters(self._loop)
             self._opened_s = now
-        answer: asyncio.Future[AppendOutcome] = self._loop.create_future()
-        waiter = Waiter(answer, now + timeout_ms / 1000, request_id)
         buffer.add(key, records, header, timestamp_type, waiter)
         self._buffered_bytes += size
         assert self._waiters is not None
@@ -182,7 +195,24 @@ class DisklessWriter:
             self._close_buffer(CloseReason.FULL)
         elif self._timer is None or self._is_complete(buffer):
             self._consider()
-        return answer
+
+    def _hold(self, file: WalFile, batch: Batch) -> bool:
+        """Take a batch again that came before its predecessor, for about a second.
+
+        No longer: five held requests fill a Java client's connection, by which the missing one may come.
+        """
+        now, waiter = self._loop.time(), batch.owner
+        if waiter.held_until is None:
+            waiter.held_until = now + self._settings.hold_ms / 1000
+        if self._is_closing or waiter.is_expired or waiter.answer.done() or now >= waiter.held_until:
+            return False
+        size = batch.header.size_bytes
+        if self._buffered_bytes + size > 2 * self._settings.max_buffered_bytes:
+            return False
+        file.waiters.remove(waiter)
+        content = memoryview(file.object.arena)[batch.byte_offset : batch.byte_offset + size]
+        self._put(batch.key, content, batch.header, batch.timestamp_type, waiter)
+        return True
 
     def _consider(self) -> None:
         """Close the buffer if it is time, else look again when it may be."""
@@ -304,12 +334,17 @@ class DisklessWriter:
                     entropy=self._entropy,
                     meters=self._meters,
                     unexpected=self._unexpected,
+                    hold=self._hold,
                 ),
                 self._share_done,
             )
         return queue
 
-    # Uploading ------------------------------------------------------------------------------------
+    def coordinator_moved(self, coordinator_id: int) -> None:
+        """A coordinator is led elsewhere than before: a commit that waits after a failure is repeated now."""
+        queue = self._queues.get(coordinator_id)
+        if queue is not None:
+            queue.go_on()
 
     def _start_uploads(self) -> None:
         while self._to_upload and self._uploading < self._settings.max_uploads:
@@ -321,7 +356,8 @@ class DisklessWriter:
         is_stored = False
         try:
             with self._unexpected.contained("uploading a WAL object", lambda _: self._abandon(file)):
-                is_stored = await self._upload(file)
+                if file in self._files and not file.waiters.all_expired:
+                    is_stored = await self._uploader.upload(file, self._policy)
         finally:
             self._uploading -= 1
             if file in self._files:
@@ -340,34 +376,6 @@ class DisklessWriter:
             self._pool.release(file.object.arena)
         if not file.uploaded.done():
             file.uploaded.set_result(is_stored)
-
-    async def _upload(self, file: WalFile) -> bool:
-        """Store the object; False when the last of its producers has timed out."""
-        if file not in self._files or file.waiters.all_expired:
-            return False  # abandoned, or it waited for a slot for too long: not even one request is worth it
-        begin = self._loop.time()
-        size = file.object.size_bytes
-        view = memoryview(file.object.arena)[:size]
-        retry = 0
-        try:
-            async with asyncio.timeout_at(file.waiters.last_deadline):
-                while True:
-                    try:
-                        await self._storage.upload(file.key, view, size)
-                        break
-                    except StorageError as error:
-                        self._meters.upload_failed()
-                        log = _log.warning if retry == 0 else _log.debug
-                        log("upload of %s: %s; trying again", file.key, error)
-                    await asyncio.sleep(self._settings.retries.backoff_ms(retry, self._entropy) / 1000)
-                    retry += 1
-        except TimeoutError:
-            _log.warning("upload of %s given up: all its producers have timed out", file.key)
-            return False
-        took_ms = (self._loop.time() - begin) * 1000
-        self._policy.uploaded(took_ms)
-        self._meters.uploaded(size, took_ms)
-        return True
 
     # Finishing ------------------------------------------------------------------------------------
 

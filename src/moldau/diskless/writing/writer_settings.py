@@ -26,6 +26,8 @@ class WriterSettings:
     recent_bytes: int = 128 * MIB
     """For a cacher that could not take at once what was committed."""
     prefix: str = WAL_PREFIX
+    hold_ms: float = 1_000
+    """How long a batch whose predecessor is missing is committed again and again."""
     retries: RetryPolicy = field(default=RetryPolicy(first_backoff_ms=50, max_backoff_ms=1_000))
 
     @classmethod

@@ -5,11 +5,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from moldau.replication.appending.group_commit import GroupCommit
-from moldau.replication.core.replica import FetchPosition, Follower, Replica
+from moldau.replication.core.replica import FetchPosition, Follower, IllegalMoveError, Replica
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.storage.log.append_info import AppendInfo
 from moldau.storage.log.auxiliary_state import AuxiliaryState
 from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +21,8 @@ class Following:
 
     Contract: fetch from :meth:`position`, telling :meth:`acknowledged_offset`. Then, with the leader epoch of
     that position, :meth:`truncate` where the answer names a diverging epoch, :meth:`start_over` where the
-    leader's log begins behind this one's end, :meth:`begin_behind_remote` where its local part does, else
+    leader's log begins behind this one's end, :meth:`begin_behind_remote` where its local part does,
+    :meth:`begin_at_snapshot` where the answer names a snapshot, else
     :meth:`append`. In another term they raise ``KafkaError``.
     """
 
@@ -30,12 +33,15 @@ class Following:
         replica: Replica,
         commit: GroupCommit | None,
         watermark_moved: Callable[[], None],
+        snapshots: SnapshotLog | None = None,
     ) -> None:
+        """``snapshots``: the same log, where snapshots shorten it: its start is moved by its own ones."""
         self._name = name
         self._log = log
         self._replica = replica
         self._commit = commit
         self._watermark_moved = watermark_moved
+        self._snapshots = snapshots
         self._cuts = False
         self._next_move: Callable[[], None] | None = None
 
@@ -43,6 +49,9 @@ class Following:
         """The position of the next fetch. Raises ``KafkaError`` where this replica does not follow."""
         log = self._log
         found = self._follower().position(log.leader_epochs, log.log_end_offset)
+        if self._snapshots is not None and found.offset:
+            # Behind a snapshot the log has no record yet whose epoch could be told.
+            found = found._replace(last_fetched_epoch=self._snapshots.last_epoch)
         return found._replace(log_start_offset=log.log_start_offset)
 
     def acknowledged_offset(self) -> int:
@@ -74,7 +83,8 @@ class Following:
         info = log.append_as_follower(batches)
         if follower.appended(log.log_end_offset, high_watermark):
             self._watermark_moved()
-        log.update_log_start_offset(min(log_start_offset, follower.high_watermark))
+        if self._snapshots is None:
+            log.update_log_start_offset(min(log_start_offset, follower.high_watermark))
         if self._commit is not None and info.size_bytes:
             self._commit.plan()
         return info
@@ -95,6 +105,19 @@ class Following:
         """Drop the local log, and begin behind what is in the remote tier."""
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.begin_behind_remote(state))
+
+    async def begin_at_snapshot(self, leader_epoch: int, snapshot_id: OffsetAndEpoch) -> None:
+        """Drop the whole log for a snapshot that was fetched, and begin at its end.
+
+        Raises :class:`IllegalMoveError` for one that lacks what this replica holds for committed.
+        """
+        follower, snapshots = self._follower(leader_epoch), self._snapshots
+        assert snapshots is not None
+        if snapshot_id.offset < follower.high_watermark:
+            raise IllegalMoveError(f"snapshot {snapshot_id} is below the watermark {follower.high_watermark}")
+        await self._cut(follower, snapshots.begin_at_snapshot(snapshot_id))
+        if follower.appended(self._log.log_end_offset, snapshot_id.offset):
+            self._watermark_moved()
 
     def defers(self, move: Callable[[], None]) -> bool:
         """Whether the log is being cut: then the move, the last one asked for, is made after that.

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from moldau.network.client import RpcClient
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
+from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from moldau.protocol.schema import Message
 from moldau.protocol.special_timestamps import (
     EARLIEST_TIMESTAMP,
@@ -24,6 +25,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED, FetchPosition, IllegalMoveError
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
+from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
 from moldau.replication.partition import (
     PartitionKey,
 )
@@ -31,6 +33,8 @@ from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
 from moldau.runtime.unexpected import UnexpectedErrors
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +92,7 @@ class ReplicaFetcher:
         entropy: Entropy,
         unexpected: UnexpectedErrors,
     ) -> None:
+        self._local_id = local_id
         self._leader_id = leader_id
         self._settings = settings
         self._brokers = brokers
@@ -239,6 +244,12 @@ class ReplicaFetcher:
                 partial(following.truncate, sent.leader_epoch, diverging.epoch, diverging.end_offset),
             )
             return 0
+        if row.snapshot_id.epoch != UNDEFINED and partition.snapshots is not None:
+            snapshot_id = OffsetAndEpoch(row.snapshot_id.end_offset, row.snapshot_id.epoch)
+            self._hold(
+                key, partial(self._begin_at_snapshot, partition, partition.snapshots, sent, snapshot_id)
+            )
+            return 0
         if following.position() != sent:
             # What was asked for is not what comes next: the partition has left and come back meanwhile.
             self._session.changed(key)
@@ -272,6 +283,36 @@ class ReplicaFetcher:
         end = await self._offset(partition, sent, LATEST_TIMESTAMP)
         if end < sent.offset:
             await partition.following.truncate(sent.leader_epoch, UNDEFINED, end)
+
+    async def _begin_at_snapshot(
+        self,
+        partition: ClassicPartition,
+        log: SnapshotLog,
+        sent: FetchPosition,
+        snapshot_id: OffsetAndEpoch,
+    ) -> None:
+        """The leader's log begins behind this one's end: fetch the snapshot that covers what is missing."""
+        logger.info("%s fetches snapshot %s from broker %d", _name(partition), snapshot_id, self._leader_id)
+        epoch = sent.leader_epoch
+        download = SnapshotDownload(
+            self._local_id, partition.topic, partition.key, epoch, snapshot_id, self._ask_for_snapshot
+        )
+        await download.run(log)
+        await partition.following.begin_at_snapshot(epoch, snapshot_id)
+
+    async def _ask_for_snapshot(self, request: FetchSnapshotRequest) -> FetchSnapshotResponse:
+        address = self._brokers.address(self._leader_id)
+        if address is None:
+            raise KafkaError(ErrorCode.broker_not_available, f"broker {self._leader_id} is not known")
+        response: FetchSnapshotResponse = await self._client.request(
+            address.host,
+            address.port,
+            ApiKey.FETCH_SNAPSHOT,
+            FETCH_SNAPSHOT_VERSION,
+            request,
+            self._settings.request_timeout_ms,
+        )
+        return response
 
     async def _offset(self, partition: ClassicPartition, sent: FetchPosition, timestamp: int) -> int:
         return (await list_offset(self._ask, partition, sent, timestamp)).offset

@@ -21,6 +21,7 @@ from moldau.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     PartitionData,
+    SnapshotId,
 )
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.waiters import Waiter, WaitingRoom
@@ -29,6 +30,7 @@ from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, Res
 from moldau.server.requests.dispatch import Handler, Outcome
 from moldau.server.requests.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
 from moldau.server.topics.registry import PartitionRegistry
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 READ_COMMITTED: Final = 1
 NOTHING: Final[frozenset[FetchTarget]] = frozenset()
@@ -337,7 +339,8 @@ class FetchHandlers:
                 scope.session.served(target)
 
     def _row(self, target: FetchTarget, outcome: ReadOutcome) -> PartitionData:
-        if outcome.error is ErrorCode.none and outcome.diverging_epoch is None and outcome.aborted is None:
+        is_plain = outcome.diverging_epoch is None and outcome.snapshot_id is None
+        if outcome.error is ErrorCode.none and is_plain and outcome.aborted is None:
             return PartitionData(
                 partition_index=target.partition,
                 high_watermark=outcome.high_watermark,
@@ -348,6 +351,7 @@ class FetchHandlers:
                 records=outcome.views or b"",
             )
         epoch, end = outcome.diverging_epoch or (-1, -1)
+        snapshot = outcome.snapshot_id or OffsetAndEpoch(-1, -1)
         return PartitionData(
             partition_index=target.partition,
             error_code=outcome.error,
@@ -355,6 +359,7 @@ class FetchHandlers:
             last_stable_offset=outcome.last_stable_offset,
             log_start_offset=outcome.log_start_offset,
             diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end),
+            snapshot_id=SnapshotId(end_offset=snapshot.offset, epoch=snapshot.epoch),
             aborted_transactions=[
                 AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
                 for aborted in outcome.aborted
@@ -417,6 +422,7 @@ def note(gathering: Gathering, target: FetchTarget, position: FetchPosition, out
     if (
         outcome.error is not ErrorCode.none
         or outcome.diverging_epoch is not None
+        or outcome.snapshot_id is not None
         or outcome.preferred_read_replica >= 0
         or outcome.is_cut
     ):
@@ -430,6 +436,7 @@ def has_news(position: FetchPosition, outcome: ReadOutcome) -> bool:
         or outcome.error is not ErrorCode.none
         or position.told_error
         or outcome.diverging_epoch is not None
+        or outcome.snapshot_id is not None
         or outcome.preferred_read_replica >= 0
         or outcome.high_watermark != position.told_high_watermark
         or outcome.log_start_offset != position.told_log_start_offset

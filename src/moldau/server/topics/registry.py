@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic
 from moldau.protocol.schema import ZERO_UUID
 from moldau.replication.partition import Partition, PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -16,6 +17,8 @@ class PartitionRegistry:
         self._image = image
         self.offline: dict[PartitionKey, str] = {}
         """Partitions of this broker that could not be opened, and why."""
+        self.elsewhere: Callable[[Topic, int], Partition | None] = lambda topic, index: None
+        """What stands for a partition of the metadata that has no replica here."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
         # As they stand in requests: by the bytes of the name, and of the id.
@@ -68,9 +71,12 @@ class PartitionRegistry:
             partition = self._by_key.get((topic_id, index))
         if partition is not None:
             return partition
-        raise self._why_not(topic, topic_id, index)
+        found = self._elsewhere(topic, topic_id, index)
+        if isinstance(found, KafkaError):
+            raise found
+        return found
 
-    def _why_not(self, topic: str, topic_id: UUID, index: int) -> KafkaError:
+    def _elsewhere(self, topic: str, topic_id: UUID, index: int) -> "Partition | KafkaError":
         topics = self._image().topics
         by_id = topic_id != ZERO_UUID
         known = topics.get_by_id(topic_id) if by_id else topics.get(topic)
@@ -81,4 +87,4 @@ class PartitionRegistry:
         reason = self.offline.get(PartitionKey(known.topic_id, index))
         if reason is not None:
             return KafkaError(ErrorCode.kafka_storage_error, reason)
-        return KafkaError(ErrorCode.not_leader_or_follower)
+        return self.elsewhere(known, index) or KafkaError(ErrorCode.not_leader_or_follower)

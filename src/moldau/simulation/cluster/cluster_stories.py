@@ -217,7 +217,7 @@ class ClusterStory:
 
     async def _watch(self, node_id: int) -> None:
         host = self._world.host(f"node-{node_id}")
-        await watch_coordinators(host, self.history, self._scenario.coordinator_tally)
+        await watch_coordinators([host], self.history, self._scenario.coordinator_tally)
 
     # The end
 

@@ -7,14 +7,13 @@ which compares them with those of earlier terms at that offset.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from moldau.coordinators.host import HostState, ShardHost
 from moldau.coordinators.loader import ShardLoader
-from moldau.coordinators.log import CoordinatorLog, SnapshottedCoordinatorLog
+from moldau.coordinators.log import LogUpTo, SnapshottedCoordinatorLog
 from moldau.coordinators.runtime import CoordinatorRuntime
-from moldau.records.batch import iter_headers
 from moldau.runtime import KafkaError
 from moldau.simulation.cluster.checkers import StateAgreement
 from moldau.simulation.coordinators.states import canonical_state, differences, generations, unsettled
@@ -45,30 +44,6 @@ class AgreementTally:
         """
 
 
-class LogUpTo:
-    """A log as it is below an offset, which is the end of a batch."""
-
-    def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
-        self._log = log
-        self.log_start_offset = log.log_start_offset
-        self.log_end_offset = self.high_watermark = end_offset
-        self.max_batch_bytes = log.max_batch_bytes
-
-    async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """The log's own answer goes on to the log's end: the batches that may still be lost are cut off."""
-        chunk = memoryview(await self._log.read(offset, max_bytes))
-        for position, header in iter_headers(chunk):
-            if header.last_offset >= self.log_end_offset:
-                return chunk[:position]
-        return chunk
-
-    def append(self, batch: bytearray) -> int:
-        raise NotImplementedError
-
-    def on_high_watermark(self, listener: Callable[[int], None] | None) -> None:
-        raise NotImplementedError
-
-
 class CoordinatorAgreement:
     """The check of one coordinator, over all lives of its node."""
 
@@ -80,14 +55,18 @@ class CoordinatorAgreement:
         self._reference: Any = None
         self._end_offset = 0
         """The offset behind the last record that the reference has replayed."""
-        self._seen: tuple[int, int, int, int] | None = None
+        self._seen: tuple[str, int, int, int] | None = None
+        self._newest_epoch = -1
         self._is_over = False
         self._watched: object = None
         """The log whose snapshots wait for the reference."""
 
-    async def look(self, life: int, host: ShardHost[Any, Any]) -> None:
+    async def look(self, life: str, host: ShardHost[Any, Any]) -> None:
         """Replay what is committed; compare if the coordinator is loaded and has decided nothing more."""
         log = host.term.log
+        if host.term.epoch < self._newest_epoch:
+            return  # another node leads, and this one has yet to hear of it
+        self._newest_epoch = host.term.epoch
         self._keep_until_replayed(host)
         if self._is_over or not await self._replay(host, log.high_watermark):
             return
@@ -112,7 +91,7 @@ class CoordinatorAgreement:
         self._states.reached(f"the log of {self._name}", offset, expected)
         self._states.reached(f"{self._name} in life {life}, load {host.loads}", offset, led)
 
-    def _agree_on_groups(self, life: int, offset: int, shard: Any) -> bool:
+    def _agree_on_groups(self, life: str, offset: int, shard: Any) -> bool:
         """Compare the groups' generations, but for groups that are on their way to the next one."""
         led, expected, between = generations(shard), generations(self._reference), unsettled(shard)
         self._tally.generations += len(led)
@@ -173,26 +152,40 @@ class CoordinatorAgreement:
         self._is_over = True
 
 
-async def watch_coordinators(host: Host, history: History, tally: AgreementTally | None = None) -> None:
-    """Look at the coordinators of every life of a node, its process's exhibit; to be cancelled."""
+async def watch_coordinators(
+    hosts: Sequence[Host], history: History, tally: AgreementTally | None = None
+) -> None:
+    """Look at the coordinators of every life of the nodes of one cluster; to be cancelled.
+
+    The node is its process's exhibit.
+    """
     tally = tally or AgreementTally()
     coordinators: dict[tuple[str, int], CoordinatorAgreement] = {}
+
+    def agreement_of(host: Host, led: ShardHost[Any, Any]) -> CoordinatorAgreement:
+        key = (led.name, _boot_that_counts(host, led))
+        if key not in coordinators:
+            coordinators[key] = CoordinatorAgreement(led.name, history, tally)
+        return coordinators[key]
+
     while True:
         await asyncio.sleep(_LOOK_EVERY_S)
-        process = host.process
-        node: Any = None if process is None or not process.alive else process.exhibit
-        if process is None or node is None or process.paused:
-            continue
-        for runtime in _runtimes(node):
-            for partition in runtime.partitions:
-                led = runtime.led(partition)
-                if led is None or not process.alive:
-                    continue
-                key = (led.name, _boot_that_counts(host, led))
-                agreement = coordinators.get(key)
-                if agreement is None:
-                    agreement = coordinators[key] = CoordinatorAgreement(led.name, history, tally)
-                await agreement.look(host.life, led)
+        for host in hosts:
+            await _look_at(host, agreement_of)
+
+
+async def _look_at(
+    host: Host, agreement_of: Callable[[Host, ShardHost[Any, Any]], CoordinatorAgreement]
+) -> None:
+    process = host.process
+    node: Any = None if process is None or not process.alive else process.exhibit
+    if process is None or node is None or process.paused:
+        return
+    for runtime in _runtimes(node):
+        for partition in runtime.partitions:
+            led = runtime.led(partition)
+            if led is not None and process.alive:
+                await agreement_of(host, led).look(process.name, led)
 
 
 def _boot_that_counts(host: Host, led: ShardHost[Any, Any]) -> int:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import cast
 
 from moldau.coordinators.diskless.calls import (
@@ -11,6 +11,7 @@ from moldau.coordinators.diskless.calls import (
     FindBatchesCall,
     PartitionToFind,
 )
+from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.object_keys import parse_object_key
 from moldau.records.batch import parse_header
 from moldau.runtime import ErrorCode
@@ -44,11 +45,10 @@ class DisklessAfterlife:
         assert node.process is not None
         await judge_budgets(node, history)
         judge_defects(node, history)
-        judging = _Judging(world, node, history).run(judges_leaks=self._judges_leaks)
-        context = node.process.context()
-        task = context.run(world.loop.create_task, judging, name="judge of objects", context=context)
-        async with asyncio.timeout(SETTLE_LIMIT_S):
-            await task
+        judge = ObjectsJudge(world, history)
+        await judge.judge(node)
+        if self._judges_leaks:
+            judge.judge_leaks()
 
     async def spoil(self, world: World, node: Host, history: History) -> None:
         history.note("cache and databases are lost")
@@ -57,24 +57,61 @@ class DisklessAfterlife:
         lose_databases(node)
 
 
-class _Judging:
-    def __init__(self, world: World, node: Host, history: History) -> None:
-        assert node.process is not None
-        coordinators = cast(Node, node.process.exhibit).get(DisklessSubsystem).coordinators
-        self._coordinators = coordinators
+class ObjectsJudge:
+    """Compares what coordinators say of the objects with the objects, node after node of one cluster."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self._world = world
         self._objects = world.object_store.objects
         self._history = history
         self._live: set[str] = set()
+        self._opinions: dict[str, list[str]] = {}
 
-    async def run(self, *, judges_leaks: bool) -> None:
-        for coordinator_id in self._coordinators.coordinator_ids:
-            await self._coordinators.until_loaded(coordinator_id)
-            await self._judge_coordinator(coordinator_id)
-        for key in sorted(self._objects) if judges_leaks else ():
+    async def judge(self, node: Host) -> None:
+        """Judge the coordinators that a node leads, in its own process."""
+        assert node.process is not None
+        coordinators = cast(Node, node.process.exhibit).get(DisklessSubsystem).coordinators
+        judging = self._judge_all(coordinators)
+        context = node.process.context()
+        task = context.run(self._world.loop.create_task, judging, name="judge of objects", context=context)
+        async with asyncio.timeout(SETTLE_LIMIT_S):
+            await task
+
+    def judge_leaks(self) -> None:
+        """When all nodes were judged: every object is referred to."""
+        for key in sorted(self._objects):
             if parse_object_key(key) is not None and key not in self._live:
-                self._history.violate(f"object {key} has leaked: {await self._opinions(key)}")
+                self._history.violate(f"object {key} has leaked: {'; '.join(self._opinions.get(key, ()))}")
 
-    async def _judge_coordinator(self, coordinator_id: int) -> None:
+    async def _judge_all(self, coordinators: DisklessCoordinator) -> None:
+        for coordinator_id in coordinators.coordinator_ids:
+            await coordinators.until_loaded(coordinator_id)
+            judging = _CoordinatorJudging(coordinators, coordinator_id, self._objects, self._history)
+            await judging.run(self._live)
+        for key in sorted(self._objects.keys() - self._live):
+            for coordinator_id in coordinators.coordinator_ids:
+                opinion = (await coordinators.describe_files(coordinator_id, [key]))[0]
+                self._opinions.setdefault(key, []).append(str(opinion))
+
+
+class _CoordinatorJudging:
+    """One coordinator that a node leads."""
+
+    def __init__(
+        self,
+        coordinators: DisklessCoordinator,
+        coordinator_id: int,
+        objects: Mapping[str, bytes],
+        history: History,
+    ) -> None:
+        self._coordinators = coordinators
+        self._coordinator_id = coordinator_id
+        self._objects = objects
+        self._history = history
+
+    async def run(self, live: set[str]) -> None:
+        """Judge, and add the objects with live batches to ``live``."""
+        coordinator_id = self._coordinator_id
         batches: Counter[str] = Counter()
         bytes_used: Counter[str] = Counter()
         for partition in await self._coordinators.describe_topics(coordinator_id):
@@ -94,7 +131,7 @@ class _Judging:
             expected = (batches[key], bytes_used[key])
             if files.get(key) != expected:
                 self._violate(coordinator_id, f"{key} is counted as {files.get(key)}, not as {expected}")
-        self._live.update(batches)
+        live.update(batches)
 
     async def _batches(
         self, coordinator_id: int, partition: DescribedPartition
@@ -127,12 +164,6 @@ class _Judging:
         records = batch.last_offset - batch.base_offset + 1
         if end > len(content) or header.size_bytes != batch.size_bytes or header.records_count != records:
             self._history.violate(f"{batch} does not describe what stands there: {header}")
-
-    async def _opinions(self, key: str) -> str:
-        opinions = []
-        for coordinator_id in self._coordinators.coordinator_ids:
-            opinions.append(str((await self._coordinators.describe_files(coordinator_id, [key]))[0]))
-        return "; ".join(opinions)
 
     def _violate(self, coordinator_id: int, what: str) -> None:
         self._history.violate(f"coordinator {coordinator_id}: {what}")

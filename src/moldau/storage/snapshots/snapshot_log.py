@@ -194,6 +194,13 @@ class SnapshotLog:
         await self._remove_snapshots(self._begin_at(latest))
         return True
 
+    async def begin_at_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
+        """Drop every record, and let the empty log begin where a snapshot that it has ends."""
+        if snapshot_id not in self._snapshots:
+            raise ValueError(f"there is no snapshot {snapshot_id}")
+        await self.log.truncate_fully_and_start_at(snapshot_id.offset)
+        await self._remove_snapshots(self._begin_at(snapshot_id))
+
     def truncate_to_latest_snapshot_now(self) -> bool:
         """As :meth:`truncate_to_latest_snapshot`, on this thread. Blocking."""
         latest = self._snapshot_ahead()

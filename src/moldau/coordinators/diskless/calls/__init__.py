@@ -42,6 +42,13 @@ INVALID_REQUEST: the call makes no sense. After any other error the outcome is u
 """
 
 
+HELD: Final = ErrorCode.not_leader_or_follower
+"""Code of a batch that got no offset because a batch of its producer that comes before it has not come yet.
+
+Its broker commits it again with its next object, for about a second; then it lets the producer send it again.
+"""
+
+
 class PartitionId(NamedTuple):
     """A user partition."""
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from moldau.coordinators.diskless.calls import (
     FOLLOWS_DROPPED,
+    HELD,
     LOG_APPEND_TIME,
     BatchToCommit,
     CommitFileCall,
@@ -17,6 +18,7 @@ from moldau.coordinators.diskless.calls import (
     CommittedBatch,
 )
 from moldau.coordinators.diskless.codecs.file_codec import Receipt
+from moldau.coordinators.diskless.state.gaps import BELIEF_MS, PATIENCE_MS, ProducerGaps
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.producers import (
     NO_EPOCH,
@@ -24,6 +26,7 @@ from moldau.coordinators.diskless.state.producers import (
     Verdict,
     Window,
     all_extended,
+    expected_sequence,
     extended,
     follows,
     judge,
@@ -48,12 +51,14 @@ MESSAGES: Final = {
     ErrorCode.invalid_record: "The batch's fields contradict each other.",
     ErrorCode.invalid_txn_state: "Transactions on diskless topics are not supported yet.",
     ErrorCode.invalid_producer_epoch: "The producer has a newer epoch.",
+    HELD: "A batch of the producer that comes before it is still missing.",
     ErrorCode.out_of_order_sequence_number: "The batch's sequence does not follow the producer's last.",
 }
 
 _VERDICTS: Final = {
     Verdict.STALE_EPOCH: ErrorCode.invalid_producer_epoch,
     Verdict.OUT_OF_ORDER: ErrorCode.out_of_order_sequence_number,
+    Verdict.AHEAD: HELD,
 }
 
 
@@ -83,7 +88,11 @@ class CommitDecision:
     times as long.
     """
 
-    def __init__(self, partitions: PartitionTable, call: CommitFileCall, now_ms: int) -> None:
+    def __init__(
+        self, partitions: PartitionTable, call: CommitFileCall, now_ms: int, gaps: ProducerGaps | None = None
+    ) -> None:
+        """``gaps``: of the coordinator's producers."""
+        self._gaps = ProducerGaps() if gaps is None else gaps
         self._partitions = partitions
         self._drafts: dict[int, _Draft] = {}
         self._numbers: dict[tuple[int, int], int] = {}
@@ -323,7 +332,9 @@ class CommitDecision:
         verdict = judge(window, epoch, sequence, delta)
         has_predecessor = window is not None and follows(window, epoch, sequence)
         if verdict is None and batch.flags & FOLLOWS_DROPPED and not has_predecessor:
-            verdict = Verdict.OUT_OF_ORDER
+            verdict = Verdict.AHEAD
+        if verdict is Verdict.AHEAD:
+            verdict = self._judge_ahead(draft, window, batch)
         if verdict is None:
             now_ms = self.record.committed_ms
             appended_ms = now_ms if batch.timestamp_type == LOG_APPEND_TIME else -1
@@ -333,6 +344,19 @@ class CommitDecision:
         if isinstance(verdict, Verdict):
             return Rejected(position, _VERDICTS[verdict])
         return Rejected(position, ErrorCode.none, verdict[2], verdict[3])
+
+    def _judge_ahead(self, draft: _Draft, window: Window | None, batch: BatchToCommit) -> Verdict | None:
+        """Hold a batch whose predecessor has not come; in the end refuse it, or believe its producer."""
+        epoch, sequence = batch.producer_epoch, batch.base_sequence
+        key = (draft.partition.number, batch.producer_id, epoch)
+        expected = expected_sequence(window, epoch)
+        waited_ms = self._gaps.waited_ms(key, expected, sequence, self.record.committed_ms)
+        if waited_ms >= PATIENCE_MS:
+            return Verdict.OUT_OF_ORDER
+        is_stranger = window is None and not batch.flags & FOLLOWS_DROPPED
+        if is_stranger and waited_ms >= BELIEF_MS and self._gaps.is_first(key, sequence):
+            return None
+        return Verdict.AHEAD
 
 
 def _stretches(columns: _Columns) -> Iterator[tuple[int, int]]:

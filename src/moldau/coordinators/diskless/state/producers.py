@@ -44,6 +44,7 @@ class Verdict(Enum):
 
     STALE_EPOCH = "stale epoch"
     OUT_OF_ORDER = "out of order"
+    AHEAD = "ahead of a batch that has not come yet"
 
 
 def last_sequence(base_sequence: int, last_offset_delta: int) -> int:
@@ -65,23 +66,33 @@ def time_of(window: Window) -> int:
 def judge(window: Window | None, epoch: int, base_sequence: int, delta: int) -> Verdict | Entry | None:
     """``None``: append it. An entry: it is a duplicate of that batch.
 
-    A producer that is not known, or had no epoch, may begin anywhere: its state may have expired. A new epoch
-    begins at 0.
+    A producer, and each new epoch of it, begins at 0; one without an epoch anywhere.
     """
     if window is None:
-        return None
+        return None if base_sequence == 0 or epoch == NO_EPOCH else Verdict.AHEAD
     known_epoch, _, entries = opened(window)
     if epoch != known_epoch:
         if epoch < known_epoch:
             return Verdict.STALE_EPOCH
-        return None if base_sequence == 0 or known_epoch == NO_EPOCH else Verdict.OUT_OF_ORDER
-    if base_sequence == (entries[-1][1] + 1) % SEQUENCE_MODULUS:
+        return None if base_sequence == 0 or known_epoch == NO_EPOCH else Verdict.AHEAD
+    ahead = (base_sequence - entries[-1][1] - 1) % SEQUENCE_MODULUS
+    if ahead == 0:
         return None
     last = (base_sequence + delta) % SEQUENCE_MODULUS
     for entry in entries:
         if entry[0] == base_sequence and entry[1] == last:
             return entry
-    return None if known_epoch == NO_EPOCH else Verdict.OUT_OF_ORDER
+    if known_epoch == NO_EPOCH:
+        return None
+    return Verdict.AHEAD if ahead < SEQUENCE_MODULUS // 2 else Verdict.OUT_OF_ORDER
+
+
+def expected_sequence(window: Window | None, epoch: int) -> int:
+    """The sequence of an epoch's next batch; -1 where the epoch is not known."""
+    if window is None or _HEAD.unpack_from(window)[0] != epoch:
+        return -1
+    last: int = _ENTRY.unpack_from(window, len(window) - _ENTRY.size)[1]
+    return (last + 1) % SEQUENCE_MODULUS
 
 
 def follows(window: Window, epoch: int, base_sequence: int) -> bool:

@@ -27,6 +27,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
 from moldau.coordinators.diskless.state import commit
 from moldau.coordinators.diskless.state.files import DisklessSettings, FileMemory
+from moldau.coordinators.diskless.state.gaps import ProducerGaps
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.records import (
     DisklessRecord,
@@ -52,6 +53,7 @@ class DisklessShard:
         self.settings = settings or DisklessSettings()
         self.partitions = PartitionTable()
         self.files = FileMemory()
+        self._gaps = ProducerGaps()
         self.on_file: Callable[[int, Sequence[Moved]], None] | None = None
         """Called in replay with the log offset and what a file's runs did: the store's hook."""
         self.on_expired: Callable[[int, Sequence[tuple[int, int]]], None] | None = None
@@ -64,7 +66,7 @@ class DisklessShard:
         known = self.repeated(call, now_ms)
         if known is not None:
             return answer(token, known)
-        record = commit.CommitDecision(self.partitions, call, now_ms).record
+        record = commit.CommitDecision(self.partitions, call, now_ms, self._gaps).record
         return answer(token, commit.result_of(record, now_ms, self.partitions), [record])
 
     def repeated(self, call: CommitFileCall, now_ms: int) -> CommitFileResult | None:

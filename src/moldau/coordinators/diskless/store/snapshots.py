@@ -23,8 +23,9 @@ class Snapshotter:
         self._running = False
 
     async def snapshot(self) -> OffsetAndEpoch | None:
-        """Write a snapshot of what is committed and drop the log before it.
+        """Write a snapshot of what is committed, and drop the log before the one that was the latest.
 
+        Followers that fetch that one, or are a little behind, need not begin anew for every snapshot.
         ``None`` when one is being written, or the latest covers everything. Where the file system allows no
         second reader, writes to SQLite wait meanwhile (commits do not).
         """
@@ -53,7 +54,7 @@ class Snapshotter:
         source = CheckpointSource(connection)
         records = store.records_since_snapshot
         try:
-            snapshot_id = OffsetAndEpoch(*source.applied)
+            snapshot_id, before = OffsetAndEpoch(*source.applied), store.log.latest_snapshot_id()
             if snapshot_id.offset == 0:
                 return None
             writer = store.log.create_snapshot(snapshot_id, machine.clock.now_ms())
@@ -73,6 +74,7 @@ class Snapshotter:
             if not shared:
                 connection.close(True)
         store.records_since_snapshot -= records
-        await store.log.delete_before_snapshot(snapshot_id)
+        if before is not None:
+            await store.log.delete_before_snapshot(before)
         logger.info("%s has a snapshot at offset %d.", store.path, snapshot_id.offset)
         return snapshot_id

@@ -8,9 +8,11 @@ from moldau.cluster.image.topics_image import Topic
 from moldau.diskless.cache.cache_bound import CacheBound
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.partition.passage import DisklessPassage
 from moldau.diskless.runtime import DisklessRuntime
 from moldau.replication.partition import Partition, PartitionKey, StopReason
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.subsystems.diskless.passages import Passages
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
@@ -42,6 +44,8 @@ class DisklessKind:
         self._local_id = local_id
         self._runtime = runtime
         self._log_config = log_config
+        self.passages = Passages(self._open_passage, log_config)
+        """Partitions of which this broker has no replica."""
 
     def log_config(self, topic: Topic) -> LogConfig:
         return self._cache_config(self._log_config(topic.name))
@@ -53,6 +57,11 @@ class DisklessKind:
             PartitionKey(topic.topic_id, index), topic.name, topic.partitions[index].diskless_coordinator, log
         )
         return self._runtime.open_partition(cache, config)
+
+    def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
+        """A partition without a replica here, for producers."""
+        key = PartitionKey(topic.topic_id, index)
+        return self._runtime.open_passage(key, topic.name, self._log_config(topic.name))
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
         """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""

@@ -1,8 +1,12 @@
 """Partitions of ``__diskless_metadata`` on this broker: the logs of the diskless coordinators."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from moldau.coordinators.diskless.service import DisklessCoordinator
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.leading import ReplicaListener
+from moldau.server.context import BrokerContext
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.storage.log.config import LogConfig
 
@@ -16,14 +20,41 @@ METADATA_LOG_CONFIG: Final = LogConfig(
 """Its start is moved by snapshots alone."""
 
 
-def diskless_metadata_kind(host: ReplicaHost, min_in_sync: Callable[[], int]) -> ClassicKind:
+class MetadataReplicas:
+    """A :class:`ReplicaListener`: replicas that are followed here keep the coordinator's state, too."""
+
+    def __init__(
+        self, replication: ReplicaListener[ClassicPartition], coordinators: DisklessCoordinator
+    ) -> None:
+        self._replication = replication
+        self._runtime = coordinators.runtime
+
+    @property
+    def active_brokers(self) -> Mapping[int, int]:
+        return self._replication.active_brokers
+
+    def role_changed(self, partition: ClassicPartition) -> None:
+        self._replication.role_changed(partition)
+        if partition.leader_to_follow is not None:
+            self._runtime.stand_by(partition)
+        else:
+            self._runtime.stand_down(partition.key.partition)
+
+    def outsider_fetched(self, partition: ClassicPartition) -> None:
+        self._replication.outsider_fetched(partition)
+
+
+def diskless_metadata_kind(
+    context: BrokerContext, min_in_sync: Callable[[], int], replicas: MetadataReplicas
+) -> ClassicKind:
     """Classic partitions whose records count once they are synced, and whose start is moved by snapshots.
 
-    ``min_in_sync``: the topic's ``min.insync.replicas``.
+    ``min_in_sync``: the topic's ``min.insync.replicas``. ``replicas`` are told of their roles.
     """
     return ClassicKind(
-        host,
+        ReplicaHost.of(context),
         lambda _: METADATA_LOG_CONFIG,
         lambda _: min_in_sync(),
         has_snapshots=True,
+        listener=replicas,
     )

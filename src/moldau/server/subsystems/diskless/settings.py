@@ -8,6 +8,7 @@ from moldau.diskless.cache.cacher import CacherSettings
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.writing.writer import WriterSettings
 from moldau.objects import StorageSettings
+from moldau.objects.factory import OWNER_OPTION
 from moldau.storage.log.config import LogConfig
 from moldau.tiered.consolidation.engine import DEFAULT_UNIT_BYTES, EngineSettings
 from moldau.tiered.consolidation.plan import SegmentRules
@@ -27,7 +28,9 @@ def runtime_settings(config: BrokerConfig) -> DisklessSettings:
     url = config.optional_text("diskless.storage.url")
     if url is None:
         raise ValueError("diskless.storage.url: diskless.system.enable=true needs an object store")
-    options = config.passed_on(OPTION_PREFIX)
+    options = dict(config.passed_on(OPTION_PREFIX))
+    if url.startswith("file:"):
+        options[OWNER_OPTION] = f"node{config.node_id}-"
     return DisklessSettings(
         storage=StorageSettings(url, config.optional_text("diskless.storage.class.name"), options),
         writer=writer_settings(config),

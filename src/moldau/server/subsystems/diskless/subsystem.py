@@ -7,7 +7,7 @@ from uuid import UUID
 
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
 from moldau.cluster.image.delta import MetadataDelta
-from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.image import MetadataImage, ResourceType
 from moldau.cluster.image.partition import NO_COORDINATOR
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DISKLESS_METADATA, DISKLESS_METADATA_TOPIC
@@ -29,10 +29,11 @@ from moldau.server.deletion_hold import DeletionHold
 from moldau.server.settings import log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
+from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
-from moldau.server.subsystems.diskless.metadata_kind import diskless_metadata_kind
+from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, diskless_metadata_kind
 from moldau.server.subsystems.diskless.pressure import pause_of
-from moldau.server.subsystems.partitions.classic_kind import ReplicaHost
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
 from moldau.server.topics.partition_kinds import KindClaim
 from moldau.server.topics.topic_creation import InternalTopic
@@ -46,7 +47,9 @@ class DisklessSubsystem(Subsystem):
     Raises ``KafkaError(kafka_storage_error)`` naming the key or the store that cannot be used.
     """
 
-    def __init__(self, context: BrokerContext, topics: TopicsSubsystem) -> None:
+    def __init__(
+        self, context: BrokerContext, partitions: PartitionsSubsystem, topics: TopicsSubsystem
+    ) -> None:
         machine, metadata, meters = context.machine, context.metadata, context.meters
         self._machine = machine
         self._topics = topics
@@ -62,7 +65,12 @@ class DisklessSubsystem(Subsystem):
         self._has_foreign_coordinator = (
             config.optional_text("diskless.batch.coordinator.class.name") is not None
         )
-        # One node leads every coordinator; calls to others will go by RPC.
+        self._cluster = ClusterCoordinators(
+            self.coordinators,
+            context.view,
+            context.config.inter_broker_listener_name,
+            machine.entropy,
+        )
         self.coordinator = self._new_batch_coordinator(machine)
         deletions = DeletionHold(context.logs.report, diskless_settings.deletion_hold_ms(config), "objects")
         try:
@@ -76,12 +84,13 @@ class DisklessSubsystem(Subsystem):
                     policies=self._policies,
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
+                    is_fenced=self._is_fenced,
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
                 ),
                 RuntimeCoordinators(
                     batches=self.coordinator,
                     local=self.coordinators,
-                    everywhere=self.coordinators,
+                    everywhere=self._cluster,
                     ids=self._witnesses,
                 ),
                 context.arrivals,
@@ -91,14 +100,20 @@ class DisklessSubsystem(Subsystem):
         except (StorageError, ValueError) as error:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         self.backlog = WalBacklog(self.coordinators, machine.clock, meters.registry)
+        self._make_kinds(context, partitions)
+
+    def _make_kinds(self, context: BrokerContext, partitions: PartitionsSubsystem) -> None:
         self.kind = DisklessKind(
             context.logs,
             context.identity.node_id,
             self.runtime,
             lambda topic: log_config(self._configs.topic(topic)),
         )
+        context.partitions.elsewhere = self.kind.passages.find
         self.metadata_kind = diskless_metadata_kind(
-            ReplicaHost.of(context), lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas
+            context,
+            lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas,
+            MetadataReplicas(partitions.replication, self.coordinators),
         )
 
     def _new_batch_coordinator(self, machine: Machine) -> BatchCoordinator:
@@ -110,7 +125,7 @@ class DisklessSubsystem(Subsystem):
         class_name = config.optional_text("diskless.batch.coordinator.class.name")
         if class_name is not None:
             return load_batch_coordinator(class_name, config.static, machine)
-        return RoutingBatchCoordinator(self._owner_of, lambda _: self.coordinators)
+        return RoutingBatchCoordinator(self._owner_of, lambda _: self._cluster)
 
     def contribution(self) -> Contribution:
         coordinators = diskless_coordinators(
@@ -154,6 +169,7 @@ class DisklessSubsystem(Subsystem):
 
     def reconfigure(self) -> None:
         self.runtime.writer.configure(diskless_settings.writer_settings(self._configs.broker))
+        self.kind.passages.reconfigure()
 
     @property
     def metadata_topic(self) -> InternalTopic:
@@ -194,12 +210,19 @@ class DisklessSubsystem(Subsystem):
         for task in self._loads:
             task.cancel()
         await self.coordinators.close()
+        await self._cluster.close()
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """The coordinators that are led here follow."""
         current = (image.topics.get(topic.name) for topic in delta.topics.changed.values())
         changed = [topic for topic in current if topic is not None]
         self.runtime.topics_changed(changed, delta.topics.removed.values())
+        self.kind.passages.removed(delta.topics.removed.values())
+        if any(kind == ResourceType.TOPIC for kind, _ in delta.configs.entries):
+            self.kind.passages.reconfigure()
+        if delta.brokers.entries or any(topic.name == DISKLESS_METADATA_TOPIC for topic in changed):
+            for coordinator_id in self._cluster.on_image(image):
+                self.runtime.coordinator_moved(coordinator_id)
 
     def _coordinator_changed(self, coordinator_id: int) -> None:
         """This broker begins or ends to lead a coordinator."""
@@ -212,6 +235,10 @@ class DisklessSubsystem(Subsystem):
     async def _when_loaded(self, coordinator_id: int) -> None:
         await self.coordinators.until_loaded(coordinator_id)
         self.runtime.coordinator_changed(coordinator_id)
+
+    def _is_fenced(self) -> bool:
+        own = self._view.image.brokers.get(self._view.local_id)
+        return own is None or own.fenced
 
     def _owner_of(self, topic_id: UUID, index: int) -> int:
         partition = self._view.image.topics.partition(topic_id, index)

@@ -9,6 +9,7 @@ from moldau.replication.partition import Partition
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
+from moldau.server.handlers.snapshots import SnapshotHandlers
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
@@ -25,12 +26,13 @@ class PartitionsSubsystem(Subsystem):
         self._context = context
         self._logs = context.logs
         configs = context.metadata.configs
-        self._replication = Replication(context)
+        self.replication = Replication(context)
+        """Followers that fetch and in-sync sets, for kinds of partitions that are replicated."""
         self.classic = ClassicKind(
             ReplicaHost.of(context),
             lambda topic: settings.classic_log_config(topic, configs.topic(topic)),
             lambda topic: configs.topic(topic).min_insync_replicas,
-            listener=self._replication,
+            listener=self.replication,
         )
         self._hosting = PartitionHosting(
             context.identity.node_id,
@@ -43,8 +45,12 @@ class PartitionsSubsystem(Subsystem):
         self._watch()
 
     def contribution(self) -> Contribution:
+        context = self._context
+        snapshots = SnapshotHandlers(context.partitions.get, context.machine.workers, context.authorizer)
         return Contribution(
-            kinds=[KindClaim(self.classic, lambda topic: True)], checks={"partitions": self._problem}
+            handlers=snapshots.table(),
+            kinds=[KindClaim(self.classic, lambda topic: True)],
+            checks={"partitions": self._problem},
         )
 
     def partition(self, topic: str, index: int) -> Partition | None:
@@ -60,7 +66,7 @@ class PartitionsSubsystem(Subsystem):
         changed = [topic.name for topic in delta.topics.changed.values()]
         removed = list(delta.topics.removed.values())
         if delta.brokers.entries:
-            self._replication.brokers_changed(image)
+            self.replication.brokers_changed(image)
         self._hosting.apply(image, changed, removed)
         names = [name for kind, name in delta.configs.entries if kind == ResourceType.TOPIC]
         if names:
@@ -88,10 +94,10 @@ class PartitionsSubsystem(Subsystem):
                 self._logs.put_aside(name)
 
     async def start(self) -> None:
-        self._replication.start()
+        self.replication.start()
 
     async def stop(self) -> None:
-        await self._replication.stop()
+        await self.replication.stop()
         await self._hosting.stop()
 
     def _is_registered(self, image: MetadataImage) -> bool:

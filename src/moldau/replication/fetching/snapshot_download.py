@@ -1,0 +1,88 @@
+"""Fetches a snapshot of a partition from its leader (KIP-630's FetchSnapshot), byte range by byte range."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from moldau.protocol.messages.fetch_snapshot import (
+    FetchSnapshotRequest,
+    FetchSnapshotRequestPartitionSnapshot,
+    FetchSnapshotRequestSnapshotId,
+    FetchSnapshotRequestTopicSnapshot,
+    FetchSnapshotResponse,
+)
+from moldau.replication.partition import PartitionKey
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, RawSnapshotWriter
+from moldau.storage.snapshots.snapshot_log import SnapshotLog
+
+FETCH_SNAPSHOT_VERSION: Final = 1
+"""Not negotiated: brokers serve the API to each other only, and do not list it."""
+RANGE_BYTES: Final = 1 << 20
+
+Ask: TypeAlias = Callable[[FetchSnapshotRequest], Awaitable[FetchSnapshotResponse]]
+"""One request to the leader. Raises ``KafkaError``."""
+
+
+class SnapshotDownload:
+    """One snapshot, as a follower of one term fetches it."""
+
+    def __init__(
+        self,
+        local_id: int,
+        topic: str,
+        key: PartitionKey,
+        leader_epoch: int,
+        snapshot_id: OffsetAndEpoch,
+        ask: Ask,
+    ) -> None:
+        self._local_id = local_id
+        self._topic = topic
+        self._key = key
+        self._leader_epoch = leader_epoch
+        self._snapshot_id = snapshot_id
+        self._ask = ask
+
+    async def run(self, log: SnapshotLog) -> None:
+        """Return when the log has the snapshot, whole and durable; it is not used yet.
+
+        Raises ``KafkaError``: the leader has another one now, or leads no more.
+        """
+        writer = log.store_snapshot(self._snapshot_id)
+        if writer is None:
+            return
+        try:
+            while not await self._copy_range(writer):
+                pass
+            await writer.freeze()
+        except BaseException:
+            writer.abandon()
+            raise
+
+    async def _copy_range(self, writer: RawSnapshotWriter) -> bool:
+        """Copy the next bytes; whether these were the last ones."""
+        position = writer.size_bytes
+        response = await self._ask(self._request(position))
+        if response.error_code is not ErrorCode.none:
+            raise KafkaError(response.error_code)
+        row = response.topics[0].partitions[0]
+        if row.error_code is not ErrorCode.none:
+            raise KafkaError(row.error_code, f"snapshot {self._snapshot_id} cannot be fetched")
+        content: Any = row.unaligned_records or b""
+        if row.position != position or not len(content):
+            raise KafkaError(ErrorCode.corrupt_message, f"no bytes of {self._snapshot_id} at {position}")
+        writer.append(content)
+        return writer.size_bytes >= row.size
+
+    def _request(self, position: int) -> FetchSnapshotRequest:
+        end_offset, epoch = self._snapshot_id
+        wanted = FetchSnapshotRequestPartitionSnapshot(
+            partition=self._key.partition,
+            current_leader_epoch=self._leader_epoch,
+            snapshot_id=FetchSnapshotRequestSnapshotId(end_offset=end_offset, epoch=epoch),
+            position=position,
+        )
+        return FetchSnapshotRequest(
+            replica_id=self._local_id,
+            max_bytes=RANGE_BYTES,
+            topics=[FetchSnapshotRequestTopicSnapshot(name=self._topic, partitions=[wanted])],
+        )

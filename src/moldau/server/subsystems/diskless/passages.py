@@ -1,0 +1,42 @@
+"""Diskless partitions without a replica on this broker, opened when producers send records for them."""
+
+from collections.abc import Callable, Iterable
+
+from moldau.cluster.image.topics_image import Topic
+from moldau.diskless.partition.passage import DisklessPassage
+from moldau.replication.partition import Partition, PartitionKey
+from moldau.storage.log.config import LogConfig
+
+
+class Passages:
+    """The passages of a broker, by partition."""
+
+    def __init__(
+        self,
+        open_passage: Callable[[Topic, int], DisklessPassage],
+        log_config: Callable[[str], LogConfig],
+    ) -> None:
+        self._open = open_passage
+        self._log_config = log_config
+        self._open_ones: dict[PartitionKey, DisklessPassage] = {}
+
+    def find(self, topic: Topic, index: int) -> Partition | None:
+        """The passage to a partition of the metadata; None for a topic that is not diskless."""
+        if not topic.is_diskless:
+            return None
+        key = PartitionKey(topic.topic_id, index)
+        found = self._open_ones.get(key)
+        if found is None:
+            found = self._open_ones[key] = self._open(topic, index)
+        return found
+
+    def reconfigure(self) -> None:
+        """Configurations of topics have changed."""
+        for passage in self._open_ones.values():
+            passage.config = self._log_config(passage.topic)
+
+    def removed(self, topics: Iterable[Topic]) -> None:
+        """Forget topics that were deleted."""
+        gone = {topic.topic_id for topic in topics}
+        if gone:
+            self._open_ones = {key: one for key, one in self._open_ones.items() if key.topic_id not in gone}

@@ -1,0 +1,363 @@
+"""Diskless topics on three combined nodes and one object store: produced through any broker.
+
+Nodes are struck while clients work. Nothing that is acknowledged is lost, nothing of an idempotent producer
+is doubled, and its order is kept, though it changes brokers in mid-flight. When all is calm, every replica's
+cache has the same bytes, the coordinators' states agree with their logs over all terms on all nodes, and the
+store has every object that is referred to.
+"""
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from moldau.config.broker import BrokerConfig
+from moldau.diskless.partition.partition import DisklessPartition
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from moldau.records.batch import iter_headers
+from moldau.replication.classic import ClassicPartition
+from moldau.runtime import Machine
+from moldau.server.node import Node
+from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Bootstrap, Client, Consumer, Sending
+from moldau.simulation.clients.roving import RovingProducer
+from moldau.simulation.cluster.formatted import format_folders
+from moldau.simulation.coordinators.agreement import watch_coordinators
+from moldau.simulation.history import History, Partition
+from moldau.simulation.judges.checker import check
+from moldau.simulation.judges.diskless_judge import QUIET_S, ObjectsJudge
+from moldau.simulation.nemesis import Fault, Nemesis, Weather
+from moldau.simulation.scenario import Scenario
+from moldau.simulation.seeds import stream
+from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.host import Host, Program
+from moldau.simulation.world.loop import SimulationError
+from moldau.simulation.world.object_storage import CLASS_NAME
+from moldau.simulation.world.process import serving
+from moldau.simulation.world.world import World
+
+CLUSTER_ID: Final = "bW9sZGF1LWRpc2tsZXNzMw"
+NODE_IDS: Final = (1, 2, 3)
+BROKER_PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+TOPIC: Final = "events"
+METADATA_TOPIC: Final = "__diskless_metadata"
+COORDINATORS: Final = 2
+PARTITIONS: Final = tuple(Partition(TOPIC, index) for index in range(3))
+REPLICAS: Final = 2
+"""Of the topic: one broker of three has none of a partition, and takes records for it."""
+CONVERGENCE_LIMIT_S: Final = 60.0
+SNAPSHOT_S: Final = 10.0
+"""How often coordinators look whether a snapshot is due."""
+
+_COMMON: Final = {
+    "process.roles": "broker,controller",
+    "controller.quorum.voters": ",".join(f"{id}@node-{id}:{CONTROLLER_PORT}" for id in NODE_IDS),
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": "/data",
+    "offsets.topic.replication.factor": "3",
+    "offsets.topic.num.partitions": "2",
+    "diskless.system.enable": "true",
+    "diskless.metadata.topic.num.partitions": str(COORDINATORS),
+    "diskless.metadata.topic.replication.factor": "3",
+    "diskless.storage.class.name": CLASS_NAME,
+    "diskless.storage.url": "simulated:",
+    # Often, so that every story has snapshots, fetched ones, too.
+    "diskless.metadata.max.new.records.between.snapshots": "20",
+    "diskless.coordinator.orphan.scan.interval.ms": "20000",
+    "diskless.coordinator.orphan.scan.grace.period.ms": "40000",
+    "log.index.interval.bytes": "256",
+    # Short, so that one story sees brokers fenced and followers leave the in-sync sets.
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "300",
+    "replica.lag.time.max.ms": "1500",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "replica.socket.timeout.ms": "1500",
+}
+
+
+def diskless_cluster() -> Scenario:
+    """Nodes that are killed, stand still, are restarted in good order and lose caches; links that break."""
+    faults = (*(Fault.KILL,) * 3, *(Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY) * 2, Fault.RESET)
+    return _scenario((*faults, Fault.CACHE_LOST, Fault.DATABASES_LOST))
+
+
+def diskless_cluster_power() -> Scenario:
+    """Nodes that lose their power, too: what is committed is on the disks of two of them."""
+    return _scenario((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+
+
+def diskless_cluster_store() -> Scenario:
+    """A store that is down, slow or throttled; at the end, no object may be left that nobody refers to."""
+    faults = (Fault.STORE_DOWN, Fault.STORE_POOR, Fault.STORE_POOR, Fault.KILL, Fault.PAUSE, Fault.CUT)
+    scenario = _scenario(faults)
+    return replace(scenario, story=partial(DisklessClusterStory, judges_leaks=True), fault_count=4)
+
+
+def diskless_cluster_behind() -> Scenario:
+    """Nodes that are away until the others' logs begin behind the end of their own: they fetch snapshots."""
+    scenario = _scenario((Fault.KILL,))
+    story = partial(DisklessClusterStory, leaves_behind=True)
+    return replace(scenario, story=story, fault_count=2, records_per_producer=500)
+
+
+def _scenario(faults: tuple[Fault, ...]) -> Scenario:
+    return Scenario(
+        partitions=PARTITIONS,
+        story=DisklessClusterStory,
+        weather=Weather(faults, pause_s_max=5.0, between_s_max=3.0, cached_topics=(TOPIC,)),
+        fault_count=6,
+        producer_count=4,
+        plain_producer_count=0,
+        consumer_count=2,
+        records_per_producer=250,
+        time_limit_s=2_000.0,
+    )
+
+
+class DisklessClusterStory:
+    """One seeded story of diskless topics on several nodes."""
+
+    def __init__(
+        self,
+        world: World,
+        scenario: Scenario,
+        *,
+        judges_leaks: bool = False,
+        leaves_behind: bool = False,
+    ) -> None:
+        self._world = world
+        self._scenario = scenario
+        self._judges_leaks = judges_leaks
+        self._leaves_behind = leaves_behind
+        self.history = History(world.loop.elapsed_s)
+        self.nodes: dict[int, Node] = {}
+        """The newest life of each node that has started."""
+
+    async def run(self) -> list[str]:
+        """Play, and return the violations."""
+        world, scenario = self._world, self._scenario
+        hosts = {node_id: world.host(f"node-{node_id}") for node_id in NODE_IDS}
+        programs: dict[Host, Program] = {host: partial(self._node, id) for id, host in hosts.items()}
+        nemesis = Nemesis(world, self.history, stream(world.seed, "nemesis"), programs, scenario.weather)
+        for host, program in programs.items():
+            host.start(program)
+        supervisor = asyncio.create_task(nemesis.supervise())
+        watching = watch_coordinators(list(hosts.values()), self.history, scenario.coordinator_tally)
+        watch = asyncio.create_task(watching)
+        await self._on("admin", self._create_topic(self._begin_at_any(Client, "admin")))
+        await self._converge()
+        storm = asyncio.create_task(self._storm(nemesis))
+        readers = [
+            self._on(f"consumer-{number}", self._consumer(f"consumer-{number}", number).run())
+            for number in range(scenario.consumer_count)
+        ]
+        producers = [
+            self._producer(number)
+            for number in range(scenario.producer_count + scenario.plain_producer_count)
+        ]
+        writing = [
+            self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.2)) for each in producers
+        ]
+        await asyncio.gather(*writing)
+        await storm
+        self.history.note("producers are done")
+        await self._converge()
+        final: dict[Partition, list[tuple[int, bytes]]] = {}
+        for number, each in enumerate(PARTITIONS):
+            judge = self._consumer(f"judge-{number}", number, observed=False)
+            final[each] = await self._on(judge.name, judge.read_to_end())
+        for reader in readers:
+            if reader.done() and not reader.cancelled() and reader.exception() is not None:
+                self.history.violate(f"a consumer failed: {reader.exception()!r}")
+            reader.cancel()
+        await self._judge()
+        if watch.done() and watch.exception() is not None:
+            self.history.violate(f"the watch of the coordinators failed: {watch.exception()!r}")
+        supervisor.cancel()
+        watch.cancel()
+        return check(self.history, final)
+
+    async def _storm(self, nemesis: Nemesis) -> None:
+        """Faults of the weather, and leaders of coordinators that go on alone."""
+        chance = stream(self._world.seed, "leaders")
+        for _ in range(self._scenario.fault_count):
+            if self._leaves_behind:
+                await nemesis.restart(self._world.host(f"node-{chance.choice(NODE_IDS)}"), 3 * SNAPSHOT_S)
+                await self._converge()
+            elif chance.random() < 0.7:
+                await nemesis.storm(1)
+            else:
+                await asyncio.sleep(chance.uniform(0.1, 2.0))
+                await self._isolate_coordinator(chance)
+
+    async def _isolate_coordinator(self, chance: random.Random) -> None:
+        """Cut the leader of a coordinator off the other nodes; clients and the store reach it as before."""
+        wanted = Partition(METADATA_TOPIC, chance.randrange(COORDINATORS))
+        leader_id = next((id for id, each in self._replicas(wanted) if each.is_leader), None)
+        if leader_id is None:
+            return
+        seconds = chance.uniform(1.0, 6.0)
+        is_mute = chance.random() < 0.3
+        self.history.note(f"node-{leader_id} is {'mute' if is_mute else 'isolated'} for {seconds:.3f} s")
+        links = [(f"node-{leader_id}", f"node-{other}") for other in NODE_IDS if other != leader_id]
+        if not is_mute:
+            links += [(there, here) for here, there in links]
+        for link in links:
+            self._world.network.cut(*link)
+        await asyncio.sleep(seconds)
+        for link in links:
+            self._world.network.heal(*link)
+
+    # Clients
+
+    def _begin_at_any(self, kind: Any, name: str, *arguments: Any, **options: Any) -> Any:
+        first, *others = (Bootstrap(f"node-{node_id}", BROKER_PORT) for node_id in NODE_IDS)
+        client = kind(name, first, self.history, stream(self._world.seed, name), *arguments, **options)
+        client.others = tuple(others)
+        return client
+
+    def _producer(self, number: int) -> RovingProducer:
+        sending = Sending(idempotent=number < self._scenario.producer_count)
+        where = PARTITIONS[number % len(PARTITIONS)]
+        producer: RovingProducer = self._begin_at_any(RovingProducer, f"producer-{number}", where, sending)
+        return producer
+
+    def _consumer(self, name: str, number: int, *, observed: bool = True) -> Consumer:
+        consumer: Consumer = self._begin_at_any(
+            Consumer, name, PARTITIONS[number % len(PARTITIONS)], observed=observed
+        )
+        return consumer
+
+    async def _create_topic(self, client: Client) -> None:
+        topic = CreatableTopic(
+            name=TOPIC,
+            num_partitions=len(PARTITIONS),
+            replication_factor=REPLICAS,
+            configs=[CreatableTopicConfig(name="diskless.enable", value="true")],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+        while True:
+            try:
+                response = await client.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+                if response.topics[0].error_code.name in ("none", "topic_already_exists"):
+                    return
+            except OSError:
+                pass
+            await client.pause()
+
+    def _on(self, name: str, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
+        async def program(_machine: Machine) -> Any:
+            return await work
+
+        process = self._world.host(name).start(program)
+        assert process.main is not None
+        return process.main
+
+    # Nodes
+
+    async def _node(self, node_id: int, machine: Machine) -> None:
+        name = f"node-{node_id}"
+        config = BrokerConfig.from_properties(
+            {
+                **_COMMON,
+                "node.id": str(node_id),
+                "listeners": f"PLAINTEXT://{name}:{BROKER_PORT},CONTROLLER://{name}:{CONTROLLER_PORT}",
+            }
+        )
+        format_folders(machine, config, CLUSTER_ID)
+        node = Node(config, machine)
+        assert isinstance(machine.disk, MountedDisk)
+        machine.disk.process.exhibit = node
+        await node.start()
+        serving()
+        self.nodes[node_id] = node
+        raise RuntimeError(await node.failed())
+
+    # The end
+
+    async def _converge(self) -> None:
+        """Wait until the replicas of coordinators are in sync, and caches have all that is committed."""
+        deadline = self._world.loop.elapsed_s() + CONVERGENCE_LIMIT_S
+        while (problem := self._problem()) is not None:
+            if self._world.loop.elapsed_s() > deadline:
+                raise SimulationError(f"the replicas do not come together: {problem}")
+            await asyncio.sleep(0.5)
+
+    def _problem(self) -> str | None:
+        for node_id in NODE_IDS:
+            process = self._world.host(f"node-{node_id}").process
+            if process is None or not process.alive or process.exhibit is not self.nodes.get(node_id):
+                return f"node {node_id} is down"
+        for index in range(COORDINATORS):
+            problem = self._problem_of_coordinator(Partition(METADATA_TOPIC, index))
+            if problem is not None:
+                return problem
+        for each in PARTITIONS:
+            caches = [one.cache for one in self._caches(each)]
+            states = [(one.high_watermark, one.local_end_offset) for one in caches]
+            if len(caches) < REPLICAS or len({end for state in states for end in state}) > 1:
+                return f"caches of {each}: {states}"
+        return None
+
+    def _problem_of_coordinator(self, wanted: Partition) -> str | None:
+        replicas = [replica for _, replica in self._replicas(wanted)]
+        states = {(one.high_watermark, one.log.log_end_offset) for one in replicas}
+        if len(replicas) < len(NODE_IDS) or len(states) > 1:
+            return f"{wanted}: {[(one.is_leader, one.high_watermark) for one in replicas]}"
+        metadata = self.nodes[NODE_IDS[0]].metadata
+        topic = None if metadata is None else metadata.publisher.image.topics.get(METADATA_TOPIC)
+        if topic is None or len(topic.partitions[wanted.index].isr) < len(NODE_IDS):
+            return f"{wanted}: {topic and topic.partitions[wanted.index]}"
+        led = [
+            node.get(DisklessSubsystem).coordinators.is_active(wanted.index) for node in self.nodes.values()
+        ]
+        return None if led.count(True) == 1 else f"{wanted} is led at {led}"
+
+    def _replicas(self, wanted: Partition) -> Iterator[tuple[int, ClassicPartition]]:
+        for node_id, node in self.nodes.items():
+            hosted = node.find(PartitionsSubsystem)
+            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
+            if isinstance(replica, ClassicPartition):
+                yield node_id, replica
+
+    def _caches(self, wanted: Partition) -> Iterator[DisklessPartition]:
+        for node in self.nodes.values():
+            hosted = node.find(PartitionsSubsystem)
+            replica = None if hosted is None else hosted.partition(wanted.topic, wanted.index)
+            if isinstance(replica, DisklessPartition):
+                yield replica
+
+    async def _judge(self) -> None:
+        for each in PARTITIONS:
+            contents = [_content(replica) for replica in self._caches(each)]
+            for offset in set().union(*contents):
+                if len({content[offset] for content in contents if offset in content}) > 1:
+                    self.history.violate(f"the caches of {each} are not equal at {offset}")
+        if self._judges_leaks:
+            self.history.note("quiet")
+            await asyncio.sleep(QUIET_S)
+            await self._converge()
+        judge = ObjectsJudge(self._world, self.history)
+        for node_id in NODE_IDS:
+            await judge.judge(self._world.host(f"node-{node_id}"))
+        if self._judges_leaks:
+            judge.judge_leaks()
+
+
+def _content(replica: DisklessPartition) -> Mapping[int, bytes]:
+    """The cached batches by base offset."""
+    log, found = replica.cache.log, {}
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read(offset, 1 << 20)
+        for content in read.views:
+            view = memoryview(content)
+            for position, header in iter_headers(view):
+                found[header.base_offset] = bytes(view[position : position + header.size_bytes])
+        offset = read.next_offset
+    return found

@@ -52,7 +52,8 @@ def check_partitions_are_known(disk: Disk, folder: str, logs: LogManager) -> Non
         return  # The start finds it anew, and says where.
     if found.end_offset < logs.metadata_watermark.stored()[0]:
         return  # The guard of the log refuses it.
-    for log in logs:
+    # In one order, so that each start names the same folder.
+    for log in sorted(logs, key=lambda log: log.directory):
         reason = _contradiction(log, found)
         if reason is not None:
             raise DamagedLogError(

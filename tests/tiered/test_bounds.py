@@ -123,6 +123,28 @@ def test_only_the_first_wait_of_a_task_is_shorter(tmp_path: Path, monkeypatch: p
     assert [found[1:3] for found in waits.values()] == [[1.0, 1.0]] * 2
 
 
+def test_tasks_begin_anew_in_a_new_epoch_and_only_then(tmp_path: Path) -> None:
+    """An earlier term's listing must not be acted on after another broker has led."""
+
+    async def story() -> None:
+        house = House(tmp_path)
+        manager = RemoteLogManager(house.around, RemoteLogManagerSettings(task_interval_ms=1_000))
+        begun: list[set[asyncio.Task[object]]] = []
+        for epoch in (1, 1, 2):
+            manager.lead(PARTITION, house, copies=True, leader_epoch=epoch)
+            found = {each for each in asyncio.all_tasks() if str(PARTITION) in each.get_name()}
+            begun.append({each for each in found if each.get_name().startswith(("copy", "expire"))})
+            await asyncio.sleep(0)
+        assert [len(each) for each in begun] == [2, 2, 4]
+        assert begun[0] == begun[1]
+        await asyncio.gather(*begun[0], return_exceptions=True)
+        assert all(each.cancelled() for each in begun[0])
+        assert not any(each.done() for each in begun[2] - begun[0])
+        await manager.close()
+
+    asyncio.run(story())
+
+
 # -- pool -------------------------------------------------------------------------------------
 
 

@@ -24,6 +24,7 @@ from moldau.tiered.metadata.segments import (
 from moldau.tiered.removal.expiry import ExpiryPlan, is_of_lineage
 from moldau.tiered.removal.remover import NoHostedPartitions, RemotePartitionRemover
 from moldau.tiered.removal.retention import Retention
+from moldau.tiered.restoring import restore_start
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError
 from moldau.tiered.tasks.copy import CopyTask
 from moldau.tiered.tasks.expiration import ExpirationTask
@@ -377,6 +378,46 @@ def test_what_the_log_start_cannot_pass_yet_stays(play: Callable[[Story], None])
         await ExpirationTask(house.around, TaskPartition(PARTITION, behind)).run()
         assert house.log.log_start_offset == 4
         assert ranges(house) == [(3, 5), (6, 8)]
+
+    play(story)
+
+
+def test_the_start_follows_what_an_earlier_leader_has_deleted_late(play: Callable[[Story], None]) -> None:
+    """Its last event may come when this broker has begun to lead."""
+
+    async def story(house: House) -> None:
+        house.fill(3)
+        await house.copying.run()
+        await house.free()
+        assert house.log.local_log_start_offset == 9
+        await house.expiring.run()
+        assert house.log.log_start_offset == 0
+        first = house.metadata.cache.list()[0]
+        house.metadata.cache.put(replace(first, state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+        await house.expiring.run()
+        assert house.log.log_start_offset == 3
+
+    play(story)
+
+
+def test_a_segment_that_ends_in_records_of_a_replaced_leader_keeps_the_start(
+    play: Callable[[Story], None],
+) -> None:
+    """After an unclean election: what the segment holds before that is part of the log."""
+
+    async def story(house: House) -> None:
+        house.fill(3)
+        await house.copying.run()
+        await house.free()
+        first, *others = house.metadata.cache.list()
+        for each in others:
+            house.metadata.cache.put(replace(each, state=RemoteLogSegmentState.DELETE_SEGMENT_STARTED))
+        house.metadata.cache.put(replace(first, end_offset=11))
+        house.log.leader_epochs.truncate_from_end(9)
+        house.log.leader_epochs.assign(5, 9)
+        assert not is_of_lineage(replace(first, end_offset=11), LogLineage(house.log.leader_epochs), 0)
+        await restore_start(house.around, PARTITION, house.log)
+        assert house.log.log_start_offset == 0
 
     play(story)
 

@@ -11,10 +11,12 @@ from segment_fakes import ORDERS, TopicInMemory, segment
 
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
 from moldau.tiered.metadata.lifecycle import RemotePartitionDeleteState
+from moldau.tiered.metadata.records import encode_event
 from moldau.tiered.metadata.segments import RemotePartitionDeleteMetadata, TopicIdPartition
 from moldau.tiered.metadata.store import MetadataStore
-from moldau.tiered.metadata.topic import metadata_partition_of
+from moldau.tiered.metadata.topic import TopicOffsets, metadata_partition_of
 from moldau.tiered.metadata.topic_based_manager import TopicBasedRemoteLogMetadataManager
+from moldau.tiered.storage.storage_manager import RemoteStorageError
 
 HOME = metadata_partition_of(ORDERS, 4)
 OTHER = next(
@@ -74,5 +76,44 @@ def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
         topic = TopicInMemory()
         await with_manager(topic, begin)
         await with_manager(topic, go_on)
+
+    asyncio.run(main())
+
+
+def test_a_broker_that_leads_again_while_the_metadata_are_prepared_has_them_ready(tmp_path: Path) -> None:
+    """It waits for the events until that moment, though the partition was loaded as of an earlier one."""
+
+    async def main() -> None:
+        topic, workers = TopicInMemory(), ThreadWorkers(2)
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers)
+        epoch, asked = 1, topic.offsets
+        manager = TopicBasedRemoteLogMetadataManager(
+            machine, topic, f"{tmp_path}/metadata", leader_epoch_of=lambda _: epoch
+        )
+
+        async def offsets(partition: int, wanted: int = -1) -> TopicOffsets:
+            nonlocal epoch
+            found = await asked(partition, wanted)
+            if epoch == 1 and topic.read_failure is not None:
+                epoch, topic.read_failure = 2, None
+                topic.append_now(HOME, encode_event(segment(2, 100, 199)))
+                manager.on_partition_leadership_changes([ORDERS], ())
+                assert not manager.is_ready(ORDERS)
+            return found
+
+        try:
+            manager.on_partition_leadership_changes([ORDERS], ())
+            async with asyncio.timeout(60):
+                await manager.wait_ready(ORDERS)
+                topic.read_failure = RemoteStorageError("for a moment")
+                topic.offsets = offsets  # type: ignore[method-assign]
+                topic.append_now(HOME, encode_event(segment(1, 0, 99)))
+                while epoch == 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                await manager.wait_ready(ORDERS)
+            assert len(manager.list_remote_log_segments(ORDERS)) == 2
+        finally:
+            await manager.close()
+            workers.close()
 
     asyncio.run(main())

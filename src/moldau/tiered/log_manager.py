@@ -66,7 +66,8 @@ _MakeTask: TypeAlias = Callable[[Surroundings, TaskPartition], Task]
 class _Running:
     """A task of one partition and the loop that repeats it."""
 
-    def __init__(self, task: Task, rounds: "asyncio.Task[None]") -> None:
+    def __init__(self, task: Task, rounds: "asyncio.Task[None]", leader_epoch: int) -> None:
+        self.leader_epoch = leader_epoch
         self._task = task
         self._rounds = rounds
 
@@ -110,12 +111,17 @@ class RemoteLogManager:
 
     # -- roles --------------------------------------------------------------------------------
 
-    def lead(self, partition: TopicIdPartition, replica: LocalReplica, *, copies: bool) -> None:
-        """This broker leads the partition; ``copies`` is not ``remote.log.copy.disable``. May be repeated."""
+    def lead(
+        self, partition: TopicIdPartition, replica: LocalReplica, *, copies: bool, leader_epoch: int = 0
+    ) -> None:
+        """This broker leads the partition; ``copies`` is not ``remote.log.copy.disable``. May be repeated.
+
+        In a new epoch the tasks begin anew: another broker may have led, and done the same work.
+        """
         wanted: dict[str, tuple[WorkPool, _MakeTask]] = {"expire": (self._expiration, ExpirationTask)}
         if copies:
             wanted["copy"] = (self._copier, CopyTask)
-        self._begin(partition, replica, wanted)
+        self._begin(partition, replica, wanted, leader_epoch)
         self.around.metadata.on_partition_leadership_changes([partition], [])
 
     def follow(self, partition: TopicIdPartition, replica: LocalReplica) -> None:
@@ -138,16 +144,20 @@ class RemoteLogManager:
         partition: TopicIdPartition,
         replica: LocalReplica,
         wanted: dict[str, tuple[WorkPool, _MakeTask]],
+        leader_epoch: int = 0,
     ) -> None:
         running = self._running.setdefault(partition, {})
-        self._end(partition, [running.pop(name) for name in list(running) if name not in wanted])
+        over = [
+            name for name, task in running.items() if name not in wanted or task.leader_epoch != leader_epoch
+        ]
+        self._end(partition, [running.pop(name) for name in over])
         for name, (pool, make) in wanted.items():
             if name not in running:
                 task = make(self.around, TaskPartition(partition, replica))
                 rounds = asyncio.get_running_loop().create_task(
                     self._repeat(partition, name, task, pool), name=f"{name} {partition}"
                 )
-                running[name] = _Running(task, rounds)
+                running[name] = _Running(task, rounds, leader_epoch)
 
     def _end(self, partition: TopicIdPartition, running: list[_Running]) -> "asyncio.Task[None] | None":
         if not running:

@@ -10,8 +10,8 @@ from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.producers.producer_snapshot import CorruptSnapshotError, decode_producer_snapshot
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.metadata.lineage import LogLineage
+from moldau.tiered.metadata.segment_cache import epoch_ranges
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata, TopicIdPartition
-from moldau.tiered.removal.expiry import is_of_lineage
 from moldau.tiered.storage.storage_manager import IndexType, RemoteStorageError, RemoteStorageManager
 from moldau.tiered.tasks.surroundings import Surroundings
 
@@ -49,12 +49,13 @@ async def restore_start(around: Surroundings, partition: TopicIdPartition, log: 
 
 
 def _first_remote_offset(finished: Sequence[RemoteLogSegmentMetadata], log: PartitionLog) -> int:
-    lineage = LogLineage(log.leader_epochs)
+    lineage, log_start = LogLineage(log.leader_epochs), log.log_start_offset
+    # Of a segment that ends in the records of a leader that was replaced uncleanly, the rest is still read.
     starts = [
-        max(segment.start_offset, log.log_start_offset)
+        max(first, log_start)
         for segment in finished
-        if segment.end_offset >= log.log_start_offset
-        and is_of_lineage(segment, lineage, max(segment.start_offset, log.log_start_offset))
+        for epoch, first, last in epoch_ranges(segment)
+        if last >= log_start and lineage.epoch_for_offset(max(first, log_start)) == epoch
     ]
     return min(starts, default=log.local_log_start_offset)
 

@@ -40,7 +40,7 @@ class ExpirationTask:
         if around.deletions_are_held():
             return
         await around.metadata.wait_ready(partition)
-        if not self._has_start:
+        if not self._has_start or self._lacks_start():
             await restore_start(around, partition, log)
             self._has_start = True
         await self._remove(await self._leftovers())
@@ -72,6 +72,15 @@ class ExpirationTask:
     def stop(self) -> None:
         """No further round."""
         self._gauges.delete_lag_bytes = self._gauges.delete_lag_segments = 0
+
+    def _lacks_start(self) -> bool:
+        """Whether nothing holds the log's first offset: an earlier leader deleted it a moment ago."""
+        log, partition = self._partition.log, self._partition.partition
+        start = log.log_start_offset
+        if start >= log.local_log_start_offset:
+            return False
+        epoch = log.epoch_for_offset(start)
+        return self._around.metadata.remote_log_segment_metadata(partition, epoch, start) is None
 
     async def _some_at_a_time(self) -> AsyncIterator[Sequence[RemoteLogSegmentMetadata]]:
         """The partition's segments as they are now; a partition may have very many."""

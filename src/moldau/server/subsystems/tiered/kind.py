@@ -43,7 +43,8 @@ class Tiering:
             partition.log.highest_copied_offset = -1
             partition.remote = ClassicRemotePart(name, partition.log, self._reader, partition.read)
         if partition.is_leader:
-            self._manager.lead(name, partition, copies=partition.log.config.copies_to_remote)
+            copies, epoch = partition.log.config.copies_to_remote, partition.leader_epoch
+            self._manager.lead(name, partition, copies=copies, leader_epoch=epoch)
         else:
             self._manager.follow(name, partition)
 

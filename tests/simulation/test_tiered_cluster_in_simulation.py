@@ -1,9 +1,14 @@
 """Tiered topics on three nodes and one object store, in virtual time: nothing is lost, nothing leaks."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from moldau.server.subsystems.tiered import reads
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
+from moldau.storage.log.auxiliary_state import AuxiliaryState
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
@@ -14,13 +19,14 @@ def test_followers_go_on_behind_the_remote_tier_and_no_object_is_lost(name: str,
     assert not failed, f"repeat with: python -m moldau.simulation --node {name} --seed {min(failed)}"
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [
-        # A follower whose log held records that it had not synced, after a kill, asked itself without end;
-        # and a broker that led again while its remote metadata were loaded never had them ready.
-        ("tiered-cluster", 6),
-    ],
-)
-def test_what_once_went_wrong(name: str, seed: int) -> None:
-    assert run_seed(SCENARIOS[name](), seed).violations == []
+def test_a_follower_that_forgets_the_epochs_of_remote_records_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetched = reads.fetch_auxiliary_state
+
+    async def forgetful(*arguments: Any) -> AuxiliaryState:
+        return (await fetched(*arguments))._replace(leader_epochs=())
+
+    monkeypatch.setattr(reads, "fetch_auxiliary_state", forgetful)
+    scenario = replace(SCENARIOS["tiered-cluster"](), step_limit=200_000)
+    assert run_seed(scenario, 1).violations

@@ -1,9 +1,10 @@
 """Tiered topics on three combined nodes with one object store: replicas are struck while segments move to it.
 
 Local segments leave the disks within seconds, so that a follower that was away finds the first local offset
-of its leader behind its own end, and builds its state from the remote tier. When all is calm, every record is
-read from offset 0 with each of the nodes down in turn; the store holds all segments of living topics, and
-nothing else; and the replicas of a partition are equal where all of them have local segments.
+of its leader behind its own end, and builds its state from the remote tier; so does a new one, for replicas
+move between the nodes, too. When all is calm, every record is read from offset 0 with each of the nodes down
+in turn; the store holds all segments of living topics, and nothing else; and the replicas of a partition are
+equal where all of them have local segments.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from moldau.simulation.clients.client import (
     RetryError,
     Sending,
 )
+from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.cluster.replication_stories import (
     NODE_IDS,
     PARTITIONS,
@@ -50,6 +52,7 @@ from moldau.tiered.storage.storage_manager import RemoteStorageError
 QUIET_S: Final = 150.0
 """The grace of failed copies and of missing topics, and some rounds of background work."""
 PASSING: Final = "passing"
+MOVED_REPLICAS_MIN: Final = 2
 OFFSETS_OF_TIERS_VERSION: Final = 9
 _PROPERTIES: Final = {
     "remote.log.storage.system.enable": "true",
@@ -123,8 +126,13 @@ class TieredClusterStory(ReplicationStory):
             for each in (self._producer(number) for number in range(len(PARTITIONS)))
         ]
         working.append(self._on("meddler", self._pass_by(self._begin_at_any(Client, "meddler"))))
+        mover = Mover(self._begin_at_any(Client, "mover"), PARTITIONS, NODE_IDS, MOVED_REPLICAS_MIN)
+        moving = self._on("mover", mover.run(lambda: not all(each.done() for each in (*working, storm))))
         await asyncio.gather(*working)
         await storm
+        await moving
+        settler = Mover(self._begin_at_any(Client, "settler"), PARTITIONS, NODE_IDS, MOVED_REPLICAS_MIN)
+        await self._on("settler", settler.settle())
         self.history.note("producers are done")
         for reader in readers:
             reader.cancel()

@@ -1,0 +1,248 @@
+"""Two brokers with one object store: what one of them does not know, or has no more, is no reason to delete.
+
+Each story is played again with the flaw that it is told against, which it has to show.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Collection
+from typing import Any
+from uuid import UUID
+
+import pytest
+from simulated_cluster import BROKERS, CONTROLLERS, Cluster, separate
+
+from moldau.cluster.image.topics_image import Topic
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from moldau.replication.partition import StopReason
+from moldau.runtime import KafkaError
+from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.subsystems.tiered.deleted_topics import DeletedTopics
+from moldau.server.subsystems.tiered.kind import TieredKind
+from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
+from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Consumer, Producer
+from moldau.simulation.cluster.mover import Mover
+from moldau.simulation.history import Partition
+from moldau.simulation.judges.checker import check
+from moldau.simulation.seeds import stream
+from moldau.simulation.world.object_storage import TIER_CLASS_NAME
+from moldau.simulation.world.world import World
+from moldau.tiered.metadata.segments import TopicIdPartition
+from moldau.tiered.storage.object_layout import parse_segment_key
+
+pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
+
+FIRST, SECOND = BROKERS
+GRACE_S = 30.0
+"""Longer than all that has to pass before a missing topic may count as deleted."""
+PROPERTIES = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.storage.manager.class.name": TIER_CLASS_NAME,
+    "remote.log.manager.task.interval.ms": "300",
+    "remote.log.metadata.topic.num.partitions": "1",
+    "remote.log.metadata.topic.replication.factor": "2",
+    "log.roll.ms": "400",
+    "log.retention.check.interval.ms": "700",
+    "broker.session.timeout.ms": "60000",
+}
+TIERED = {"remote.storage.enable": "true", "local.retention.bytes": "1", "retention.ms": "-1"}
+
+
+class Brokers:
+    """Three controllers and two brokers, and the topics of a story: one partition on one broker each."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.cluster = Cluster(world, separate(), dict.fromkeys((*CONTROLLERS, *BROKERS), PROPERTIES))
+
+    async def start(self) -> None:
+        cluster = self.cluster
+        cluster.start(*CONTROLLERS, *BROKERS)
+        await cluster.until(lambda: len(cluster.nodes) == 5 and cluster.leader() != 0)
+
+    async def create(self, name: str, broker: int) -> None:
+        """Create a tiered topic on a broker, asked by way of it."""
+        client = self.cluster.client(f"creator of {name}", broker)
+        assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[broker])
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[assignment],
+            configs=[CreatableTopicConfig(name=key, value=value) for key, value in TIERED.items()],
+        )
+
+        async def create() -> None:
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
+            while True:
+                response = await client.ask(ApiKey.CREATE_TOPICS, CREATE_TOPICS_VERSION, request)
+                if response.topics[0].error_code.name in ("none", "topic_already_exists"):
+                    return
+                await client.pause()
+
+        await self.cluster.on(client.name, create())
+
+    async def fill(self, name: str, broker: int) -> None:
+        """Produce a few segments, and wait until one of them is in the object store."""
+        producer = Producer(
+            f"producer of {name}",
+            self.cluster.bootstrap(broker),
+            self.cluster.history,
+            stream(self.world.seed, name),
+            Partition(name, 0),
+        )
+        await self.cluster.on(producer.name, producer.run(150, pause_s=0.4))
+        topic_id = self.topic(broker, name).topic_id
+        await self.cluster.until(lambda: len(self.objects(topic_id)) >= 2)
+
+    async def owner_and_other(self) -> tuple[int, int]:
+        """The broker that owns the remote data of all topics, and the other one."""
+        await self.create("first", FIRST)
+        await self.fill("first", FIRST)
+        owner = self.topic(FIRST, "__remote_log_metadata").partitions[0].leader
+        return (FIRST, SECOND) if owner == FIRST else (SECOND, FIRST)
+
+    async def read(self, name: str, broker: int) -> list[str]:
+        """Read a topic from its first offset on, and judge it."""
+        partition = Partition(name, 0)
+        judge = Consumer(
+            f"judge of {name}",
+            self.cluster.bootstrap(broker),
+            self.cluster.history,
+            stream(self.world.seed, "judge"),
+            partition,
+        )
+        return check(
+            self.cluster.history, {partition: await self.cluster.on(judge.name, judge.read_to_end())}
+        )
+
+    def topic(self, broker: int, name: str) -> Topic:
+        found = self.image_topic(broker, name)
+        assert found is not None
+        return found
+
+    def image_topic(self, broker: int, name: str) -> Topic | None:
+        metadata: Any = self.cluster.nodes[broker].metadata
+        topic: Topic | None = metadata.publisher.image.topics.get(name)
+        return topic
+
+    def objects(self, topic_id: UUID) -> set[str]:
+        """Keys of a topic's segments in the store."""
+        parsed = {key: parse_segment_key(key) for key in self.world.object_store.objects}
+        return {key for key, each in parsed.items() if each is not None and each.id.topic_id == topic_id}
+
+    def cut(self, broker: int) -> None:
+        """Part a broker from the controllers."""
+        for controller in CONTROLLERS:
+            self.world.network.cut(f"node-{broker}", f"node-{controller}")
+            self.world.network.cut(f"node-{controller}", f"node-{broker}")
+
+
+def move_the_leader() -> list[str]:
+    """Move a topic from one broker to the other; the mistakes that were made."""
+    with World(1) as world:
+        brokers = Brokers(world)
+
+        async def story() -> list[str]:
+            await brokers.start()
+            source, target = await brokers.owner_and_other()
+            await brokers.create("moving", source)
+            await brokers.fill("moving", source)
+            before = brokers.objects(brokers.topic(source, "moving").topic_id)
+            mover = Mover(brokers.cluster.client("mover", source), (), BROKERS, 1)
+            await brokers.cluster.on("mover", mover.move(Partition("moving", 0), (target,)))
+
+            def has_moved() -> bool:
+                hosted = [brokers.cluster.nodes[each].get(PartitionsSubsystem) for each in (source, target)]
+                here, there = (each.partition("moving", 0) for each in hosted)
+                return here is None and there is not None and there.is_leader
+
+            await brokers.cluster.until(has_moved)
+            await asyncio.sleep(GRACE_S)
+            gone = before - set(world.object_store.objects)
+            if gone:
+                return [f"{sorted(gone)} are gone"]
+            return await brokers.read("moving", target)
+
+        return world.run(story())
+
+
+def look_for_strays_with_old_metadata() -> list[str]:
+    """The owner of remote data looks for orphans while it has not heard of a topic; the mistakes."""
+    with World(2) as world:
+        brokers = Brokers(world)
+
+        async def story() -> list[str]:
+            await brokers.start()
+            owner, other = await brokers.owner_and_other()
+            brokers.cut(owner)
+            await brokers.create("new", other)
+            await brokers.fill("new", other)
+            topic_id = brokers.topic(other, "new").topic_id
+            before = brokers.objects(topic_id)
+            assert brokers.image_topic(owner, "new") is None
+            await look(owner, topic_id)
+            world.network.heal_all()
+            await brokers.cluster.until(lambda: brokers.image_topic(owner, "new") is not None)
+            await asyncio.sleep(GRACE_S)
+            gone = before - set(world.object_store.objects)
+            if gone:
+                return [f"{sorted(gone)} are gone"]
+            return await brokers.read("new", other)
+
+        async def look(owner: int, topic_id: UUID) -> None:
+            process = world.host(f"node-{owner}").process
+            assert process is not None
+            tiered = brokers.cluster.nodes[owner].get(TieredSubsystem)
+
+            async def look_often() -> None:
+                known = await tiered.metadata.remote_log_partitions()
+                assert topic_id in {each.topic_id for each in known}, (
+                    "the events have come, the metadata have not"
+                )
+                for _ in range(10):
+                    with contextlib.suppress(KafkaError, TimeoutError):  # the quorum cannot be asked
+                        await tiered.remover.look_for_strays()
+                    await asyncio.sleep(1.0)
+
+            context = process.context()
+            await context.run(world.loop.create_task, look_often(), context=context)
+
+        return world.run(story())
+
+
+def test_the_segments_of_a_topic_stay_when_its_leader_moves() -> None:
+    assert move_the_leader() == []
+
+
+def test_the_segments_of_a_topic_stay_that_their_owner_has_not_heard_of() -> None:
+    assert look_for_strays_with_old_metadata() == []
+
+
+def test_that_a_replica_which_left_counts_as_a_deleted_topic_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    close = TieredKind.close
+
+    def close_as_deleted(self: TieredKind, partition: Any, reason: StopReason) -> None:
+        close(self, partition, reason)
+        if reason is StopReason.REPLICA_REMOVED:
+            name = TopicIdPartition(partition.key.topic_id, partition.topic, partition.key.partition)
+            self._remover.delete_partition(name)
+
+    monkeypatch.setattr(TieredKind, "close", close_as_deleted)
+    assert move_the_leader()
+
+
+def test_deletions_by_old_metadata_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def missing(self: DeletedTopics, topic_ids: Collection[UUID]) -> set[UUID]:
+        return self._missing(topic_ids)
+
+    monkeypatch.setattr(DeletedTopics, "among", missing)
+    assert look_for_strays_with_old_metadata()

@@ -80,6 +80,29 @@ def test_a_deletion_that_is_known_and_not_loaded_yet_is_waited_for(
     asyncio.run(main())
 
 
+def test_a_new_owner_of_deletions_is_told_when_it_has_all_events(tmp_path: Path) -> None:
+    """It followed the metadata partition before, and has to go on with what its predecessor has left."""
+
+    async def main() -> None:
+        topic, workers, told = TopicInMemory(), ThreadWorkers(2), asyncio.Event()
+        machine = Machine(SystemClock(), SeededEntropy(1), LocalDisk(), workers)
+        manager = TopicBasedRemoteLogMetadataManager(
+            machine, topic, f"{tmp_path}/metadata", on_caught_up=told.set
+        )
+        try:
+            manager.on_partition_leadership_changes((), [ORDERS])
+            async with asyncio.timeout(60):
+                await told.wait()
+                told.clear()
+                manager.on_metadata_partition_leadership(HOME, leads=True)
+                await told.wait()
+        finally:
+            await manager.close()
+            workers.close()
+
+    asyncio.run(main())
+
+
 def test_a_broker_that_leads_again_while_the_metadata_are_prepared_has_them_ready(tmp_path: Path) -> None:
     """It waits for the events until that moment, though the partition was loaded as of an earlier one."""
 

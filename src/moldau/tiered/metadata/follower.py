@@ -156,6 +156,11 @@ class MetadataFollower:
             self._wanted[partition] = next(self._order)
             self._wake.set()
 
+    def catch_up(self) -> None:
+        """Tell once more when all events are in: somebody has a new use for them."""
+        self._is_behind = True
+        self._wake.set()
+
     def drop(self, partition: TopicIdPartition) -> None:
         """Let a partition go; while it is being deleted it stays all the same."""
         self._held.discard(partition)

@@ -143,7 +143,7 @@ class TopicBasedRemoteLogMetadataManager:
         if leads:
             self._led.add(metadata_partition)
             if self._described is not None:
-                self._follower(metadata_partition)
+                self._follower(metadata_partition).catch_up()
             self._open_soon()
         else:
             self._led.discard(metadata_partition)

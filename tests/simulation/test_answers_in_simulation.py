@@ -15,8 +15,7 @@ from moldau.simulation.scenario import run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-SEEDS = 6
-MUTANT_SEEDS = range(6)
+SEEDS = 3
 
 
 @pytest.mark.parametrize("name", ["diskless-defects", "diskless-defects-kills", "diskless-stop"])
@@ -109,22 +108,24 @@ def lose_waiters(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutate", "name"),
+    ("mutate", "name", "seed"),
     [
-        (forget_answers, "diskless-defects"),
-        (keep_bytes, "diskless-defects"),
-        (keep_read_budget, "diskless-defects-kills"),
-        (keep_promises, "diskless-defects"),
-        (keep_bytes_of_first_lives, "diskless-stop"),
-        (stop_at_once, "diskless-stop"),
-        (say_nothing, "diskless-defects"),
-        (lose_waiters, "diskless-defects"),
+        (forget_answers, "diskless-defects", 2),
+        (keep_bytes, "diskless-defects", 1),
+        (keep_read_budget, "diskless-defects-kills", 2),
+        (keep_promises, "diskless-defects", 3),
+        (keep_bytes_of_first_lives, "diskless-stop", 2),
+        (stop_at_once, "diskless-stop", 3),
+        (say_nothing, "diskless-defects", 2),
+        (lose_waiters, "diskless-defects", 3),
     ],
 )
-def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str) -> None:
+def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], name: str, seed: int) -> None:
+    """``seed``: one that finds the mutant; where the story has changed since, any of a dozen."""
+
     def is_caught(seed: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
             mutate(patch)  # anew for each seed: a mutant may count what happens in one history
             return bool(run_seed(SCENARIOS[name](), seed).violations)
 
-    assert any(map(is_caught, MUTANT_SEEDS)), f"{mutate.__doc__} is missed"
+    assert any(map(is_caught, (seed, *range(12)))), f"{mutate.__doc__} is missed"

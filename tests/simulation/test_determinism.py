@@ -21,13 +21,13 @@ def test_a_seed_repeats_itself_and_another_differs() -> None:
 def test_the_hash_seed_changes_nothing(node: str) -> None:
     outputs = []
     for hash_seed in ("0", "4242"):
-        command = [sys.executable, "-m", "moldau.simulation", "--node", node, "--seeds", "4", "--digest"]
+        command = [sys.executable, "-m", "moldau.simulation", "--node", node, "--seeds", "2", "--digest"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         outputs.append(done.stdout)
     assert outputs[0] == outputs[1]
-    assert len(outputs[0].splitlines()) == 4
+    assert len(outputs[0].splitlines()) == 2
 
 
 def test_the_command_shows_a_history(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from moldau.simulation.scenario import run_seed
 
 pytestmark = [pytest.mark.simulation, pytest.mark.usefixtures("quiet_nodes")]
 
-SEEDS_PER_PART = 4
+SEEDS_PER_PART = 3
 PARTS = 2
 FLAW_SEEDS = 40
 
@@ -136,34 +136,38 @@ def decide_on_what_is_not_logged(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "mutate", "words"),
+    ("name", "mutate", "words", "seed"),
     [
-        ("quorum", elect_by_a_minority, {"led", "disagree", "lost"}),
-        ("quorum-links", elect_by_a_minority, {"led", "disagree", "lost"}),
-        ("quorum-power", acknowledge_before_the_sync, {"led", "disagree", "lost"}),
-        ("quorum", answer_before_the_commit, {"lost"}),
-        ("quorum", take_any_image_for_current, {"current"}),
-        ("quorum-votes", forget_votes, {"led", "leaders"}),
-        ("quorum-votes-power", forget_votes, {"led", "leaders"}),
-        ("quorum-votes-power", answer_before_a_vote_is_stored, {"led", "leaders"}),
-        ("quorum", answer_with_the_start_before_the_first_commit, {"watermark"}),
-        ("quorum", take_any_watermark, {"watermark"}),
-        ("quorum-power", follow_behind_any_log, {"logs disagree"}),
-        ("quorum", forget_configs_in_snapshots, {"states at"}),
-        ("quorum", decide_on_what_is_not_logged, {"decides on"}),
+        ("quorum", elect_by_a_minority, {"led", "disagree", "lost"}, 2),
+        ("quorum-links", elect_by_a_minority, {"led", "disagree", "lost"}, 2),
+        ("quorum-power", acknowledge_before_the_sync, {"led", "disagree", "lost"}, 2),
+        ("quorum", answer_before_the_commit, {"lost"}, 2),
+        ("quorum", take_any_image_for_current, {"current"}, 2),
+        ("quorum-votes", forget_votes, {"led", "leaders"}, 1),
+        ("quorum-votes-power", forget_votes, {"led", "leaders"}, 10),
+        ("quorum-votes-power", answer_before_a_vote_is_stored, {"led", "leaders"}, 1),
+        ("quorum", answer_with_the_start_before_the_first_commit, {"watermark"}, 0),
+        ("quorum", take_any_watermark, {"watermark"}, 0),
+        ("quorum-power", follow_behind_any_log, {"logs disagree"}, 1),
+        ("quorum", forget_configs_in_snapshots, {"states at"}, 0),
+        ("quorum", decide_on_what_is_not_logged, {"decides on"}, 1),
     ],
 )
 def test_a_flaw_is_found(
     name: str,
     mutate: Callable[[pytest.MonkeyPatch], None],
     words: set[str],
+    seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """``words``: of the violations that the flaw must lead to; a story without progress proves nothing."""
+    """``words``: of the violations that the flaw must lead to; a story without progress proves nothing.
+
+    ``seed``: one that finds it soon; where the story has changed since, any of the first will do.
+    """
     mutate(monkeypatch)
     # Long enough for the flaws: a quorum with one goes on without end.
     scenario = replace(SCENARIOS[name](), time_limit_s=90.0)
-    assert any(_tells(run_seed(scenario, seed).violations, words) for seed in range(FLAW_SEEDS))
+    assert any(_tells(run_seed(scenario, seed).violations, words) for seed in (seed, *range(FLAW_SEEDS)))
 
 
 def _tells(violations: list[str], words: set[str]) -> bool:

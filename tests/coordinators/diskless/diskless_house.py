@@ -29,6 +29,10 @@ class SetClock:
         return self.time_ms
 
 
+COMMIT_TIMEOUT_MS = 300_000
+"""The disk is a real one, and other tests keep it busy: no commit of a test is late because of them."""
+
+
 class House:
     """One coordinator (number 0) in a folder. ``start`` and ``stop`` as often as wanted."""
 
@@ -59,7 +63,9 @@ class House:
         )
         self.log = lone_metadata_log(self.machine, self.snapshot_log, self.epoch)
         await self.log.settled()
-        self.service = DisklessCoordinator(self.machine, self._settings, opener=self._opener)
+        self.service = DisklessCoordinator(
+            self.machine, self._settings, opener=self._opener, commit_timeout_ms=COMMIT_TIMEOUT_MS
+        )
         self.service.load(0, self.epoch, self.log)
         await self.service.until_loaded(0)
         assert self.service.is_active(0)

@@ -248,7 +248,7 @@ def test_a_second_broker_with_the_same_id_gives_up(tmp_path: pathlib.Path) -> No
             log_dirs=[uuid.UUID(int=2000)],
         )
         impostor = node.broker(identity, timeout_ms=30)
-        with pytest.raises(KafkaError, match="could not register: duplicate broker registration"):
+        with pytest.raises(KafkaError, match=r"duplicate broker registration.*node.id is taken twice"):
             await impostor.start()
         assert not node.publisher.image.brokers[1].fenced
         await impostor.stop()

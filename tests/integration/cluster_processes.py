@@ -61,6 +61,12 @@ class Processes:
             process.send_signal(signal.SIGTERM)
         return [process.wait(LIMIT_S) for process in self._running.values()]
 
+    def serves(self, node_id: int) -> bool:
+        """Whether a node accepts connections."""
+        port = self._controller_ports.get(node_id) or self._broker_ports[node_id]
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
     def leader(self) -> int:
         """The controller that the logs name for the newest epoch."""
         said = "".join(self._log(node_id).read_text() for node_id in self._controllers)

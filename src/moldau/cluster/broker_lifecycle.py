@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from moldau.cluster.controller.channel import ControllerChannel
 from moldau.cluster.image.registrations import Endpoint, SupportedFeature
@@ -20,6 +21,25 @@ from moldau.protocol.messages.broker_registration import (
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
+
+
+_REFUSALS: Final = {
+    ErrorCode.duplicate_broker_registration: (
+        " Another broker with this id is registered and alive: node.id is taken twice."
+    ),
+    ErrorCode.inconsistent_cluster_id: (
+        " The controllers belong to another cluster than this broker's folders (cluster.id in"
+        " meta.properties)."
+    ),
+    ErrorCode.invalid_registration: " The log of the active controller says what does not fit.",
+    ErrorCode.unsupported_version: (
+        " The cluster has a feature level that this version does not support; the log of the active"
+        " controller names it."
+    ),
+    ErrorCode.invalid_request: " The log of the active controller says what does not fit.",
+    ErrorCode.not_controller: " No active controller was reached.",
+}
+"""The answer to a registration has no room for a text: what a refusal means for the operator."""
 
 
 class LifecycleState(Enum):
@@ -163,7 +183,8 @@ class BrokerLifecycle:
             if not is_temporary or loop.time() >= deadline:
                 raise KafkaError(
                     code,
-                    f"Broker {self._identity.broker_id} could not register: {code.name.replace('_', ' ')}.",
+                    f"Broker {self._identity.broker_id} could not register: {code.name.replace('_', ' ')}."
+                    f"{_REFUSALS.get(code, '')}",
                 )
             await self._back_off(attempt)
             attempt += 1

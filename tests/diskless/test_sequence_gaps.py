@@ -5,7 +5,14 @@ from uuid import UUID
 
 from writer_fakes import FakeCoordinator, PartitionState, batch, key, run_in_virtual_time
 
-from moldau.coordinators.diskless.calls import FOLLOWS_DROPPED, BatchToCommit, CommittedBatch
+from moldau.coordinators.diskless.calls import (
+    FOLLOWS_DROPPED,
+    HELD,
+    BatchToCommit,
+    CommitFileCall,
+    CommitFileResult,
+    CommittedBatch,
+)
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
@@ -133,3 +140,58 @@ def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
         await second.close()
 
     run_in_virtual_time(story)
+
+
+class NeverAnswers(FakeCoordinator):
+    """As one whose answers are lost: what it is asked may be done."""
+
+    async def commit_file(self, coordinator_id: int, call: CommitFileCall) -> CommitFileResult:
+        await asyncio.sleep(10_000)
+        raise AssertionError
+
+
+def test_a_commit_that_is_given_up_leaves_its_object() -> None:
+    """Found by ``diskless-cluster``: the object of a commit that went on was deleted at the stop."""
+
+    async def story(machine: Machine) -> None:
+        storage = MemoryStorage(machine.clock)
+        writer = DisklessWriter(storage, NeverAnswers(machine.entropy), machine, Meters(), broker_id=1)
+        answer = writer.append(key(), *batch(b"x"), timeout_ms=500)
+        assert not isinstance(answer, AppendOutcome)
+        assert (await answer).error is ErrorCode.request_timed_out
+        await writer.close(grace_s=1.0)
+        await asyncio.sleep(1.0)
+        assert [info.key async for page in storage.list("wal/") for info in page]
+
+    run_in_virtual_time(story)
+
+
+def test_a_batch_that_overtook_another_is_committed_with_the_next_objects() -> None:
+    async def story(machine: Machine) -> None:
+        coordinator = Overtaken(machine.entropy)
+        writer = DisklessWriter(MemoryStorage(machine.clock), coordinator, machine, Meters(), broker_id=1)
+        later = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=1), timeout_ms=5_000)
+        assert not isinstance(later, AppendOutcome)
+        await asyncio.sleep(0.6)
+        assert not later.done()
+        coordinator.partitions[key()].next_sequence[7] = 1  # the first came by another broker
+        assert (await later).error is ErrorCode.none
+        assert len({call.object_key for _, call in coordinator.calls}) > 1
+        lost = writer.append(key(), *batch(b"x", producer_id=7, epoch=0, sequence=9), timeout_ms=5_000)
+        assert not isinstance(lost, AppendOutcome)
+        begin = asyncio.get_running_loop().time()
+        assert (await lost).error is ErrorCode.not_leader_or_follower
+        assert 1.0 <= asyncio.get_running_loop().time() - begin < 2.0
+        await writer.close()
+        assert not any(writer.in_hand().values())
+
+    run_in_virtual_time(story)
+
+
+class Overtaken(FakeCoordinator):
+    """Holds what comes before its predecessor, as the real ones do."""
+
+    def _commit(self, object_key: str, one: BatchToCommit) -> CommittedBatch:
+        found = super()._commit(object_key, one)
+        is_ahead = found.error is ErrorCode.out_of_order_sequence_number
+        return CommittedBatch(HELD) if is_ahead else found

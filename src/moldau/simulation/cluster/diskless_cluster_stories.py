@@ -88,7 +88,8 @@ def diskless_cluster() -> Scenario:
 
 def diskless_cluster_power() -> Scenario:
     """Nodes that lose their power, too: what is committed is on the disks of two of them."""
-    return _scenario((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    scenario = _scenario((*(Fault.POWER_LOSS,) * 3, Fault.KILL, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
+    return replace(scenario, story=partial(DisklessClusterStory, loses_all_power=True))
 
 
 def diskless_cluster_store() -> Scenario:
@@ -129,11 +130,13 @@ class DisklessClusterStory:
         *,
         judges_leaks: bool = False,
         leaves_behind: bool = False,
+        loses_all_power: bool = False,
     ) -> None:
         self._world = world
         self._scenario = scenario
         self._judges_leaks = judges_leaks
         self._leaves_behind = leaves_behind
+        self._loses_all_power = loses_all_power
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, Node] = {}
         """The newest life of each node that has started."""
@@ -189,6 +192,13 @@ class DisklessClusterStory:
             if self._leaves_behind:
                 await nemesis.restart(self._world.host(f"node-{chance.choice(NODE_IDS)}"), 3 * SNAPSHOT_S)
                 await self._converge()
+            elif self._loses_all_power and chance.random() < 0.4:
+                await asyncio.sleep(chance.uniform(0.1, 2.0))
+                self.history.note("all nodes lose their power")
+                hosts = [self._world.host(f"node-{node_id}") for node_id in NODE_IDS]
+                downtimes = [chance.uniform(0.1, 3.0) for _ in hosts]
+                restarts = zip(hosts, downtimes, strict=True)
+                await asyncio.gather(*(nemesis.restart(*each, power_lost=True) for each in restarts))
             elif chance.random() < 0.7:
                 await nemesis.storm(1)
             else:

@@ -111,3 +111,16 @@ def test_a_start_that_fails_leaves_nothing_behind() -> None:
         cluster.start()
     with pytest.raises(RuntimeError, match="has no folder"):
         _ = cluster.data
+
+
+def test_topics_may_be_tiered_on_a_store_that_the_brokers_share() -> None:
+    soon = {"remote.log.manager.task.interval.ms": "200"}
+    with moldau.testing.Cluster(brokers=3, properties=soon) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+        configs = {"remote.storage.enable": "true", "segment.bytes": str(1 << 20)}
+        admin.create_topics([NewTopic("tiered", 1, 3, config=configs)])["tiered"].result(LIMIT_S)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
+        for number in range(40):
+            producer.produce("tiered", b"%d" % number + b"." * 100_000)
+        assert producer.flush(LIMIT_S) == 0
+        wait_for(lambda: len(list(pathlib.Path(cluster.data).glob("objects/tiered/tiered-*/0/*.log"))) >= 3)

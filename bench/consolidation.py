@@ -19,7 +19,7 @@ from bench.diskless import DisklessMoldau
 from bench.measure import MEGABYTE, Sample
 from bench.plan import FULL, QUICK, Plan, topic
 from bench.report import Report, environment, rounded
-from moldau.client.cluster import Client, Endpoint, with_client
+from moldau.client.cluster import Client, NodeAddress, with_client
 from moldau.protocol.own.diskless_describe_topics import DisklessDescribeTopicsRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
@@ -150,7 +150,7 @@ async def until_empty(client: Client, broker: Broker, name: str) -> int:
     host, _, port = broker.bootstrap.rpartition(":")
     while True:
         answer = await client.ask(
-            DisklessDescribeTopicsRequest(), broker=Endpoint(host, int(port)), version=0
+            DisklessDescribeTopicsRequest(), broker=NodeAddress(host, int(port)), version=0
         )
         rows = [row for found in answer.topics if found.name == name for row in found.partitions]
         if rows and all(row.wal_start_offset == row.high_watermark for row in rows):

@@ -3,7 +3,7 @@
 import asyncio
 from uuid import UUID
 
-from moldau.client.cluster import Topic
+from moldau.client.cluster import ClusterTopic
 from moldau.client.reader import TopicReader
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
 from moldau.records.builder import build_batch
@@ -45,7 +45,7 @@ def read(committed_only, start=0):
         records=memoryview(LOG),
     )
     reader = TopicReader(
-        None, Topic("t", UUID(int=1), {0: 1}), {0: start}, {0: 8}, committed_only=committed_only
+        None, ClusterTopic("t", UUID(int=1), {0: 1}), {0: start}, {0: 8}, committed_only=committed_only
     )
 
     async def values():

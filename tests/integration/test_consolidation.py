@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from deadlines import TIMEOUT_S, consume, eventually
 from librdkafka_clients import create, producer, read_all
 
-from moldau.client.cluster import Client, Endpoint, with_client
+from moldau.client.cluster import Client, NodeAddress, with_client
 from moldau.client.consolidation import give_up, plan_everywhere, publish_everywhere, renew
 from moldau.metrics import Meters
 from moldau.objects import open_by_url
@@ -58,7 +58,7 @@ def wal_of(bootstrap: str, topic: str) -> dict[int, tuple[int, int, int]]:
         found = {}
         for coordinator in range(COORDINATORS):
             request = DisklessDescribeTopicsRequest(coordinator_id=coordinator)
-            answer = await client.ask(request, broker=Endpoint(host, int(port)), version_max=0)
+            answer = await client.ask(request, broker=NodeAddress(host, int(port)), version_max=0)
             for row in answer.topics:
                 if row.name == topic:
                     for one in row.partitions:

@@ -28,7 +28,7 @@ from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.parquet import ParquetFolder, export_parquet
 from moldau.pipeline.export.rounds import Request
 from moldau.pipeline.reading.fetching import find_bounds
-from moldau.pipeline.reading.planning import Source
+from moldau.pipeline.reading.planning import TopicSource
 from moldau.pipeline.running import Lag
 from moldau.runtime.errors import KafkaError
 
@@ -153,7 +153,9 @@ def test_a_plan_number_is_given_once(node: moldau.testing.Node, topic: str, tmp_
     """A driver that finds its number taken looks again, and plans what the other has left."""
     produce(node, topic, RECORDS)
     job = job_of(node, topic, tmp_path, "parquet")
-    source = Source(job.bootstrap, topic, find_bounds(job.bootstrap, topic, committed_only=True).topic_id)
+    source = TopicSource(
+        job.bootstrap, topic, find_bounds(job.bootstrap, topic, committed_only=True).topic_id
+    )
     look = functools.partial(find_bounds, job.bootstrap, topic, committed_only=True)
     others = iter([lambda: export_once(job, run_here)])
 
@@ -343,6 +345,6 @@ def test_iceberg_export_needs_its_own_table(
     catalog = open_catalog(job.folder)
     with catalog.load_table(table_name(topic)).transaction() as change:
         change.remove_properties("commit.retry.num-retries")
-    source = Source(job.bootstrap, topic, "")
+    source = TopicSource(job.bootstrap, topic, "")
     with pytest.raises(ToolError, match=r"set commit.retry.num-retries to 0"):
         export_iceberg(Request(source, lambda: pytest.fail("not asked"), run_here, 10), catalog)

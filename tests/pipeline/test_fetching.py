@@ -1,8 +1,8 @@
 """What is taken of a fetched range."""
 
-from moldau.client.cluster import Client, Endpoint
+from moldau.client.cluster import Client, NodeAddress
 from moldau.pipeline.reading.broker import BrokerReader
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.protocol.messages.fetch import AbortedTransaction, PartitionData
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
@@ -45,8 +45,8 @@ def taken(committed_only: bool, end: int = 100) -> list[int]:
         records=memoryview(records),
         aborted_transactions=[AbortedTransaction(producer_id=ABORTED, first_offset=0)],
     )
-    source = Source("localhost:1", "t", "id", committed_only=committed_only)
-    reader = BrokerReader(Client([Endpoint("localhost", 1)], 1.0), source, OffsetRange(0, 0, end))
+    source = TopicSource("localhost:1", "t", "id", committed_only=committed_only)
+    reader = BrokerReader(Client([NodeAddress("localhost", 1)], 1.0), source, OffsetRange(0, 0, end))
     return [parse_header(batch).base_offset for batch in reader._take(data)]
 
 

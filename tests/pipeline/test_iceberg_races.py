@@ -20,7 +20,7 @@ from moldau.pipeline.export.job import ExportJob, export_once
 from moldau.pipeline.export.progress import StartAt, find_starts
 from moldau.pipeline.export.rounds import Request
 from moldau.pipeline.reading.fetching import find_bounds
-from moldau.pipeline.reading.planning import Bounds, Source
+from moldau.pipeline.reading.planning import Bounds, TopicSource
 from moldau.pipeline.values.formats import json_format
 
 VALUES = [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']
@@ -49,7 +49,7 @@ def export_slowly(job: ExportJob, meanwhile: Callable[[], object]) -> None:
     starts = None
     if job.start is not None:
         starts = functools.partial(find_starts, job.bootstrap, job.topic, job.start, timeout_s=60.0)
-    source = Source(job.bootstrap, job.topic, look().topic_id)
+    source = TopicSource(job.bootstrap, job.topic, look().topic_id)
     export_iceberg(Request(source, look_late, run_here, 1000, job.values, starts), open_catalog(job.folder))
 
 

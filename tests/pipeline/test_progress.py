@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.export.progress import Span, lag_records, next_round, parse_start_at
+from moldau.pipeline.export.progress import ExportedSpan, lag_records, next_round, parse_start_at
 from moldau.pipeline.reading.planning import Bounds, OffsetRange
 
 
@@ -19,7 +19,7 @@ def bounds(starts: dict[int, int], ends: dict[int, int]) -> Bounds:
 
 def test_a_round_goes_on_where_the_last_one_ended_and_takes_new_partitions_whole() -> None:
     now = bounds({0: 3, 1: 5, 2: 0}, {0: 12, 1: 9, 2: 0})
-    found = next_round("t", {0: Span(4, 10)}, now, None, may_lose=False)
+    found = next_round("t", {0: ExportedSpan(4, 10)}, now, None, may_lose=False)
     assert found.ranges == [OffsetRange(0, 10, 12), OffsetRange(1, 5, 9)]
     assert found.covered == {0: (4, 12), 1: (5, 9), 2: (0, 0)}
 
@@ -27,13 +27,15 @@ def test_a_round_goes_on_where_the_last_one_ended_and_takes_new_partitions_whole
 def test_records_that_were_deleted_before_their_export_are_not_passed_over_in_silence() -> None:
     now = bounds({0: 20}, {0: 30})
     with pytest.raises(ToolError, match="t-0: offsets 10 to 19 were deleted before they were exported"):
-        next_round("t", {0: Span(0, 10)}, now, None, may_lose=False)
-    assert next_round("t", {0: Span(0, 10)}, now, None, may_lose=True).ranges == [OffsetRange(0, 20, 30)]
+        next_round("t", {0: ExportedSpan(0, 10)}, now, None, may_lose=False)
+    assert next_round("t", {0: ExportedSpan(0, 10)}, now, None, may_lose=True).ranges == [
+        OffsetRange(0, 20, 30)
+    ]
 
 
 def test_a_topic_that_ends_before_its_export_is_refused() -> None:
     with pytest.raises(ToolError, match="ends at offset 5"):
-        next_round("t", {0: Span(0, 10)}, bounds({0: 0}, {0: 5}), None, may_lose=True)
+        next_round("t", {0: ExportedSpan(0, 10)}, bounds({0: 0}, {0: 5}), None, may_lose=True)
 
 
 def test_a_table_cannot_begin_behind_its_topic() -> None:
@@ -46,7 +48,7 @@ def test_a_table_cannot_begin_behind_its_topic() -> None:
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), min_size=1, max_size=6))
 def test_rounds_cover_a_partition_without_gaps_or_repeats(steps: list[tuple[int, int]]) -> None:
     """Whatever begins are asked for while the topic grows: each offset is read once."""
-    covered: Mapping[int, Span] = {}
+    covered: Mapping[int, ExportedSpan] = {}
     read: list[int] = []
     end = 0
     for grown, begin in steps:
@@ -59,8 +61,8 @@ def test_rounds_cover_a_partition_without_gaps_or_repeats(steps: list[tuple[int,
 
 def test_lag_is_what_the_topic_has_and_the_table_has_not() -> None:
     now = bounds({0: 3, 1: 5}, {0: 12, 1: 9})
-    assert lag_records({0: Span(4, 10)}, now) == 2 + 4
-    assert lag_records({0: Span(4, 12), 1: Span(9, 9)}, now) == 0
+    assert lag_records({0: ExportedSpan(4, 10)}, now) == 2 + 4
+    assert lag_records({0: ExportedSpan(4, 12), 1: ExportedSpan(9, 9)}, now) == 0
 
 
 def test_where_a_table_begins_is_told_apart() -> None:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 pytest.importorskip("pyarrow", reason="needs PyArrow: pip install 'moldau[spark]'")
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.source.stream_offsets import Place, StreamOffsets, limited
+from moldau.pipeline.source.stream_offsets import StreamOffsets, StreamPlace, limited
 
 places = st.dictionaries(
-    st.builds(Place, st.sampled_from(["a", "b"]), st.integers(0, 5)),
+    st.builds(StreamPlace, st.sampled_from(["a", "b"]), st.integers(0, 5)),
     st.tuples(st.integers(0, 2**40), st.integers(-5, 10_000)),
     max_size=8,
 )
@@ -18,7 +18,7 @@ places = st.dictionaries(
 
 @given(places, st.integers(1, 20_000))
 def test_a_batch_takes_what_is_there_up_to_its_limit(
-    spans: dict[Place, tuple[int, int]], records_max: int
+    spans: dict[StreamPlace, tuple[int, int]], records_max: int
 ) -> None:
     begins = {place: start for place, (start, _) in spans.items()}
     ends = {place: start + count for place, (start, count) in spans.items()}
@@ -30,12 +30,12 @@ def test_a_batch_takes_what_is_there_up_to_its_limit(
 
 
 def test_without_a_limit_all_is_taken() -> None:
-    place = Place("a", 0)
+    place = StreamPlace("a", 0)
     assert limited({place: 3}, {place: 9}, None) == {place: 9}
 
 
 def test_offsets_survive_a_checkpoint() -> None:
-    offsets = StreamOffsets({Place("b", 10): 7, Place("a", 2): 0}, {"a": "id-a", "b": "id-b"})
+    offsets = StreamOffsets({StreamPlace("b", 10): 7, StreamPlace("a", 2): 0}, {"a": "id-a", "b": "id-b"})
     content = offsets.to_json()
     assert content == {"a": {"2": 0}, "b": {"10": 7}, "@topicIds": {"a": "id-a", "b": "id-b"}}
     assert StreamOffsets.from_json(content) == offsets

@@ -17,7 +17,7 @@ import moldau.testing
 from moldau.client.errors import ToolError
 from moldau.pipeline.source.older_stream import MoldauOlderStreamReader
 from moldau.pipeline.source.options import parse_options
-from moldau.pipeline.source.stream_offsets import Place, StreamOffsets
+from moldau.pipeline.source.stream_offsets import StreamOffsets, StreamPlace
 from moldau.pipeline.source.stream_plan import StreamPlanner
 from moldau.pipeline.spark_versions import note_missing
 
@@ -152,7 +152,9 @@ def options_of(node: moldau.testing.Node, **options: str) -> dict[str, str]:
 
 def ends_of(*offsets: int) -> StreamOffsets:
     """Of a topic ``t``, one offset for each partition."""
-    return StreamOffsets({Place("t", number): offset for number, offset in enumerate(offsets)}, {"t": "id"})
+    return StreamOffsets(
+        {StreamPlace("t", number): offset for number, offset in enumerate(offsets)}, {"t": "id"}
+    )
 
 
 def test_a_batch_waits_for_enough_records_and_not_for_ever(node: moldau.testing.Node) -> None:

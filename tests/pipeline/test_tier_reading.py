@@ -26,8 +26,8 @@ from moldau.pipeline.reading import wal as wal_reading
 from moldau.pipeline.reading.decoding import FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.object_ranges import MappedFiles
-from moldau.pipeline.reading.planning import OffsetRange, Source
-from moldau.pipeline.reading.tier import PartitionReader
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.tier import TierPartitionReader
 from moldau.pipeline.source.options import parse_options
 from moldau.pipeline.source.snapshot import TopicRanges, pin
 from moldau.pipeline.source.units import ask
@@ -227,8 +227,8 @@ def test_transactions_are_judged_by_the_leader() -> None:
 
     batches = [batch(offset, offset == 3) for offset in range(5)]
     for committed_only, taken in ((True, 3), (False, 5)):
-        source = Source("", "t", "", committed_only=committed_only)
-        reader = PartitionReader(Client([], 1), source, OffsetRange(0, 0, 9))
+        source = TopicSource("", "t", "", committed_only=committed_only)
+        reader = TierPartitionReader(Client([], 1), source, OffsetRange(0, 0, 9))
         found, is_plain = reader._taken(batches, 9)
         assert [one.data for one in found] == batches[:taken]
         assert is_plain is not committed_only

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from moldau.replication.appending.opening import OpeningQueue
 from moldau.replication.partition import AppendOutcome
 from moldau.runtime import ErrorCode, UnexpectedErrors
-from moldau.runtime.fair_lane import FairLane, Turn
+from moldau.runtime.fair_lane import FairLane, NextTurn
 
 
 @dataclass(eq=False)
@@ -29,7 +29,7 @@ def test_a_client_waits_behind_its_own_batches_only():
 
     def opening(name, steps):
         for _ in range(steps):
-            yield Turn.NEXT
+            yield NextTurn.NEXT
         return name
 
     def append(name):

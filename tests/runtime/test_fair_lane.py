@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from moldau.runtime.fair_lane import ClientGoneError, FairLane, Turn, exhaust
+from moldau.runtime.fair_lane import ClientGoneError, FairLane, NextTurn, exhaust
 from moldau.runtime.workers import ThreadWorkers
 
 
@@ -35,7 +35,7 @@ class Journal:
     def job(self, name, steps=3, large_from=None, result=None):
         for number in range(steps):
             self.steps.append(name)
-            yield Turn.LARGE if number == large_from else Turn.NEXT
+            yield NextTurn.LARGE if number == large_from else NextTurn.NEXT
         return result
 
 
@@ -108,7 +108,7 @@ def test_jobs_of_a_closed_connection_are_dropped():
 def test_a_job_that_fails_fails_alone():
     async def scenario(lane, journal):
         def broken():
-            yield Turn.NEXT
+            yield NextTurn.NEXT
             raise ValueError("broken")
 
         failed = lane.put(Connection("a"), broken())
@@ -129,7 +129,7 @@ def test_steps_run_in_the_thread_one_at_a_time():
         def job():
             for _ in range(20):
                 names.add(threading.current_thread().name)
-                yield Turn.NEXT
+                yield NextTurn.NEXT
 
         try:
             await asyncio.gather(*(lane.put(Connection(str(n)), job()) for n in range(5)))
@@ -149,7 +149,7 @@ def test_a_cancelled_lane_leaves_nobody_waiting():
         def job():
             begun.set()
             go_on.wait(60)
-            yield Turn.NEXT
+            yield NextTurn.NEXT
 
         answers = [lane.put(None, job()), lane.put(None, job())]
         await asyncio.to_thread(begun.wait, 60)

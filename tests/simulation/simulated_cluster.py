@@ -8,7 +8,7 @@ from moldau.cluster.folders.formatter import FormatRequest, format_storage
 from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import Node
-from moldau.simulation.clients.client import Bootstrap, Client
+from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.history import History
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.world import World
@@ -49,8 +49,8 @@ class Cluster:
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
-    def client(self, name: str, broker: int) -> Client:
-        return Client(name, self.bootstrap(broker), self.history, stream(self.world.seed, name))
+    def client(self, name: str, broker: int) -> SimulatedClient:
+        return SimulatedClient(name, self.bootstrap(broker), self.history, stream(self.world.seed, name))
 
     def bootstrap(self, broker: int) -> Bootstrap:
         return Bootstrap(f"node-{broker}", 9092)

@@ -7,14 +7,14 @@ from uuid import uuid4
 import pytest
 
 from moldau.diskless.cache.partition_cache import PartitionCache
-from moldau.simulation.damage.files import Damage, Way, kind_of
+from moldau.simulation.damage.files import FileDamage, Way, kind_of
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.stories import scenario
 from moldau.simulation.damage.story import End
 from moldau.simulation.history import Partition
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
-from moldau.storage.guards.guarding import Verdict
+from moldau.storage.guards.guarding import OpenableLog
 from moldau.storage.guards.recovery_report import RecoveryReport
 from moldau.storage.segments import segment_loading
 
@@ -41,7 +41,7 @@ def test_a_damaged_cache_is_read_from_objects_again() -> None:
 
 def cut_in_silence(patch: pytest.MonkeyPatch) -> None:
     """Logs whose loss deletes data are not checked."""
-    patch.setattr(segment_loading, "check_segments", lambda *_: Verdict())
+    patch.setattr(segment_loading, "check_segments", lambda *_: OpenableLog())
 
 
 def report_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -76,15 +76,15 @@ def test_a_mutant_is_caught(mutate: Callable[[pytest.MonkeyPatch], None], kinds:
 CLASSIC, DISKLESS = Partition("classic", 0), Partition("diskless", 0)
 RECORDS = [(0, b"a"), (1, b"b")]
 BEFORE = Contents({"classic": 1, "diskless": 1}, {CLASSIC: RECORDS, DISKLESS: RECORDS}, {}, {"object"})
-LOG = Damage("/data/classic-0/00000000000000000000.log", Way.FLIPPED, "")
-CACHE = Damage("/data/diskless-0/00000000000000000000.log", Way.FLIPPED, "")
-CHECKPOINT = Damage("/data/recovery-point-offset-checkpoint", Way.REMOVED, "")
+LOG = FileDamage("/data/classic-0/00000000000000000000.log", Way.FLIPPED, "")
+CACHE = FileDamage("/data/diskless-0/00000000000000000000.log", Way.FLIPPED, "")
+CHECKPOINT = FileDamage("/data/recovery-point-offset-checkpoint", Way.REMOVED, "")
 REPORTED = Reports(["ERROR /data/classic-0: cut"], "{'recovery': '/data/classic-0: cut'}")
 SILENT = Reports([], "{}")
 
 
 def judged(
-    damage: Damage, reports: Reports = SILENT, objects: set[str] | None = None, **changes: Any
+    damage: FileDamage, reports: Reports = SILENT, objects: set[str] | None = None, **changes: Any
 ) -> list[str]:
     after = Contents(
         changes.get("topics", BEFORE.topics),
@@ -120,12 +120,12 @@ def test_an_error_that_consumers_meet_is_no_silence() -> None:
         (LOG, REPORTED, {"objects": set()}, "object object holds live records and is deleted"),
     ],
 )
-def test_what_may_not_be_is_found(damage: Damage, reports: Reports, changes: Any, text: str) -> None:
+def test_what_may_not_be_is_found(damage: FileDamage, reports: Reports, changes: Any, text: str) -> None:
     assert any(text in found for found in judged(damage, reports, **changes))
 
 
 def test_missing_metadata_are_no_silence_where_health_names_their_file() -> None:
-    metadata = Damage("/data/__diskless_metadata-0/00000000000000000000.log", Way.FLIPPED, "")
+    metadata = FileDamage("/data/__diskless_metadata-0/00000000000000000000.log", Way.FLIPPED, "")
     unreadable = {DISKLESS: "leader_not_available"}
     named = Reports([], f"{metadata.path} is damaged")
     assert judged(metadata, named, records={DISKLESS: []}, unreadable=unreadable) == []

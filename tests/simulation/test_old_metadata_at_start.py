@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from moldau.quorum import subscriptions
-from moldau.simulation.clients.client import Client
+from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.cluster.replication_stories import (
     NODE_IDS,
@@ -26,12 +26,12 @@ class OldImageStory(ReplicationStory):
         node_2 = self._world.host("node-2")
         for node_id in NODE_IDS:
             self._world.host(f"node-{node_id}").start(partial(self._node, node_id))
-        await self._on("admin", self._create_topic(self._begin_at_any(Client, "admin")))
+        await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
         await self._converge()
         self._properties = {}
         await self._again(node_2.kill)  # no more snapshots of this node
         await self._on("producer", self._producer(0).run(50, pause_s=0.01))
-        mover = Mover(self._begin_at_any(Client, "mover"), PARTITIONS[:1], NODE_IDS, replicas_min=2)
+        mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS[:1], NODE_IDS, replicas_min=2)
         await self._on("away", self._move(mover, (1, 3)))
         await self._on("back", self._move(mover, NODE_IDS))
         await self._converge()

@@ -14,7 +14,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records import Compression, Record, build_batch
 from moldau.runtime import ErrorCode
-from moldau.simulation.clients.client import Bootstrap, Client
+from moldau.simulation.clients.client import Bootstrap, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History, Partition
 from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
@@ -75,7 +75,7 @@ async def produce(
     return [topic.partition_responses[0].error_code for topic in answer.responses]
 
 
-async def fuzz(client: Client, history: History) -> None:
+async def fuzz(client: SimulatedClient, history: History) -> None:
     rng = client.chance
     for name, is_diskless in TOPICS.items():
         await client.create_topic(name, 3, {"diskless.enable": is_diskless})
@@ -111,7 +111,7 @@ def test_nobody_waits_for_a_batch_that_makes_no_sense(seed: int) -> None:
         history = History(world.loop.elapsed_s)
         node = world.host("node-1")
         node.start(scenario.program)
-        client = Client("fuzzer", Bootstrap("node-1", PORT), history, random.Random(seed))
+        client = SimulatedClient("fuzzer", Bootstrap("node-1", PORT), history, random.Random(seed))
 
         async def run() -> None:
             process = world.host("clients").start(lambda _machine: fuzz(client, history))

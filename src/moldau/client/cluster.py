@@ -55,7 +55,7 @@ RETRIABLE: Final = frozenset(
 """Errors that may be gone after a moment."""
 
 
-class Endpoint(NamedTuple):
+class NodeAddress(NamedTuple):
     """Where a node listens."""
 
     host: str
@@ -69,10 +69,10 @@ class FoundCoordinator(NamedTuple):
     """A broker that coordinates something."""
 
     node_id: int
-    endpoint: Endpoint
+    endpoint: NodeAddress
 
 
-class Topic(NamedTuple):
+class ClusterTopic(NamedTuple):
     """A topic, and the leader of each of its partitions."""
 
     name: str
@@ -80,21 +80,21 @@ class Topic(NamedTuple):
     leaders: dict[int, int]
 
 
-class FoundOffset(NamedTuple):
+class ListedOffset(NamedTuple):
     """An answer of ListOffsets; offset -1 when no record is that late."""
 
     offset: int
     timestamp_ms: int
 
 
-def parse_bootstrap(text: str) -> list[Endpoint]:
+def parse_bootstrap(text: str) -> list[NodeAddress]:
     """``HOST:PORT[,HOST:PORT…]``, IPv6 addresses in brackets. Raises :class:`ToolError`."""
     endpoints = []
     for part in filter(None, (word.strip() for word in text.split(","))):
         host, colon, port = part.rpartition(":")
         if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
             raise ToolError(f"{part!r} is not HOST:PORT (--bootstrap)")
-        endpoints.append(Endpoint(host.strip("[]"), int(port)))
+        endpoints.append(NodeAddress(host.strip("[]"), int(port)))
     if not endpoints:
         raise ToolError("--bootstrap names no node")
     return endpoints
@@ -110,9 +110,9 @@ def check(code: ErrorCode, message: str | None, about: str) -> None:
 class Client:
     """Asks a cluster. Bound to the running loop; failures are :class:`KafkaError`."""
 
-    def __init__(self, bootstrap: list[Endpoint], timeout_s: float) -> None:
+    def __init__(self, bootstrap: list[NodeAddress], timeout_s: float) -> None:
         self._bootstrap = bootstrap
-        self._brokers: dict[int, Endpoint] = {}
+        self._brokers: dict[int, NodeAddress] = {}
         self.timeout_s = timeout_s
         timeout_ms = max(1, round(timeout_s * 1000))
         self.timeout_ms = timeout_ms
@@ -130,7 +130,7 @@ class Client:
         self,
         message: Any,
         *,
-        broker: int | Endpoint | None = None,
+        broker: int | NodeAddress | None = None,
         version_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> Any:
@@ -139,7 +139,7 @@ class Client:
         Its version is the highest that both sides have, of Kafka's APIs and of our own.
         """
         if broker is not None:
-            endpoint = broker if isinstance(broker, Endpoint) else await self._broker(broker)
+            endpoint = broker if isinstance(broker, NodeAddress) else await self._broker(broker)
             return await self._send(endpoint, message, version_max, timeout_ms)
         failure: KafkaError | None = None
         for endpoint in self._bootstrap:
@@ -157,12 +157,12 @@ class Client:
         """The connections to the brokers."""
         return self._rpc
 
-    def channel(self, broker: Endpoint) -> BrokerChannel:
+    def channel(self, broker: NodeAddress) -> BrokerChannel:
         """A way to make our own calls to one broker, each within the time-out."""
         return BrokerChannel(self._rpc, *broker, self.timeout_ms)
 
     async def _send(
-        self, endpoint: Endpoint, message: Any, version_max: int | None, timeout_ms: int | None
+        self, endpoint: NodeAddress, message: Any, version_max: int | None, timeout_ms: int | None
     ) -> Any:
         key = message.API_KEY
         version = None
@@ -191,7 +191,7 @@ class Client:
             await self.metadata([])
         return next(iter(self._brokers))
 
-    async def _broker(self, broker_id: int) -> Endpoint:
+    async def _broker(self, broker_id: int) -> NodeAddress:
         if broker_id not in self._brokers:
             await self.metadata([])
         if broker_id not in self._brokers:
@@ -203,15 +203,15 @@ class Client:
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=create)
         response: MetadataResponse = await self.ask(request)
-        self._brokers = {row.node_id: Endpoint(row.host, row.port) for row in response.brokers}
+        self._brokers = {row.node_id: NodeAddress(row.host, row.port) for row in response.brokers}
         return response
 
-    async def topic(self, name: str, *, create: bool = False) -> Topic:
+    async def topic(self, name: str, *, create: bool = False) -> ClusterTopic:
         """A topic whose partitions all have leaders; with ``create`` made where brokers allow it."""
 
         patience = iter(range(CREATION_ATTEMPTS_MAX))
 
-        async def look() -> Topic:
+        async def look() -> ClusterTopic:
             (row,) = (await self.metadata([name], create=create)).topics
             unknown = row.error_code is ErrorCode.unknown_topic_or_partition
             if create and unknown and next(patience, None) is not None:
@@ -223,7 +223,7 @@ class Client:
                     reason = f"partition {name}-{partition.partition_index} has no leader"
                     raise KafkaError(ErrorCode.leader_not_available, reason)
             leaders = {row.partition_index: row.leader_id for row in row.partitions}
-            return Topic(name, row.topic_id, dict(sorted(leaders.items())))
+            return ClusterTopic(name, row.topic_id, dict(sorted(leaders.items())))
 
         return await self.retrying(look)
 
@@ -240,7 +240,7 @@ class Client:
                     raise
             await asyncio.sleep(RETRY_BACKOFF_S)
 
-    async def coordinator(self, group: str) -> Endpoint:
+    async def coordinator(self, group: str) -> NodeAddress:
         """The broker that coordinates a group."""
         return (await self.find_coordinator(0, group, f"group {group}")).endpoint
 
@@ -252,16 +252,16 @@ class Client:
             (row,) = (await self.ask(request)).coordinators
             if row.error_code is not ErrorCode.none:
                 raise KafkaError(row.error_code, f"{about}: {row.error_message or row.error_code.name}")
-            return FoundCoordinator(row.node_id, Endpoint(row.host, row.port))
+            return FoundCoordinator(row.node_id, NodeAddress(row.host, row.port))
 
         return await self.retrying(look)
 
     async def offsets(
-        self, topic: Topic, timestamps: Mapping[int, int], *, committed_only: bool = False
-    ) -> dict[int, FoundOffset]:
+        self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
+    ) -> dict[int, ListedOffset]:
         """For each partition the offset of the first record at or after a timestamp, or of an end."""
 
-        async def look() -> dict[int, FoundOffset]:
+        async def look() -> dict[int, ListedOffset]:
             current = await self.topic(topic.name)
             by_leader: dict[int, list[ListOffsetsPartition]] = {}
             for partition, timestamp in timestamps.items():
@@ -282,7 +282,7 @@ class Client:
                     if answer.error_code is not ErrorCode.none:
                         where = f"{topic.name}-{answer.partition_index}"
                         raise KafkaError(answer.error_code, f"{where}: {answer.error_code.name}")
-                    found[answer.partition_index] = FoundOffset(answer.offset, answer.timestamp)
+                    found[answer.partition_index] = ListedOffset(answer.offset, answer.timestamp)
             return found
 
         return await self.retrying(look)

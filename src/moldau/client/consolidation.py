@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from moldau.client.cluster import Client, Endpoint
+from moldau.client.cluster import Client, NodeAddress
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.consolidation.calls import LeaseCall, PlanCall, PublishCall, RemoteConsolidation
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PublishedSegment
@@ -139,10 +139,10 @@ async def _tell(
     )
 
 
-async def _brokers(client: Client) -> dict[int, Endpoint]:
+async def _brokers(client: Client) -> dict[int, NodeAddress]:
     metadata = await client.metadata([])
-    return {one.node_id: Endpoint(one.host, one.port) for one in metadata.brokers}
+    return {one.node_id: NodeAddress(one.host, one.port) for one in metadata.brokers}
 
 
-def _leader(client: Client, endpoint: Endpoint) -> RemoteConsolidation:
+def _leader(client: Client, endpoint: NodeAddress) -> RemoteConsolidation:
     return RemoteConsolidation(client.channel(endpoint))

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 from uuid import UUID
 
-from moldau.client.cluster import Client, Endpoint, FoundCoordinator
+from moldau.client.cluster import Client, FoundCoordinator, NodeAddress
 from moldau.client.errors import ToolError
 from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.coordinators.diskless.calls import (
@@ -104,7 +104,7 @@ class DisklessCoordinators:
             self._found[coordinator_id] = found
         return found
 
-    async def _endpoint(self, coordinator_id: int) -> Endpoint:
+    async def _endpoint(self, coordinator_id: int) -> NodeAddress:
         return (await self._locate(coordinator_id)).endpoint
 
     def _moved(self, coordinator_id: int) -> None:

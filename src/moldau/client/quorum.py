@@ -1,6 +1,6 @@
 """The metadata quorum as a tool sees it: through any broker, or through controllers (KIP-919)."""
 
-from moldau.client.cluster import Client, Endpoint
+from moldau.client.cluster import Client, NodeAddress
 from moldau.client.errors import ToolError
 from moldau.protocol.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse
 from moldau.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -33,13 +33,15 @@ async def describe_cluster(client: Client, endpoint_type: int) -> DescribeCluste
     return response
 
 
-async def active_controller(client: Client) -> Endpoint:
+async def active_controller(client: Client) -> NodeAddress:
     """The controller that leads the quorum, as another controller knows it.
 
     Raises a retriable ``KafkaError`` while none does.
     """
     answer = await describe_cluster(client, ENDPOINT_CONTROLLERS)
-    found = {row.broker_id: Endpoint(row.host, row.port) for row in answer.brokers}.get(answer.controller_id)
+    found = {row.broker_id: NodeAddress(row.host, row.port) for row in answer.brokers}.get(
+        answer.controller_id
+    )
     if found is None:
         raise KafkaError(ErrorCode.leader_not_available, "the metadata quorum has no leader")
     return found

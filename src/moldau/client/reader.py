@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from moldau.client.cluster import RETRIABLE, RETRY_BACKOFF_S, Client, Topic
+from moldau.client.cluster import RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from moldau.records.batch import BatchHeader, TimestampType, iter_headers
 from moldau.records.control import ControlType, parse_control_type
@@ -34,7 +34,7 @@ class TopicReader:
     def __init__(
         self,
         client: Client,
-        topic: Topic,
+        topic: ClusterTopic,
         positions: Mapping[int, int],
         ends: Mapping[int, int] | None = None,
         *,

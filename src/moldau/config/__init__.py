@@ -11,7 +11,7 @@ from moldau.config.definition import (
     Update,
 )
 from moldau.config.entry import ConfigEntry, ConfigSynonym
-from moldau.config.listeners import Endpoint, Voter
+from moldau.config.listeners import ConfiguredVoter, ListenerEndpoint
 from moldau.config.properties import parse_overrides, parse_properties
 from moldau.config.topic import TOPIC, TopicConfig
 
@@ -26,11 +26,11 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "ConfigType",
-    "Endpoint",
+    "ConfiguredVoter",
     "Importance",
+    "ListenerEndpoint",
     "TopicConfig",
     "Update",
-    "Voter",
     "parse_overrides",
     "parse_properties",
 ]

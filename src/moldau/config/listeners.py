@@ -15,7 +15,7 @@ _SERVER = re.compile(r"^(?:\[([0-9a-fA-F:.%]+)\]|([^:]+)):([0-9]+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ListenerEndpoint:
     """``name://host:port``; an empty host is every interface."""
 
     name: str
@@ -28,7 +28,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Voter:
+class ConfiguredVoter:
     """A controller of a static quorum."""
 
     node_id: int
@@ -36,7 +36,7 @@ class Voter:
     port: int
 
 
-def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[Endpoint, ...]:
+def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[ListenerEndpoint, ...]:
     """A list of endpoints with names and ports of their own; raises :class:`ConfigError`."""
     text = ",".join(entries)
     endpoints = []
@@ -48,7 +48,7 @@ def parse_endpoints(key: str, entries: Sequence[str]) -> tuple[Endpoint, ...]:
                 f"Invalid value {text} for configuration {key}: Unable to parse {part} to a broker endpoint",
             )
         name, bracketed, host, port = match.groups()
-        endpoints.append(Endpoint(name.upper(), bracketed or host or "", _port(key, text, port)))
+        endpoints.append(ListenerEndpoint(name.upper(), bracketed or host or "", _port(key, text, port)))
     names = [endpoint.name for endpoint in endpoints]
     if len(set(names)) != len(names):
         raise ConfigError(
@@ -77,7 +77,7 @@ def parse_protocol_map(key: str, text: str) -> Mapping[str, str]:
     return protocols
 
 
-def parse_voters(key: str, entries: Sequence[str]) -> tuple[Voter, ...]:
+def parse_voters(key: str, entries: Sequence[str]) -> tuple[ConfiguredVoter, ...]:
     """``id@host:port`` entries, of distinct ids."""
     voters = []
     for entry in entries:
@@ -89,7 +89,7 @@ def parse_voters(key: str, entries: Sequence[str]) -> tuple[Voter, ...]:
                 "{id}@{host}:{port}",
             )
         node_id, bracketed, host, port = match.groups()
-        voters.append(Voter(int(node_id), bracketed or host, _port(key, entry, port)))
+        voters.append(ConfiguredVoter(int(node_id), bracketed or host, _port(key, entry, port)))
     if len({voter.node_id for voter in voters}) != len(voters):
         raise ConfigError(
             key, f"Invalid value {','.join(entries)} for configuration {key}: A voter's id occurs twice"

@@ -5,8 +5,8 @@ from functools import cached_property
 
 from moldau.config.listeners import (
     SECURITY_PROTOCOLS,
-    Endpoint,
-    Voter,
+    ConfiguredVoter,
+    ListenerEndpoint,
     parse_counts,
     parse_endpoints,
     parse_protocol_map,
@@ -56,7 +56,7 @@ class NodeSettings(Settings):
     # Listeners.
 
     @cached_property
-    def listeners(self) -> tuple[Endpoint, ...]:
+    def listeners(self) -> tuple[ListenerEndpoint, ...]:
         """Where to listen, brokers' and controllers' listeners alike."""
         return parse_endpoints("listeners", self.items("listeners"))
 
@@ -65,30 +65,30 @@ class NodeSettings(Settings):
         return self.optional_items("controller.listener.names")
 
     @cached_property
-    def broker_listeners(self) -> tuple[Endpoint, ...]:
+    def broker_listeners(self) -> tuple[ListenerEndpoint, ...]:
         """The listeners that are not the controllers'."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self.listeners if endpoint.name not in controllers)
 
     @cached_property
-    def controller_listeners(self) -> tuple[Endpoint, ...]:
+    def controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self.listeners if endpoint.name in controllers)
 
     @cached_property
-    def advertised_listeners(self) -> tuple[Endpoint, ...]:
+    def advertised_listeners(self) -> tuple[ListenerEndpoint, ...]:
         """Endpoints for clients, without the controllers' listeners; an empty host is this machine's name."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self._advertised if endpoint.name not in controllers)
 
     @cached_property
-    def advertised_controller_listeners(self) -> tuple[Endpoint, ...]:
+    def advertised_controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
         """Endpoints for brokers and other controllers, as far as they are advertised apart."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self._advertised if endpoint.name in controllers)
 
     @cached_property
-    def _advertised(self) -> tuple[Endpoint, ...]:
+    def _advertised(self) -> tuple[ListenerEndpoint, ...]:
         key = "advertised.listeners"
         return self.listeners if self[key] is None else parse_endpoints(key, self.items(key))
 
@@ -117,7 +117,7 @@ class NodeSettings(Settings):
     # Quorum.
 
     @cached_property
-    def quorum_voters(self) -> tuple[Voter, ...]:
+    def quorum_voters(self) -> tuple[ConfiguredVoter, ...]:
         key = "controller.quorum.voters"
         return parse_voters(key, self.items(key))
 

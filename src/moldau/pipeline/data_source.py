@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.sink.writer import MoldauStreamWriter, MoldauWriter, SinkTarget, find_target
 from moldau.pipeline.source.columns import Columns
 from moldau.pipeline.source.filters import Narrowing
@@ -158,7 +158,7 @@ def replace_start(wanted: OffsetRange, first: int | None) -> OffsetRange:
 
 
 async def _first_at(
-    client: Client, source: Source, ranges: Sequence[OffsetRange], time_ms: int
+    client: Client, source: TopicSource, ranges: Sequence[OffsetRange], time_ms: int
 ) -> Mapping[int, int | None]:
     topic = await client.topic(source.topic)
     return await offsets_at(client, topic, dict.fromkeys([one.partition for one in ranges], time_ms))

@@ -16,7 +16,7 @@ from typing import TypeAlias, assert_never
 import cramjam
 
 from moldau.records.errors import InvalidRecordError, OpenedSizeError
-from moldau.runtime.fair_lane import Steps, Turn
+from moldau.runtime.fair_lane import NextTurn, Steps
 
 __all__ = [
     "DECOMPRESSED_BYTES_FLOOR",
@@ -102,7 +102,7 @@ def compress_in_turn(codec: Compression, data: bytes, level: int | None = None) 
     stream = _stream(codec, level)
     for start in range(0, len(data), _STEP_BYTES):
         stream.compress(data[start : start + _STEP_BYTES])
-        yield Turn.NEXT
+        yield NextTurn.NEXT
     return bytes(stream.finish())
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from moldau.records.batch import BatchHeader, Buffer
 from moldau.records.errors import OpenedSizeError
 from moldau.records.record import open_batch
-from moldau.runtime.fair_lane import Steps, Turn
+from moldau.runtime.fair_lane import NextTurn, Steps
 
 __all__ = ["RECORDS_A_STEP", "open_in_turn"]
 
@@ -23,5 +23,5 @@ def open_in_turn(batch: Buffer) -> Steps[tuple[BatchHeader, bytes]]:
     try:
         return open_batch(batch, max(_MODEST_BYTES, _MODEST_RATIO * len(batch)))
     except OpenedSizeError:
-        yield Turn.LARGE
+        yield NextTurn.LARGE
         return open_batch(batch)

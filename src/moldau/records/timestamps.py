@@ -9,7 +9,7 @@ from moldau.records.errors import InvalidRecordError
 from moldau.records.opening import RECORDS_A_STEP, open_in_turn
 from moldau.records.record import open_batch
 from moldau.records.varint import read_varlong, wrapped
-from moldau.runtime.fair_lane import Steps, Turn
+from moldau.runtime.fair_lane import NextTurn, Steps
 
 __all__ = [
     "Choice",
@@ -37,7 +37,7 @@ def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:
         best, is_found = choose(some, best)
         if is_found:
             break
-        yield Turn.NEXT
+        yield NextTurn.NEXT
     return best
 
 

@@ -36,7 +36,7 @@ from moldau.replication.remote import RemotePart
 from moldau.replication.traffic import PartitionTraffic
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
 from moldau.storage.log.admission import Admitted, admission
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
@@ -233,7 +233,7 @@ class ClassicPartition:
     # -- appends of clients ---------------------------------------------------------------------
 
     def append(
-        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: Client | None = None
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
     ) -> AppendAnswer:
         try:
             if not self._clients_append:
@@ -276,7 +276,7 @@ class ClassicPartition:
         headers: list[BatchHeader],
         required_acks: int,
         timeout_ms: int,
-        client: Client | None,
+        client: FairClient | None,
     ) -> "asyncio.Future[AppendOutcome]":
         """A worker looks into the batch; what this client appends meanwhile waits behind it."""
         if self._opening is None:
@@ -338,7 +338,7 @@ class ClassicPartition:
             self._watermark_moved()
 
     def stage(
-        self, records: memoryview, required_acks: int, client: Client | None = None
+        self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
         """As :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagingLog``.
 

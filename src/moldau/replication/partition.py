@@ -13,7 +13,7 @@ from uuid import UUID
 
 from moldau.records.errors import RecordError
 from moldau.runtime.errors import ErrorCode
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 CONSUMER_REPLICA_ID = -1
@@ -155,7 +155,7 @@ class Partition(Protocol):
         ...
 
     def append(
-        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: Client | None = None
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
     ) -> AppendAnswer:
         """Append what a producer sent on the connection ``client``.
 
@@ -174,7 +174,7 @@ class Partition(Protocol):
         *,
         read_committed: bool,
         current_leader_epoch: int,
-        client: Client | None = None,
+        client: FairClient | None = None,
     ) -> FoundOffset:
         """The first record at or after a time, or one of the special timestamps above.
 

@@ -18,23 +18,23 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers
 
-__all__ = ["Client", "ClientGoneError", "FairLane", "Steps", "Turn", "exhaust"]
+__all__ = ["ClientGoneError", "FairClient", "FairLane", "NextTurn", "Steps", "exhaust"]
 
 T = TypeVar("T")
 
 
-class Turn(Enum):
+class NextTurn(Enum):
     """A job's request at the end of a step."""
 
     NEXT = "others may have a turn"
     LARGE = "the next step takes much memory, up to the end of the job"
 
 
-Steps: TypeAlias = Generator[Turn, None, T]
+Steps: TypeAlias = Generator[NextTurn, None, T]
 """A job in steps of some milliseconds; it returns its result."""
 
 
-class Client(Protocol):
+class FairClient(Protocol):
     """A connection, as far as fairness needs it."""
 
     @property
@@ -78,7 +78,7 @@ class _Queue:
 
     __slots__ = ("client", "jobs")
 
-    def __init__(self, client: Client | None) -> None:
+    def __init__(self, client: FairClient | None) -> None:
         self.client = client
         self.jobs: deque[_Job] = deque()
 
@@ -89,12 +89,14 @@ class FairLane:
     def __init__(self, workers: Workers) -> None:
         """``workers`` have one thread, or steps of several jobs would run at once."""
         self._workers = workers
-        self._queues: dict[Client | None, _Queue] = {}
+        self._queues: dict[FairClient | None, _Queue] = {}
         self._groups: dict[Hashable, deque[_Queue]] = {}
         self._large: _Job | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, client: Client | None, steps: Steps[T], *, is_lasting: bool = False) -> "asyncio.Future[T]":
+    def put(
+        self, client: FairClient | None, steps: Steps[T], *, is_lasting: bool = False
+    ) -> "asyncio.Future[T]":
         """Run a job of a client; ``None`` stands for the node itself. The result is that of ``steps``.
 
         When the client closes its connection, the rest of its job is not done (:class:`ClientGoneError`),
@@ -153,7 +155,7 @@ class FairLane:
             return
         if is_over:
             self._end(queue, result, None)
-        elif result is Turn.LARGE:
+        elif result is NextTurn.LARGE:
             job.is_large = True
 
     def _end(self, queue: _Queue, result: Any, error: Exception | None) -> None:
@@ -177,7 +179,7 @@ class FairLane:
 _NODE: Final = ("",)
 
 
-def _group_of(client: Client | None) -> Hashable:
+def _group_of(client: FairClient | None) -> Hashable:
     return _NODE if client is None else (client.principal, client.peer_host)
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 
 from moldau.simulation.history import History
 from moldau.simulation.judges.answers_judge import stop_and_judge
-from moldau.simulation.world.defects import Place
+from moldau.simulation.world.defects import DefectPlace
 from moldau.simulation.world.disk import DiskFault
 from moldau.simulation.world.disk_losses import lose_databases, lose_folders
 from moldau.simulation.world.host import Host, Program
@@ -230,7 +230,7 @@ class Nemesis:
 
     async def _meet_defects(self, host: Host, seconds: float) -> None:
         chance = self._chance
-        places = chance.sample(list(Place), chance.randint(1, len(Place)))
+        places = chance.sample(list(DefectPlace), chance.randint(1, len(DefectPlace)))
         host.defects.chances = {place: chance.choice((0.05, 0.3, 1.0)) for place in places}
         await asyncio.sleep(seconds)
         host.defects.chances = {}

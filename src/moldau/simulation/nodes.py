@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records
-from moldau.simulation.clients.client import Client
+from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import Partition
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Scenario
@@ -90,7 +90,7 @@ def node_deletes() -> Scenario:
     return replace(scenario, meddle=_delete_records, shortened=frozenset(scenario.partitions), fault_count=6)
 
 
-async def _delete_records(client: Client) -> None:
+async def _delete_records(client: SimulatedClient) -> None:
     for _ in range(8):
         await asyncio.sleep(client.chance.uniform(0.05, 1.0))
         await delete_some_records(client, Partition(TOPIC, client.chance.randrange(PARTITION_COUNT)))
@@ -163,7 +163,7 @@ def _node_scenario(
         serving()
         raise RuntimeError(await node.failed())
 
-    async def prepare(client: Client) -> None:
+    async def prepare(client: SimulatedClient) -> None:
         await client.create_topic(TOPIC, PARTITION_COUNT, dict(configs))
 
     partitions = tuple(Partition(TOPIC, index) for index in range(PARTITION_COUNT))

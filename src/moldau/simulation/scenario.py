@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from moldau.runtime import Machine
-from moldau.simulation.clients.client import Bootstrap, Client, Consumer, Producer, Sending
+from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.coordinators.agreement import AgreementTally, watch_coordinators
 from moldau.simulation.history import History, Partition
 from moldau.simulation.judges.answers_judge import watch_budgets
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
-from moldau.simulation.offsets.member import GroupJudge, GroupMember
+from moldau.simulation.offsets.member import CommittingMember, GroupJudge
 from moldau.simulation.patience import StuckError, patience
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.host import Host, Program
@@ -23,7 +23,7 @@ from moldau.simulation.world.loop import SimulationError
 from moldau.simulation.world.network import NetworkOptions
 from moldau.simulation.world.world import World
 
-Prepare = Callable[[Client], Awaitable[None]]
+Prepare = Callable[[SimulatedClient], Awaitable[None]]
 
 
 class Afterlife(Protocol):
@@ -166,7 +166,7 @@ class _Story:
             watching = watch_coordinators([self._node], self.history, scenario.coordinator_tally)
             self._watches.append(asyncio.create_task(watching))
         if scenario.prepare is not None:
-            client = Client("admin", self._bootstrap, self.history, stream(world.seed, "admin"))
+            client = SimulatedClient("admin", self._bootstrap, self.history, stream(world.seed, "admin"))
             await self._on(world.host("admin"), scenario.prepare(client))
         storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
         readers = [self._start_consumer(number) for number in range(scenario.consumer_count)]
@@ -246,7 +246,7 @@ class _Story:
     def _members(self) -> "list[asyncio.Task[Any]]":
         scenario, judge = self._scenario, GroupJudge("members", self.history)
         members = [
-            GroupMember(
+            CommittingMember(
                 name, self._bootstrap, judge, stream(self._world.seed, name), len(scenario.partitions)
             )
             for name in (f"member-{number}" for number in range(scenario.group_member_count))
@@ -260,7 +260,7 @@ class _Story:
         if meddle is None:
             return []
         chance = stream(self._world.seed, "meddler")
-        client = Client("meddler", self._bootstrap, self.history, chance)
+        client = SimulatedClient("meddler", self._bootstrap, self.history, chance)
         return [self._on(self._world.host("meddler"), meddle(client))]
 
     def _start_consumer(self, number: int) -> "asyncio.Task[Any]":

@@ -6,7 +6,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.cli.errors import CommandError
-from moldau.client.cluster import Client, Endpoint
+from moldau.client.cluster import Client, NodeAddress
 from moldau.protocol.own.tiered_describe_topics import TieredDescribedPartition
 from moldau.protocol.own.tiered_list_segments import TieredSegment
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier
@@ -29,7 +29,7 @@ async def describe_topics(client: Client, names: list[str]) -> list[TieredTopic]
     async def ask_all() -> list[TieredTopic]:
         topics: dict[UUID, TieredTopic] = {}
         for broker in (await client.metadata([])).brokers:
-            tier = RemoteTier(client.channel(Endpoint(broker.host, broker.port)))
+            tier = RemoteTier(client.channel(NodeAddress(broker.host, broker.port)))
             for found in await tier.describe_topics(names or None):
                 topic = topics.setdefault(found.topic_id, TieredTopic(found.name, found.topic_id))
                 topic.partitions.update({row.partition_index: row for row in found.partitions})
@@ -50,7 +50,7 @@ async def list_segments(
     if partition is not None and partition not in topic.leaders:
         raise CommandError(f"{name} has no partition {partition}")
     metadata = await client.metadata([])
-    brokers = {row.node_id: Endpoint(row.host, row.port) for row in metadata.brokers}
+    brokers = {row.node_id: NodeAddress(row.host, row.port) for row in metadata.brokers}
     for index, leader in topic.leaders.items():
         if partition is not None and index != partition:
             continue
@@ -65,7 +65,7 @@ async def list_segments(
             skip += len(page)
 
 
-async def _page(client: Client, broker: Endpoint, call: ListSegmentsCall) -> list[TieredSegment]:
+async def _page(client: Client, broker: NodeAddress, call: ListSegmentsCall) -> list[TieredSegment]:
     async def ask() -> list[TieredSegment]:
         return (await RemoteTier(client.channel(broker)).list_segments(call)).segments
 

@@ -19,7 +19,7 @@ from moldau.cli.options import (
     key_values,
 )
 from moldau.cli.output import print_json, print_table
-from moldau.client.cluster import EARLIEST, LATEST, Client, Topic, check, topic_problem, with_client
+from moldau.client.cluster import EARLIEST, LATEST, Client, ClusterTopic, check, topic_problem, with_client
 from moldau.cluster.folders.meta_properties import encode_uuid as topic_id_text
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from moldau.protocol.messages.create_topics import (
@@ -67,7 +67,7 @@ def list_topics(
         print_json([_summary(row) for row in found])
         return
     print_table(
-        ("Topic", "Partitions", "Replicas", "Topic id"),
+        ("ClusterTopic", "Partitions", "Replicas", "Topic id"),
         [(row.name, len(row.partitions), _replicas(row), topic_id_text(row.topic_id)) for row in found],
     )
 
@@ -214,7 +214,7 @@ async def _described_one(
     client: Client, row: MetadataResponseTopic, configs: dict[str, str | None]
 ) -> dict[str, Any]:
     led = {part.partition_index: part.leader_id for part in row.partitions if part.leader_id >= 0}
-    topic = Topic(row.name or "", row.topic_id, led)
+    topic = ClusterTopic(row.name or "", row.topic_id, led)
     earliest = await client.offsets(topic, dict.fromkeys(led, EARLIEST))
     latest = await client.offsets(topic, dict.fromkeys(led, LATEST))
     partitions = [

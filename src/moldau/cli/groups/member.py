@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from moldau.client.cluster import MAX_OFFSET_VERSION, RETRIABLE, Client, Endpoint, Topic
+from moldau.client.cluster import MAX_OFFSET_VERSION, RETRIABLE, Client, ClusterTopic, NodeAddress
 from moldau.protocol.group_records import (
     decode_assignment,
     decode_subscription,
@@ -39,11 +39,11 @@ REJOIN: Final = frozenset(
 class GroupMember:
     """Joins, heartbeats, commits and leaves. Failures are :class:`KafkaError`."""
 
-    def __init__(self, client: Client, group: str, topic: Topic) -> None:
+    def __init__(self, client: Client, group: str, topic: ClusterTopic) -> None:
         self._client = client
         self._group = group
         self._topic = topic
-        self._coordinator: Endpoint | None = None
+        self._coordinator: NodeAddress | None = None
         self._member_id = ""
         self._generation = -1
         self._heartbeats: asyncio.Task[None] | None = None
@@ -209,7 +209,7 @@ def range_assignment(
 async def commit_offsets(
     client: Client,
     group: str,
-    topic: Topic,
+    topic: ClusterTopic,
     offsets: Mapping[int, int],
     member: tuple[int, str] = (-1, ""),
 ) -> None:

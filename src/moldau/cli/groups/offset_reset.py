@@ -7,7 +7,7 @@ from typing import TypeAlias
 import typer
 
 from moldau.cli.errors import CommandError
-from moldau.client.cluster import EARLIEST, LATEST, Client, Topic
+from moldau.client.cluster import EARLIEST, LATEST, Client, ClusterTopic
 
 TopicPartitions: TypeAlias = dict[str, list[int]]
 """Partitions by topic; an empty list is all of them."""
@@ -59,7 +59,7 @@ def parse_topics(given: Sequence[str]) -> TopicPartitions:
 
 
 async def new_offsets(
-    client: Client, topic: Topic, partitions: Sequence[int], committed: Mapping[int, int], reset: Reset
+    client: Client, topic: ClusterTopic, partitions: Sequence[int], committed: Mapping[int, int], reset: Reset
 ) -> dict[int, int]:
     """The new offset of each partition, kept within the log as Kafka's tool does.
 

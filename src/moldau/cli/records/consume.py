@@ -31,7 +31,7 @@ from moldau.cli.records.record_options import (
     ShowTimestampOption,
 )
 from moldau.cli.records.start_positions import Start, find_positions, parse_start
-from moldau.client.cluster import LATEST, Client, Topic, with_client
+from moldau.client.cluster import LATEST, Client, ClusterTopic, with_client
 from moldau.client.reader import Fetched, TopicReader
 
 app = new_app()
@@ -157,7 +157,7 @@ async def _read_in_group(client: Client, reading: _Reading, group: str, stopped:
 
 
 async def _group_positions(
-    client: Client, topic: Topic, group: str, assigned: list[int], start: Start
+    client: Client, topic: ClusterTopic, group: str, assigned: list[int], start: Start
 ) -> dict[int, int]:
     committed = (await committed_offsets(client, group)).get(topic.name, {})
     positions = {partition: committed[partition].offset for partition in assigned if partition in committed}
@@ -175,7 +175,7 @@ async def _commit_regularly(member: GroupMember, reading: _Reading) -> None:
 
 async def _read(
     client: Client,
-    topic: Topic,
+    topic: ClusterTopic,
     reading: _Reading,
     positions: dict[int, int],
     interruptions: list[asyncio.Event],

@@ -8,7 +8,7 @@ from typing import Final
 from moldau.cli.errors import CommandError
 from moldau.cli.records.input import NewRecord
 from moldau.cli.records.partitioner import partition_of_key
-from moldau.client.cluster import RETRIABLE, RETRY_BACKOFF_S, Client, Topic
+from moldau.client.cluster import RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from moldau.records.batch import next_sequence
@@ -67,7 +67,7 @@ class TopicProducer:
     def __init__(
         self,
         client: Client,
-        topic: Topic,
+        topic: ClusterTopic,
         settings: ProducerSettings,
         *,
         clock: Clock | None = None,

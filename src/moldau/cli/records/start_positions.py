@@ -7,7 +7,7 @@ import typer
 
 from moldau.cli.errors import CommandError
 from moldau.cli.options import timestamp_ms
-from moldau.client.cluster import EARLIEST, LATEST, Client, Topic
+from moldau.client.cluster import EARLIEST, LATEST, Client, ClusterTopic
 
 BEGINNING_WORDS = ("beginning", "earliest", "start")
 LATEST_WORDS = ("latest", "end")
@@ -38,7 +38,7 @@ def parse_start(text: str, option: str = "--from") -> Start:
 
 
 async def find_positions(
-    client: Client, topic: Topic, partitions: Collection[int], start: Start
+    client: Client, topic: ClusterTopic, partitions: Collection[int], start: Start
 ) -> dict[int, int]:
     """The offset to begin with in each partition. Raises :class:`CommandError` for one that is not there."""
     if start.timestamp is not None and start.timestamp < 0:

@@ -15,7 +15,7 @@ from moldau.records.record import QUICK_BYTES
 from moldau.replication.appending.opening import OpeningQueue
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Client, Steps, exhaust
+from moldau.runtime.fair_lane import FairClient, Steps, exhaust
 from moldau.storage.log.admission import checked, must_open, takes_long
 from moldau.storage.log.config import LogConfig
 
@@ -81,14 +81,14 @@ class PartitionAppends:
         return self._unborn_bytes
 
     def append(
-        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: Client | None = None
+        self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
     ) -> AppendAnswer:
         with self._unexpected.contained("taking a batch"):
             return self._append(records, required_acks, timeout_ms, client)
         return _DEFECT
 
     def _append(
-        self, records: memoryview, required_acks: int, timeout_ms: int, client: Client | None
+        self, records: memoryview, required_acks: int, timeout_ms: int, client: FairClient | None
     ) -> AppendAnswer:
         size_bytes = len(records)
         try:
@@ -127,7 +127,7 @@ class PartitionAppends:
         records: memoryview,
         header: BatchHeader,
         timeout_ms: int,
-        client: Client | None,
+        client: FairClient | None,
         *,
         is_lasting: bool,
     ) -> "asyncio.Future[AppendOutcome]":

@@ -28,7 +28,7 @@ from moldau.replication.partition import (
     ReadRequest,
 )
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.config import LogConfig
 
 logger = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class DisklessPartition:
         *,
         read_committed: bool,
         current_leader_epoch: int,
-        client: Client | None = None,
+        client: FairClient | None = None,
     ) -> FoundOffset:
         return await self._lookup.find(
             self.cache, timestamp_ms, self.remote, read_committed=read_committed, client=client

@@ -18,7 +18,7 @@ from moldau.replication.partition import (
     ReadRequest,
 )
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.config import LogConfig
 
 
@@ -89,7 +89,7 @@ class DisklessPassage:
         *,
         read_committed: bool,
         current_leader_epoch: int,
-        client: Client | None = None,
+        client: FairClient | None = None,
     ) -> FoundOffset:
         raise KafkaError(ErrorCode.not_leader_or_follower)
 

@@ -33,7 +33,7 @@ from moldau.replication.partition import (
     FoundOffset,
 )
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 
 _KNOWN_TIMEOUT_S: Final = 5.0
 _ATTEMPTS: Final = 3
@@ -63,7 +63,7 @@ class OffsetLookup:
         remote: RemotePart | None = None,
         *,
         read_committed: bool = False,
-        client: Client | None = None,
+        client: FairClient | None = None,
     ) -> FoundOffset:
         """The first record at or after a time, or a special offset. Raises ``KafkaError``.
 

@@ -9,8 +9,8 @@ from moldau.client.errors import ToolError
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, UNREADABLE, Checked, Findings
 from moldau.pipeline.reading.broker import BrokerReader
-from moldau.pipeline.reading.object_ranges import Ranges
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.object_ranges import RangeReader
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.reading.tier_plan import SegmentObject
 from moldau.pipeline.reading.tier_segments import Tier, list_segments
 from moldau.protocol.messages.fetch import PartitionData
@@ -42,7 +42,7 @@ class VerifyUnit:
 class SegmentCheck:
     """Reads the log objects of segments from their first byte to their last."""
 
-    def __init__(self, client: Client, ranges: Ranges, tier: Tier, unit: VerifyUnit) -> None:
+    def __init__(self, client: Client, ranges: RangeReader, tier: Tier, unit: VerifyUnit) -> None:
         self._client = client
         self._ranges = ranges
         self._tier = tier
@@ -147,7 +147,7 @@ class BrokerCheck:
         self._begin = unit.begins.get(self._range.partition, self._range.start)
         self._client = client
         self._topic = unit.topic
-        self._source = Source(
+        self._source = TopicSource(
             bootstrap, unit.topic, unit.topic_id, committed_only=False, may_lose=True, timeout_s=timeout_s
         )
         self._findings = Findings(unit.topic)

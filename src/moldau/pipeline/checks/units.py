@@ -15,7 +15,7 @@ from moldau.objects.factory import StorageSettings
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.checks.damage import CORRUPT, GAP, MISSING, Checked, Findings, find_gaps, judge_batch
 from moldau.pipeline.checks.tier import BrokerCheck, SegmentCheck, VerifyUnit
-from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
+from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
 from moldau.pipeline.reading.tier_segments import Tier
 from moldau.pipeline.reading.wal_plan import in_object_order
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -53,7 +53,7 @@ class Verify:
 class WalCheck:
     """Coordinates of a window of offsets, then the bytes that they name."""
 
-    def __init__(self, coordinators: DisklessCoordinators, ranges: Ranges, unit: VerifyUnit) -> None:
+    def __init__(self, coordinators: DisklessCoordinators, ranges: RangeReader, unit: VerifyUnit) -> None:
         assert unit.coordinator_id is not None
         self._coordinators = coordinators
         self._coordinator_id = unit.coordinator_id

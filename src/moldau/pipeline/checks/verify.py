@@ -32,7 +32,7 @@ class VerifyJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class VerifyPlan:
     verify: Verify
     units: Sequence[VerifyUnit]
     topics: int
@@ -58,7 +58,7 @@ def verify_once(job: VerifyJob, run: RunUnits) -> dict[str, Any]:
     }
 
 
-async def _plan(job: VerifyJob) -> Plan:
+async def _plan(job: VerifyJob) -> VerifyPlan:
     units: list[VerifyUnit] = []
     partitions = 0
     names: set[str] = set()
@@ -98,7 +98,7 @@ async def _plan(job: VerifyJob) -> Plan:
         if missing := sorted(set(job.topics) - names):
             raise ToolError(f"no diskless topic is called {', '.join(missing)}")
     verify = Verify(job.bootstrap, storage, job.timeout_s, tier)
-    return Plan(verify, units, len(names), partitions, gaps)
+    return VerifyPlan(verify, units, len(names), partitions, gaps)
 
 
 class _InTier(NamedTuple):

@@ -38,11 +38,11 @@ from pyiceberg.typedef import Record
 
 from moldau.client.errors import ToolError
 from moldau.pipeline.export.layout import layout_of, stored_columns
-from moldau.pipeline.export.progress import Covered, Span, parse_offsets, render_offsets
+from moldau.pipeline.export.progress import Covered, ExportedSpan, parse_offsets, render_offsets
 from moldau.pipeline.export.replaying import ReplayAttempts
-from moldau.pipeline.export.rounds import Outcome, Request
+from moldau.pipeline.export.rounds import Request, RoundOutcome
 from moldau.pipeline.export.targets import TableFolder
-from moldau.pipeline.export.units import AttemptUnits, Files, Written
+from moldau.pipeline.export.units import AttemptUnits, Files, WrittenUnit
 from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, ValueFormat, render_format
 
 NAMESPACE: Final = "moldau"
@@ -69,7 +69,7 @@ def dead_letters_name(topic: str) -> tuple[str, str]:
     return namespace, name + DEAD_LETTERS_SUFFIX
 
 
-def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
+def export_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     """Bring the table up to where the topic ends now; the files that were added.
 
     Raises :class:`ToolError` when another driver has committed meanwhile: run it again.
@@ -92,7 +92,7 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
         if after != covered and (covered or request.find_starts is not None):
             _move_on(table, after)
             covered = after
-        return Outcome([], covered, dead_letters)
+        return RoundOutcome([], covered, dead_letters)
     if old is not None and old != values.of_table:
         _add_columns(table, values)
     folders = _folder(table), _dead_letters_folder(table)
@@ -101,10 +101,10 @@ def export_iceberg(request: Request, catalog: Catalog) -> Outcome:
     filled = [file for file in written if file.records or file.dead]  # there may be markers and holes alone
     _commit(table, written, {**_progress(after), RANGES_PROPERTY: json.dumps(units)}, replaces=False)
     _finish_dead_letters(catalog, table, topic)
-    return Outcome(filled, after, dead_letters)
+    return RoundOutcome(filled, after, dead_letters)
 
 
-def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
+def replay_iceberg(request: Request, catalog: Catalog) -> RoundOutcome:
     """Decode the dead letters once more: what decodes now is moved to the table."""
     topic = request.source.topic
     table = _find_table(catalog, table_name(topic), topic)
@@ -112,7 +112,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
         raise ToolError(f"there is no table {'.'.join(table_name(topic))}")
     _check_same_topic(table, topic, request.find_bounds().topic_id)
     _finish_dead_letters(catalog, table, topic)
-    outcome = Outcome([], _covered(table), ".".join(dead_letters_name(topic)))
+    outcome = RoundOutcome([], _covered(table), ".".join(dead_letters_name(topic)))
     dead = _find_table(catalog, dead_letters_name(topic), topic)
     files = [] if dead is None else [task.file for task in dead.scan().plan_files()]
     locations = [file.file_path for file in files]
@@ -135,7 +135,7 @@ def replay_iceberg(request: Request, catalog: Catalog) -> Outcome:
     return outcome._replace(written=recovered, dead_letters_left=left)
 
 
-def _written(found: Sequence[Files]) -> list[Written]:
+def _written(found: Sequence[Files]) -> list[WrittenUnit]:
     return [one for files in found for one in files.written]
 
 
@@ -167,7 +167,7 @@ def _label(table: Table) -> str:
 def _covered(table: Table) -> Covered:
     ends = parse_offsets(table.properties[OFFSETS_PROPERTY])
     starts = parse_offsets(table.properties[STARTS_PROPERTY])
-    return {partition: Span(starts[partition], end) for partition, end in ends.items()}
+    return {partition: ExportedSpan(starts[partition], end) for partition, end in ends.items()}
 
 
 def _progress(covered: Covered) -> dict[str, str]:
@@ -226,7 +226,7 @@ def _move_on(table: Table, covered: Covered) -> None:
         _append_nothing(change, progress)
 
 
-def _data_file(table: Table, file: Written) -> DataFile:
+def _data_file(table: Table, file: WrittenUnit) -> DataFile:
     """The file as the table's metadata describe it, with its statistics."""
     metadata = table.metadata
     schema = metadata.schema()
@@ -274,7 +274,7 @@ def _add_columns(table: Table, values: ValueFormat) -> None:
         raise _another_driver(table)
 
 
-def _commit(table: Table, written: list[Written], progress: dict[str, str], *, replaces: bool) -> None:
+def _commit(table: Table, written: list[WrittenUnit], progress: dict[str, str], *, replaces: bool) -> None:
     batch_id = str(int(table.properties[BATCH_PROPERTY]) + 1)
     dead = {
         "batch_id": batch_id,

@@ -15,10 +15,10 @@ from moldau.pipeline.export.catalogs import check_no_iceberg, open_catalog
 from moldau.pipeline.export.iceberg import export_iceberg, replay_iceberg
 from moldau.pipeline.export.parquet import ParquetFolder, check_no_parquet, export_parquet, replay_parquet
 from moldau.pipeline.export.progress import StartAt, find_starts, lag_records
-from moldau.pipeline.export.rounds import Outcome, Request
-from moldau.pipeline.export.units import Written
+from moldau.pipeline.export.rounds import Request, RoundOutcome
+from moldau.pipeline.export.units import WrittenUnit
 from moldau.pipeline.reading.fetching import find_bounds
-from moldau.pipeline.reading.planning import Source
+from moldau.pipeline.reading.planning import TopicSource
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access
 from moldau.pipeline.running import Lag, RunUnits
@@ -55,7 +55,7 @@ class ExportJob:
 class Exported(NamedTuple):
     """The result of a round. ``lag_records``: offsets that the topic has by now and the table has not."""
 
-    files: list[Written]
+    files: list[WrittenUnit]
     lag_records: int
     dead_letters_at: str
     dead_letters_left: int = 0
@@ -96,12 +96,12 @@ def export_once(job: ExportJob, run: RunUnits, lag: Lag | None = None) -> Export
     return Exported(files, left, outcome.dead_letters, outcome.dead_letters_left)
 
 
-async def _source(job: ExportJob) -> Source:
+async def _source(job: ExportJob) -> TopicSource:
     # Asked before anything is made, so that a mistyped topic leaves nothing behind.
     async with connected(job.bootstrap, job.timeout_s) as client:
         topic = await client.topic(job.topic)
         wal = await find_wal_access(client, topic, job.storage)
-        return Source(
+        return TopicSource(
             bootstrap=job.bootstrap,
             topic=job.topic,
             topic_id=str(topic.topic_id),
@@ -112,7 +112,7 @@ async def _source(job: ExportJob) -> Source:
         )
 
 
-def _round(job: ExportJob, request: Request) -> Outcome:
+def _round(job: ExportJob, request: Request) -> RoundOutcome:
     try:
         return _round_of(job, request)
     except DBAPIError as error:  # of a catalog in a database
@@ -124,7 +124,7 @@ def _round(job: ExportJob, request: Request) -> Outcome:
         raise ToolError(f"{job.folder} cannot be written: {error.strerror}") from error
 
 
-def _round_of(job: ExportJob, request: Request) -> Outcome:
+def _round_of(job: ExportJob, request: Request) -> RoundOutcome:
     if job.table_format == ICEBERG:
         catalog = open_catalog(job.folder, job.catalog_properties)
         check_no_parquet(catalog.properties.get("warehouse") or "")

@@ -32,7 +32,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ExportLayout:
     """The columns of a table that an export writes; it travels to the tasks."""
 
     schema: pa.Schema
@@ -78,7 +78,7 @@ class Partitioning:
             yield key, records.take(pa.array(numbers, pa.int64()))
 
 
-def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Layout:
+def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> ExportLayout:
     """How the table stores an export's columns. Raises :class:`ToolError` for a spec it cannot follow."""
     # Imported by drivers alone: tasks need nothing of it, and it takes long.
     from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -88,7 +88,7 @@ def layout_of(metadata: "TableMetadata", columns: pa.Schema, table: str) -> Layo
     arrow = schema_to_pyarrow(schema)
     fields = _stored(columns, schema.as_struct(), arrow, ids, ROOT, keep_new=False)
     layout = pa.schema(fields)
-    return Layout(layout, _partitioning(metadata.spec(), schema, layout, table))
+    return ExportLayout(layout, _partitioning(metadata.spec(), schema, layout, table))
 
 
 def stored_columns(metadata: "TableMetadata", columns: pa.Schema, before: pa.Schema) -> pa.Schema:

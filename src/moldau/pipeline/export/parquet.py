@@ -20,11 +20,11 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.export.progress import Covered, Span
+from moldau.pipeline.export.progress import Covered, ExportedSpan
 from moldau.pipeline.export.replaying import ReplayNames
-from moldau.pipeline.export.rounds import Outcome, Request
+from moldau.pipeline.export.rounds import Request, RoundOutcome
 from moldau.pipeline.export.targets import make_folder, publish
-from moldau.pipeline.export.units import ParquetUnits, Written, file_name
+from moldau.pipeline.export.units import ParquetUnits, WrittenUnit, file_name
 from moldau.pipeline.reading.planning import OffsetRange
 from moldau.pipeline.values.formats import RAW, ValueFormat
 from moldau.runtime.entropy import SystemEntropy
@@ -35,7 +35,7 @@ FORMAT_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ParquetRound:
     """One round: its units, and what the table has after it."""
 
     number: int
@@ -58,7 +58,7 @@ class ParquetFolder:
         self.path = os.path.abspath(path)
         self._plans = os.path.join(self.path, PLANS_FOLDER)
 
-    def scratch(self, plan: Plan) -> str:
+    def scratch(self, plan: ParquetRound) -> str:
         return os.path.join(self._plans, f"scratch-{plan.number:010d}")
 
     @property
@@ -68,7 +68,7 @@ class ParquetFolder:
     def generation(self, number: int) -> str:
         return os.path.join(self.dead_letters, f"generation-{number:010d}")
 
-    def last_plan(self) -> Plan | None:
+    def last_plan(self) -> ParquetRound | None:
         """Raises :class:`ToolError` when it cannot be read."""
         try:
             names = sorted(name for name in os.listdir(self._plans) if name.startswith("plan-"))
@@ -83,7 +83,7 @@ class ParquetFolder:
         except (ValueError, KeyError, TypeError) as error:
             raise ToolError(f"{path} is not a plan that this version of Moldau can read") from error
 
-    def create(self, plan: Plan) -> bool:
+    def create(self, plan: ParquetRound) -> bool:
         """Make this the last plan; ``False`` when another driver was first."""
         make_folder(self._plans)
         draft = os.path.join(self._plans, f"draft-{SystemEntropy().uuid4()}")
@@ -96,7 +96,7 @@ class ParquetFolder:
         finally:
             os.unlink(draft)
 
-    def missing(self, plan: Plan) -> list[OffsetRange]:
+    def missing(self, plan: ParquetRound) -> list[OffsetRange]:
         return [unit for unit in plan.units if not os.path.exists(os.path.join(self.path, file_name(unit)))]
 
     def dead_files(self, generation: int, *, with_records: bool = False) -> list[str]:
@@ -137,9 +137,9 @@ def check_no_parquet(folder: str) -> None:
         )
 
 
-def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
+def export_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
     """Bring the folder up to where the topic ends now; the files that were written on the way."""
-    written: list[Written] = []
+    written: list[WrittenUnit] = []
     topic = request.source.topic
     while True:
         last = folder.last_plan()
@@ -153,8 +153,8 @@ def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
         values = request.format_of(None if last is None else last.values, units, folder.path)
         is_begun = bool(covered) or request.find_starts is not None
         if not ranges and (not after or after == covered or not is_begun):
-            return Outcome(written, covered, folder.dead_letters)
-        plan = Plan(
+            return RoundOutcome(written, covered, folder.dead_letters)
+        plan = ParquetRound(
             number=1 if last is None else last.number + 1,
             topic=topic,
             topic_id=bounds.topic_id,
@@ -164,12 +164,12 @@ def export_parquet(request: Request, folder: ParquetFolder) -> Outcome:
             generation=0 if last is None else last.generation,
         )
         if folder.create(plan):
-            return Outcome(written + _finish(plan, request, folder), after, folder.dead_letters)
+            return RoundOutcome(written + _finish(plan, request, folder), after, folder.dead_letters)
 
 
-def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
+def replay_parquet(request: Request, folder: ParquetFolder) -> RoundOutcome:
     """Decode the dead letters once more: what decodes now is moved to the table."""
-    written: list[Written] = []
+    written: list[WrittenUnit] = []
     while True:
         last = folder.last_plan()
         if last is None:
@@ -178,7 +178,7 @@ def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
         written += _finish(last, request, folder)
         names = folder.dead_files(last.generation, with_records=True)
         if not names:
-            return Outcome(written, last.covered, folder.dead_letters)
+            return RoundOutcome(written, last.covered, folder.dead_letters)
         number = last.number + 1
         plan = replace(
             last,
@@ -191,12 +191,12 @@ def replay_parquet(request: Request, folder: ParquetFolder) -> Outcome:
         )
         if folder.create(plan):
             written += _finish(plan, request, folder)
-            return Outcome(written, last.covered, folder.dead_letters, folder.count_dead(number))
+            return RoundOutcome(written, last.covered, folder.dead_letters, folder.count_dead(number))
 
 
-def _finish(plan: Plan, request: Request, folder: ParquetFolder) -> list[Written]:
+def _finish(plan: ParquetRound, request: Request, folder: ParquetFolder) -> list[WrittenUnit]:
     make_folder(folder.generation(plan.generation))
-    written: list[Written] = []
+    written: list[WrittenUnit] = []
     missing = folder.missing(plan)
     if missing:
         units = ParquetUnits(
@@ -224,14 +224,14 @@ def _finish(plan: Plan, request: Request, folder: ParquetFolder) -> list[Written
     return written
 
 
-def _check_same_topic(plan: Plan, topic: str, topic_id: str, path: str) -> None:
+def _check_same_topic(plan: ParquetRound, topic: str, topic_id: str, path: str) -> None:
     if plan.topic != topic:
         raise ToolError(f"{path} holds an export of topic {plan.topic}, not of {topic}")
     if plan.topic_id != topic_id:
         raise ToolError(f"{path} holds an export of an earlier topic {topic}: it was created again since")
 
 
-def _json_of_plan(plan: Plan) -> dict[str, Any]:
+def _json_of_plan(plan: ParquetRound) -> dict[str, Any]:
     return {
         "version": FORMAT_VERSION,
         "number": plan.number,
@@ -246,15 +246,15 @@ def _json_of_plan(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _plan_of_json(found: Any) -> Plan:
+def _plan_of_json(found: Any) -> ParquetRound:
     if found["version"] != FORMAT_VERSION:
         raise ValueError(f"version {found['version']}")
-    return Plan(
+    return ParquetRound(
         number=found["number"],
         topic=found["topic"],
         topic_id=found["topic_id"],
         units=tuple(OffsetRange(*unit) for unit in found["units"]),
-        covered={int(partition): Span(*span) for partition, span in found["covered"].items()},
+        covered={int(partition): ExportedSpan(*span) for partition, span in found["covered"].items()},
         values=ValueFormat.of_json(found["values"]),
         generation=found["generation"],
         replayed=tuple(found["replayed"]),

@@ -14,14 +14,14 @@ from moldau.pipeline.reading.planning import Bounds, OffsetRange
 MILLISECONDS_IN_S: Final = 1000
 
 
-class Span(NamedTuple):
+class ExportedSpan(NamedTuple):
     """The offsets that a table has of a partition, ``end`` not included; without a gap."""
 
     start: int
     end: int
 
 
-Covered: TypeAlias = Mapping[int, Span]
+Covered: TypeAlias = Mapping[int, ExportedSpan]
 """By partition."""
 
 
@@ -118,18 +118,18 @@ def next_round(
             if begin > end:
                 raise ToolError(f"{where} ends at offset {end}: it has no offset {begin} to begin with")
             begin = _reachable(where, begin, first, may_lose=may_lose)
-            have = Span(begin, begin)
+            have = ExportedSpan(begin, begin)
         elif starts is not None and starts[partition] < have.start:
             begin = _reachable(where, starts[partition], first, may_lose=may_lose)
             if begin < have.start:
                 ranges.append(OffsetRange(partition, begin, have.start))
-                have = Span(begin, have.end)
+                have = ExportedSpan(begin, have.end)
         if end < have.end:
             raise ToolError(f"{where} ends at offset {end}, but {have.end} offsets were exported of it")
         begin = _reachable(where, have.end, first, may_lose=may_lose)
         if end > begin:
             ranges.append(OffsetRange(partition, begin, end))
-        after[partition] = Span(have.start, max(begin, end))
+        after[partition] = ExportedSpan(have.start, max(begin, end))
     return NextRound(ranges, after)
 
 

@@ -5,18 +5,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from moldau.pipeline.export.layout import Layout
+from moldau.pipeline.export.layout import ExportLayout
 from moldau.pipeline.export.targets import TableFolder
 from moldau.pipeline.export.units import (
     Files,
-    Written,
+    WrittenUnit,
     described,
     read,
     read_dead_letters,
     write_attempt,
     write_named,
 )
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.values.formats import ValueFormat
 from moldau.pipeline.values.json import find_json
 from moldau.pipeline.values.json_found import FoundValues, columns_of
@@ -41,7 +41,7 @@ class ReplayNames:
     """Of the plan."""
     values: ValueFormat
 
-    def __call__(self, name: str) -> Written:
+    def __call__(self, name: str) -> WrittenUnit:
         final = os.path.join(
             self.folder, f"{name.removesuffix('.parquet')}-replay-{self.number:010d}.parquet"
         )
@@ -59,7 +59,7 @@ class ReplayAttempts:
     folder: TableFolder
     dead_folder: TableFolder
     values: ValueFormat
-    layout: Layout
+    layout: ExportLayout
 
     def __call__(self, location: str) -> Files:
         with self.dead_folder.open(location) as file:
@@ -72,7 +72,7 @@ class ReplayAttempts:
 class InferUnits:
     """Counts what a unit's JSON values hold."""
 
-    source: Source
+    source: TopicSource
 
     def __call__(self, unit: OffsetRange) -> FoundValues:
         found = FoundValues()

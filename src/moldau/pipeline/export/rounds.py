@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from moldau.pipeline.export.progress import Covered, NextRound, next_round
 from moldau.pipeline.export.replaying import InferUnits, inferred
-from moldau.pipeline.export.units import Written
-from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source, split
+from moldau.pipeline.export.units import WrittenUnit
+from moldau.pipeline.reading.planning import Bounds, OffsetRange, TopicSource, split
 from moldau.pipeline.running import Lag, RunUnits
 from moldau.pipeline.values.column_changes import ColumnChange
 from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
@@ -17,7 +17,7 @@ from moldau.pipeline.values.formats import RAW, ValueFormat, ValueKind, evolved
 class Request:
     """One round, whatever the table is."""
 
-    source: Source
+    source: TopicSource
     find_bounds: Callable[[], Bounds]
     run: RunUnits
     unit_records_max: int
@@ -56,10 +56,10 @@ class Request:
         return wanted
 
 
-class Outcome(NamedTuple):
+class RoundOutcome(NamedTuple):
     """Files that a round added, and the offsets that the table covers now."""
 
-    written: list[Written]
+    written: list[WrittenUnit]
     covered: Covered
     dead_letters: str = ""
     """Where a reader finds the records that did not decode, if there can be any."""

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from moldau.client.errors import ToolError
-from moldau.pipeline.export.layout import PARTITIONS_MAX, Key, Layout
+from moldau.pipeline.export.layout import PARTITIONS_MAX, ExportLayout, Key
 from moldau.pipeline.export.targets import TableFolder, create_file, publish
 from moldau.pipeline.reading.decoding import SCHEMA, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.values.formats import DEAD_LETTER_SCHEMA, RAW, Decoded, ValueFormat, decode_values, fit
 from moldau.runtime.entropy import SystemEntropy
 
@@ -36,7 +36,7 @@ class DeadLetters(NamedTuple):
     records: int
 
 
-class Written(NamedTuple):
+class WrittenUnit(NamedTuple):
     """A unit that is done: its file (empty for none) with how many records, and its dead letters."""
 
     unit: OffsetRange
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 class Files(NamedTuple):
     """The files of a unit of an Iceberg table: one for each partition, and one without records at least."""
 
-    written: tuple[Written, ...]
+    written: tuple[WrittenUnit, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -67,14 +67,14 @@ class ParquetUnits:
     there before the unit is.
     """
 
-    source: Source
+    source: TopicSource
     folder: str
     scratch: str
     """A folder on the same file system."""
     dead_folder: str
     values: ValueFormat = RAW
 
-    def __call__(self, unit: OffsetRange) -> Written:
+    def __call__(self, unit: OffsetRange) -> WrittenUnit:
         name = file_name(unit)
         final, dead = os.path.join(self.folder, name), os.path.join(self.dead_folder, name)
         if not os.path.exists(final):
@@ -82,12 +82,12 @@ class ParquetUnits:
         return described(unit, final, dead)
 
 
-def described(unit: OffsetRange, final: str, dead: str) -> Written:
+def described(unit: OffsetRange, final: str, dead: str) -> WrittenUnit:
     """Description of the existing files of a unit."""
     letters = DeadLetters(dead, pq.read_metadata(dead).num_rows) if os.path.exists(dead) else None
     if not os.path.exists(final):
-        return Written(unit, "", 0, 0, letters)
-    return Written(unit, final, pq.read_metadata(final).num_rows, os.path.getsize(final), letters)
+        return WrittenUnit(unit, "", 0, 0, letters)
+    return WrittenUnit(unit, final, pq.read_metadata(final).num_rows, os.path.getsize(final), letters)
 
 
 def write_named(
@@ -125,11 +125,11 @@ def write_named(
 class AttemptUnits:
     """Writes units into a folder under names that no other attempt has; a commit names those it takes."""
 
-    source: Source
+    source: TopicSource
     folder: TableFolder
     dead_folder: TableFolder
     values: ValueFormat
-    layout: Layout
+    layout: ExportLayout
 
     def __call__(self, unit: OffsetRange) -> Files:
         stem = f"{file_name(unit).removesuffix('.parquet')}-{SystemEntropy().uuid4()}"
@@ -156,15 +156,17 @@ def write_attempt(unit: OffsetRange, stem: str, units: Any, records: Iterable[De
             dead.close()
     letters = DeadLetters(units.dead_folder.locate(name), dead_count) if dead_count else None
     first, *others = files or [((), "", 0, 0)]
-    written = [Written(unit, *first[1:], letters, first[0])]
-    written += [Written(unit, *other[1:], None, other[0]) for other in others]
+    written = [WrittenUnit(unit, *first[1:], letters, first[0])]
+    written += [WrittenUnit(unit, *other[1:], None, other[0]) for other in others]
     return Files(tuple(written))
 
 
 class _PartitionedFiles:
     """The files of a unit, one for each partition that its records have."""
 
-    def __init__(self, folder: TableFolder, stem: str, layout: Layout, stack: contextlib.ExitStack) -> None:
+    def __init__(
+        self, folder: TableFolder, stem: str, layout: ExportLayout, stack: contextlib.ExitStack
+    ) -> None:
         self._folder = folder
         self._stem = stem
         self._layout = layout
@@ -208,12 +210,12 @@ def file_name(unit: OffsetRange) -> str:
     return f"partition-{unit.partition:05d}-offsets-{unit.start:020d}-{unit.end - 1:020d}.parquet"
 
 
-def read(source: Source, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
+def read(source: TopicSource, unit: OffsetRange, columns: Collection[str] | None = None) -> Iterator[Any]:
     """The unit's records as Arrow record batches, some MiB each, with the named columns or all."""
     return decode_found(fetch_found(source, [unit]), [unit], columns)
 
 
-def read_decoded(source: Source, unit: OffsetRange, values: ValueFormat) -> Iterator[Decoded]:
+def read_decoded(source: TopicSource, unit: OffsetRange, values: ValueFormat) -> Iterator[Decoded]:
     return (decode_values(records, values) for records in read(source, unit))
 
 

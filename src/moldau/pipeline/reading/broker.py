@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from moldau.client.cluster import EARLIEST, RETRIABLE, RETRY_BACKOFF_S, Client, Topic
+from moldau.client.cluster import EARLIEST, RETRIABLE, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.client.errors import ToolError
 from moldau.client.reader import AbortedTransactions
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from moldau.records.batch import iter_headers
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -21,7 +21,7 @@ class TopicGoneError(ToolError):
     """A topic that was deleted while it is read."""
 
 
-async def same_topic(client: Client, source: Source) -> Topic:
+async def same_topic(client: Client, source: TopicSource) -> ClusterTopic:
     """The topic as it is now. Raises :class:`TopicGoneError` where it is not the planned one any more."""
     try:
         topic = await client.topic(source.topic)
@@ -37,7 +37,7 @@ async def same_topic(client: Client, source: Source) -> Topic:
 class BrokerReader:
     """Reads one range, in order."""
 
-    def __init__(self, client: Client, source: Source, wanted: OffsetRange) -> None:
+    def __init__(self, client: Client, source: TopicSource, wanted: OffsetRange) -> None:
         self._client = client
         self._source = source
         self._wanted = wanted
@@ -76,7 +76,7 @@ class BrokerReader:
             elif loop.time() >= deadline:
                 raise ToolError(f"{self._where}: nothing to be read at offset {self._position} for too long")
 
-    async def _fetch(self, topic: Topic) -> PartitionData:
+    async def _fetch(self, topic: ClusterTopic) -> PartitionData:
         partition = self._wanted.partition
         row = FetchPartition(
             partition=partition, fetch_offset=self._position, partition_max_bytes=FETCH_BYTES
@@ -115,7 +115,7 @@ class BrokerReader:
                 break
         return found
 
-    async def _skip_lost(self, topic: Topic) -> None:
+    async def _skip_lost(self, topic: ClusterTopic) -> None:
         """Go to the first record that is left; raises when records may not be lost, or are not there yet."""
         partition = self._wanted.partition
         first = (await self._client.offsets(topic, {partition: EARLIEST}))[partition].offset

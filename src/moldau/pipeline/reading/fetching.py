@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from moldau.client.cluster import EARLIEST, LATEST, Client, connected, parse_bootstrap
 from moldau.pipeline.reading.decoding import FoundBatch
-from moldau.pipeline.reading.planning import Bounds, OffsetRange, Source
-from moldau.pipeline.reading.tier import PartitionReader
+from moldau.pipeline.reading.planning import Bounds, OffsetRange, TopicSource
+from moldau.pipeline.reading.tier import TierPartitionReader
 from moldau.pipeline.reading.wal import WalReader
 from moldau.records.batch import Buffer
 
@@ -31,12 +31,12 @@ def find_bounds(bootstrap: str, topic: str, *, committed_only: bool, timeout_s: 
     return asyncio.run(look())
 
 
-def fetch_batches(source: Source, wanted: OffsetRange) -> Iterator[Buffer]:
+def fetch_batches(source: TopicSource, wanted: OffsetRange) -> Iterator[Buffer]:
     """Batches of one partition as the broker that leads it has them; see :func:`fetch_found`."""
     return (found.data for found in fetch_found(replace(source, wal=None, tier=None), [wanted]))
 
 
-def fetch_found(source: Source, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
+def fetch_found(source: TopicSource, wanted: Sequence[OffsetRange]) -> Iterator[FoundBatch]:
     """Batches that hold the ranges' records, those of a partition in order; one range of a partition.
 
     From the topic's objects, in the WAL and the tier, where ``source`` says how, and else from the
@@ -62,7 +62,7 @@ async def _next(chunks: AsyncIterator[list[FoundBatch]]) -> list[FoundBatch] | N
 
 
 async def _chunks(
-    client: Client, source: Source, wanted: Sequence[OffsetRange]
+    client: Client, source: TopicSource, wanted: Sequence[OffsetRange]
 ) -> AsyncGenerator[list[FoundBatch], None]:
     owners = source.wal.coordinators if source.wal is not None else {}
     by_coordinator: dict[int, list[OffsetRange]] = {}
@@ -70,7 +70,7 @@ async def _chunks(
         if one.partition in owners:
             by_coordinator.setdefault(owners[one.partition], []).append(one)
             continue
-        async for found in PartitionReader(client, source, one).chunks():
+        async for found in TierPartitionReader(client, source, one).chunks():
             yield found
     for ranges in by_coordinator.values():
         assert source.wal is not None

@@ -16,7 +16,7 @@ RETRIES: RetryPolicy = RetryPolicy(deadline_ms=20_000)
 """A task that gives up can still ask a broker."""
 
 
-class Ranges(Protocol):
+class RangeReader(Protocol):
     """Ranges of objects."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
@@ -24,7 +24,7 @@ class Ranges(Protocol):
         ...
 
 
-def open_ranges(settings: StorageSettings) -> Ranges:
+def open_ranges(settings: StorageSettings) -> RangeReader:
     """The store of a job. Raises :class:`StorageError` for one that this worker cannot open."""
     parts = urlsplit(settings.url)
     if parts.scheme == "file" and settings.class_name is None:

@@ -18,7 +18,7 @@ class OffsetRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TopicSource:
     """How a task finds the topic that it reads; it travels to the workers."""
 
     bootstrap: str

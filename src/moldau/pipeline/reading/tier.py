@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
-from moldau.client.cluster import EARLIEST, RETRY_BACKOFF_S, Client, Topic
+from moldau.client.cluster import EARLIEST, RETRY_BACKOFF_S, Client, ClusterTopic
 from moldau.client.errors import ToolError
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.reading.broker import BrokerReader, same_topic
 from moldau.pipeline.reading.decoding import FoundBatch
-from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.reading.tier_plan import EpochSpan, SegmentObject, TierPart, plan_parts
 from moldau.pipeline.reading.tier_segments import Tier, list_segments
 from moldau.protocol.errors import ProtocolError
@@ -39,10 +39,10 @@ VANISHED_MAX: Final = 3
 """How often objects may be gone at one place before the broker is asked: each time they are found anew."""
 
 
-class PartitionReader:
+class TierPartitionReader:
     """Reads one range, in order."""
 
-    def __init__(self, client: Client, source: Source, wanted: OffsetRange) -> None:
+    def __init__(self, client: Client, source: TopicSource, wanted: OffsetRange) -> None:
         self._client = client
         self._source = source
         self._partition = wanted.partition
@@ -126,7 +126,7 @@ class PartitionReader:
             raise ToolError(f"{self._where}: offsets {self._position} to {first - 1} were deleted meanwhile")
         self._position = self._first = min(first, self._end)
 
-    async def _epochs(self, topic: Topic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
+    async def _epochs(self, topic: ClusterTopic, segments: list[SegmentObject]) -> Mapping[int, EpochSpan]:
         """Which offsets the leader has of the segments' leader epochs: that never changes any more."""
         known = sorted({epoch for segment in segments for epoch, _ in segment.epochs})
         spans: dict[int, EpochSpan] = {}
@@ -137,7 +137,7 @@ class PartitionReader:
                 spans[epoch] = EpochSpan(0 if before is None else before.end_offset, answer.end_offset)
         return spans
 
-    async def _epoch_end(self, topic: Topic, epoch: int) -> Any:
+    async def _epoch_end(self, topic: ClusterTopic, epoch: int) -> Any:
         """The largest of the leader's epochs that is not above this one, and the offset behind it."""
         row = OffsetForLeaderPartition(partition=self._partition, leader_epoch=epoch)
         request = OffsetForLeaderEpochRequest(
@@ -156,7 +156,7 @@ class PartitionReader:
 
     # -- bytes ----------------------------------------------------------------------------------
 
-    async def _read(self, ranges: Ranges, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
+    async def _read(self, ranges: RangeReader, part: TierPart) -> AsyncIterator[list[FoundBatch]]:
         """One part; what has to be judged, or is not there, comes through the broker."""
         segment = part.segment
         if segment is not None:
@@ -191,7 +191,7 @@ class PartitionReader:
         return found, True
 
 
-async def _bytes_of(ranges: Ranges, segment: SegmentObject, part: TierPart) -> tuple[int, int]:
+async def _bytes_of(ranges: RangeReader, segment: SegmentObject, part: TierPart) -> tuple[int, int]:
     """Where the part's batches begin and end in the segment's object, or a little before and behind."""
     whole = part.start <= segment.start_offset and part.end > segment.end_offset
     if whole or segment.offset_index is None or segment.size_bytes <= CHUNK_BYTES:
@@ -211,7 +211,9 @@ async def _bytes_of(ranges: Ranges, segment: SegmentObject, part: TierPart) -> t
     return begin, stop
 
 
-async def _batches(ranges: Ranges, key: str, begin: int, stop: int) -> AsyncGenerator[list[memoryview], None]:
+async def _batches(
+    ranges: RangeReader, key: str, begin: int, stop: int
+) -> AsyncGenerator[list[memoryview], None]:
     """The batches in a range of an object that begins with one, some MiB at once."""
     rest = memoryview(b"")
     async with aclosing(_views(ranges, key, begin, stop)) as views:
@@ -247,7 +249,7 @@ def _whole(view: memoryview) -> Iterator[memoryview]:
         at += size
 
 
-async def _views(ranges: Ranges, key: str, begin: int, stop: int) -> AsyncGenerator[memoryview, None]:
+async def _views(ranges: RangeReader, key: str, begin: int, stop: int) -> AsyncGenerator[memoryview, None]:
     """A range in pieces, some of them read ahead."""
     todo = deque((at, min(CHUNK_BYTES, stop - at)) for at in range(begin, stop, CHUNK_BYTES))
     flights: deque[asyncio.Task[memoryview]] = deque()

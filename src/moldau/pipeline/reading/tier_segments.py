@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from moldau.client.cluster import Client, Endpoint, Topic
+from moldau.client.cluster import Client, ClusterTopic, NodeAddress
 from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
 from moldau.pipeline.reading.tier_plan import IndexPlace, SegmentObject
@@ -70,7 +70,7 @@ async def find_tier(client: Client, given: Mapping[str, str], wal: StorageSettin
 
 
 async def find_tier_access(
-    client: Client, topic: Topic, given: Mapping[str, str], wal: WalAccess | None
+    client: Client, topic: ClusterTopic, given: Mapping[str, str], wal: WalAccess | None
 ) -> Tier | None:
     """How to read from its objects what a topic has in the tier.
 
@@ -87,7 +87,9 @@ async def find_tier_access(
         return None
 
 
-async def list_segments(client: Client, topic: Topic, partition: int, tier: Tier) -> list[SegmentObject]:
+async def list_segments(
+    client: Client, topic: ClusterTopic, partition: int, tier: Tier
+) -> list[SegmentObject]:
     """The copied segments of a partition, by start offset."""
     known = await list_known_segments(client, topic, partition)
     copied = [one for one in known if one.state == RemoteLogSegmentState.COPY_SEGMENT_FINISHED]
@@ -96,7 +98,7 @@ async def list_segments(client: Client, topic: Topic, partition: int, tier: Tier
     )
 
 
-async def list_known_segments(client: Client, topic: Topic, partition: int) -> list[TieredSegment]:
+async def list_known_segments(client: Client, topic: ClusterTopic, partition: int) -> list[TieredSegment]:
     """All segments of a partition that the metadata know, in whatever state."""
     found: list[TieredSegment] = []
     while True:
@@ -106,7 +108,7 @@ async def list_known_segments(client: Client, topic: Topic, partition: int) -> l
             return found
 
 
-def _located(one: TieredSegment, topic: Topic, partition: int, tier: Tier) -> SegmentObject:
+def _located(one: TieredSegment, topic: ClusterTopic, partition: int, tier: Tier) -> SegmentObject:
     location = decode_location(one.custom_metadata) if one.custom_metadata else None
     id = RemoteLogSegmentId(topic.topic_id, topic.name, partition, one.id)
     keys = segment_keys(tier.folder, id, one.start_offset, location.attempt if location else "")
@@ -122,12 +124,14 @@ def _located(one: TieredSegment, topic: Topic, partition: int, tier: Tier) -> Se
     )
 
 
-async def _page(client: Client, topic: Topic, partition: int, skip: int) -> list[TieredSegment]:
+async def _page(client: Client, topic: ClusterTopic, partition: int, skip: int) -> list[TieredSegment]:
     call = ListSegmentsCall(topic.name, partition, skip, SEGMENTS_A_PAGE)
 
     async def ask() -> list[TieredSegment]:
         leader = (await client.topic(topic.name)).leaders[partition]
-        brokers = {row.node_id: Endpoint(row.host, row.port) for row in (await client.metadata([])).brokers}
+        brokers = {
+            row.node_id: NodeAddress(row.host, row.port) for row in (await client.metadata([])).brokers
+        }
         if leader not in brokers:
             raise KafkaError(ErrorCode.leader_not_available, f"broker {leader} is not there")
         return (await RemoteTier(client.channel(brokers[leader])).list_segments(call)).segments

@@ -19,9 +19,9 @@ from moldau.diskless.reading.object_reads import PlannedRead, plan_reads
 from moldau.objects.storage import ObjectNotFoundError, StorageError
 from moldau.pipeline.reading.broker import BrokerReader
 from moldau.pipeline.reading.decoding import FoundBatch
-from moldau.pipeline.reading.object_ranges import Ranges, open_ranges
-from moldau.pipeline.reading.planning import OffsetRange, Source
-from moldau.pipeline.reading.tier import PartitionReader
+from moldau.pipeline.reading.object_ranges import RangeReader, open_ranges
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
+from moldau.pipeline.reading.tier import TierPartitionReader
 from moldau.pipeline.reading.wal_access import WalAccess
 from moldau.pipeline.reading.wal_plan import in_object_order, is_dense
 from moldau.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT
@@ -46,7 +46,7 @@ class WalReader:
     """Reads ranges, one of a partition, all of one coordinator."""
 
     def __init__(
-        self, client: Client, source: Source, access: WalAccess, ranges: Sequence[OffsetRange]
+        self, client: Client, source: TopicSource, access: WalAccess, ranges: Sequence[OffsetRange]
     ) -> None:
         self._client = client
         self._source = source
@@ -154,7 +154,7 @@ class WalReader:
     # -- bytes ----------------------------------------------------------------------------------
 
     async def _read(
-        self, ranges: Ranges, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
+        self, ranges: RangeReader, reads: Sequence[PlannedRead], coordinates: Sequence[BatchCoordinate]
     ) -> AsyncIterator[list[FoundBatch]]:
         """Read ahead, hand out in order. Ends early when something must be looked up again."""
         todo, flights = deque(reads), deque[tuple[PlannedRead, asyncio.Task[memoryview]]]()
@@ -221,7 +221,7 @@ class WalReader:
             end = self._ends[partition]
             end = min(end, await self._wal_start(partition, end))
             wanted = OffsetRange(partition, self._positions[partition], end)
-            async for chunk in PartitionReader(self._client, self._source, wanted).chunks():
+            async for chunk in TierPartitionReader(self._client, self._source, wanted).chunks():
                 yield chunk
             self._positions[partition] = end
 

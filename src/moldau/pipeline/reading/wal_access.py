@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from moldau.client.cluster import Client, Topic
+from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
@@ -36,7 +36,7 @@ class WalAccess:
     storage: StorageSettings
 
 
-async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]) -> WalAccess | None:
+async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
     """How to read a topic from its objects; ``None``, with a log line, where only brokers can be asked.
 
     ``given`` are options of the job that begin with ``diskless.storage.``; what they leave out is asked of
@@ -52,7 +52,7 @@ async def find_wal_access(client: Client, topic: Topic, given: Mapping[str, str]
     return WalAccess(coordinators, storage)
 
 
-async def high_watermarks(client: Client, topic: Topic, access: WalAccess) -> dict[int, int]:
+async def high_watermarks(client: Client, topic: ClusterTopic, access: WalAccess) -> dict[int, int]:
     """Where partitions end, told by who decides it: a leader may hear of a commit a moment later."""
     asking, ends = DisklessCoordinators(client), dict[int, int]()
     by_owner: dict[int, dict[int, int]] = {}
@@ -64,7 +64,7 @@ async def high_watermarks(client: Client, topic: Topic, access: WalAccess) -> di
     return ends
 
 
-async def _find_owners(client: Client, topic: Topic) -> dict[int, int]:
+async def _find_owners(client: Client, topic: ClusterTopic) -> dict[int, int]:
     """Partitions by coordinator: each is asked which it has."""
     asking = DisklessCoordinators(client)
     ids = await asking.ids()

@@ -64,7 +64,7 @@ class SinkTarget:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenTask(WriterCommitMessage):
     """A task's message to its driver."""
 
     query_id: str
@@ -146,14 +146,14 @@ class _Tasks:
         self._job_id = job_id
         """``None``: a streaming query's, which Spark tells."""
 
-    def write(self, rows: Iterator[Any]) -> Written:
+    def write(self, rows: Iterator[Any]) -> WrittenTask:
         context = TaskContext.get()
         query_id = self._job_id or (context.getLocalProperty(QUERY_ID) if context is not None else None)
         if not query_id:  # under a name that queries share, one's batch would be taken for another's
             raise ToolError(f"Spark does not tell which query this is ({QUERY_ID})")
         return asyncio.run(self._write(rows, query_id))
 
-    async def _write(self, rows: Iterator[Any], query_id: str) -> Written:
+    async def _write(self, rows: Iterator[Any], query_id: str) -> WrittenTask:
         target = self._target
         builder = BatchBuilder(
             target.routing,
@@ -172,7 +172,7 @@ class _Tasks:
             batches = builder.take()
             if batches:
                 parts += await self._store(client, batches, query_id)
-        return Written(query_id, tuple(parts))
+        return WrittenTask(query_id, tuple(parts))
 
     async def _store(self, client: Client, batches: dict[Place, list[bytes]], query_id: str) -> list[Part]:
         exactly = self._target.exactly
@@ -193,7 +193,7 @@ class _Driver:
     def __init__(self, target: SinkTarget) -> None:
         self._target = target
 
-    def commit(self, messages: Sequence[Written | None], batch_id: int | None) -> None:
+    def commit(self, messages: Sequence[WrittenTask | None], batch_id: int | None) -> None:
         told = [message for message in messages if message is not None]
         if not told:
             return
@@ -207,7 +207,7 @@ class _Driver:
             )
         )
 
-    def abort(self, messages: Sequence[Written | None]) -> None:
+    def abort(self, messages: Sequence[WrittenTask | None]) -> None:
         # It is also called after a commit that failed: parts are not what that may have committed.
         parts = [part for message in messages if message is not None for part in message.parts]
         try:
@@ -236,7 +236,7 @@ class MoldauWriter(DataSourceArrowWriter):
         self._job_id = f"job-{SystemEntropy().uuid4()}"
 
     @one_line_errors()
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WrittenTask:
         return _Tasks(self._target, self._job_id).write(iterator)
 
     @one_line_errors()
@@ -265,7 +265,7 @@ class MoldauStreamWriter(StreamArrowWriter):
         self._target = target
 
     @one_line_errors()
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> WrittenTask:
         return _Tasks(self._target, None).write(iterator)
 
     @one_line_errors()

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from moldau.client import cluster
-from moldau.client.cluster import Client, Topic
+from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.reading.tier_segments import find_tier_access
 from moldau.pipeline.reading.wal_access import find_wal_access, high_watermarks
 from moldau.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions, Timestamps
@@ -20,19 +20,21 @@ from moldau.runtime.errors import KafkaError
 class TopicRanges:
     """The ranges of one topic in a DataFrame."""
 
-    source: Source
+    source: TopicSource
     ranges: tuple[OffsetRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ChosenTopic:
     """A topic of a query and its chosen partitions."""
 
-    topic: Topic
+    topic: ClusterTopic
     partitions: Sequence[int]
 
 
-async def find_topics(client: Client, options: SourceOptions, *, may_be_absent: bool = False) -> list[Found]:
+async def find_topics(
+    client: Client, options: SourceOptions, *, may_be_absent: bool = False
+) -> list[ChosenTopic]:
     """The topics that are read now. Raises :class:`ToolError` and ``KafkaError`` for what is not there.
 
     With ``may_be_absent`` topics that do not exist are left out.
@@ -55,14 +57,14 @@ async def find_topics(client: Client, options: SourceOptions, *, may_be_absent: 
         for partition in partitions or ():
             if partition not in topic.leaders:
                 raise ToolError(f"topic {name} has no partition {partition}")
-        found.append(Found(topic, sorted(topic.leaders) if partitions is None else partitions))
+        found.append(ChosenTopic(topic, sorted(topic.leaders) if partitions is None else partitions))
     return found
 
 
-async def source_of(client: Client, options: SourceOptions, topic: Topic) -> Source:
+async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic) -> TopicSource:
     """How tasks read a topic."""
     wal = None if options.from_brokers else await find_wal_access(client, topic, options.storage)
-    return Source(
+    return TopicSource(
         bootstrap=options.bootstrap,
         topic=topic.name,
         topic_id=str(topic.topic_id),
@@ -80,7 +82,7 @@ async def pin(client: Client, options: SourceOptions) -> list[TopicRanges]:
     return await asyncio.gather(*(_pin_topic(client, options, found) for found in topics))
 
 
-async def _pin_topic(client: Client, options: SourceOptions, found: Found) -> TopicRanges:
+async def _pin_topic(client: Client, options: SourceOptions, found: ChosenTopic) -> TopicRanges:
     source, (firsts, ends) = await asyncio.gather(
         source_of(client, options, found.topic), _bounds(client, options, found)
     )
@@ -98,7 +100,7 @@ async def _pin_topic(client: Client, options: SourceOptions, found: Found) -> To
 
 
 async def _bounds(
-    client: Client, options: SourceOptions, found: Found
+    client: Client, options: SourceOptions, found: ChosenTopic
 ) -> tuple[dict[int, int], dict[int, int]]:
     """First and next offsets, the first ones first: so no partition begins behind its end."""
     firsts = await first_offsets(client, found)
@@ -109,7 +111,7 @@ def _ending(options: SourceOptions) -> Position:
     return LATEST if options.ending is None else options.ending
 
 
-async def starting_offsets(client: Client, options: SourceOptions, found: Found) -> dict[int, int]:
+async def starting_offsets(client: Client, options: SourceOptions, found: ChosenTopic) -> dict[int, int]:
     """Where a streaming query begins that has no checkpoint yet."""
     firsts = await first_offsets(client, found)
     ends = await end_offsets(client, options, found)
@@ -122,20 +124,20 @@ async def starting_offsets(client: Client, options: SourceOptions, found: Found)
     return starts
 
 
-async def first_offsets(client: Client, found: Found) -> dict[int, int]:
+async def first_offsets(client: Client, found: ChosenTopic) -> dict[int, int]:
     asked = dict.fromkeys(found.partitions, cluster.EARLIEST)
     rows = await client.offsets(found.topic, asked)
     return {partition: row.offset for partition, row in rows.items()}
 
 
-async def end_offsets(client: Client, options: SourceOptions, found: Found) -> dict[int, int]:
+async def end_offsets(client: Client, options: SourceOptions, found: ChosenTopic) -> dict[int, int]:
     """Next offsets; with ``committed_only`` up to the first open transaction."""
     asked = dict.fromkeys(found.partitions, cluster.LATEST)
     rows = await client.offsets(found.topic, asked, committed_only=options.committed_only)
     return {partition: row.offset for partition, row in rows.items()}
 
 
-async def offsets_at(client: Client, topic: Topic, times: Mapping[int, int]) -> dict[int, int | None]:
+async def offsets_at(client: Client, topic: ClusterTopic, times: Mapping[int, int]) -> dict[int, int | None]:
     """The first record of each partition at or after a time in milliseconds; ``None`` where none is."""
     rows = await client.offsets(topic, times)
     return {partition: row.offset if row.offset >= 0 else None for partition, row in rows.items()}
@@ -144,7 +146,7 @@ async def offsets_at(client: Client, topic: Topic, times: Mapping[int, int]) -> 
 async def _resolved(
     client: Client,
     position: Position | None,
-    found: Found,
+    found: ChosenTopic,
     firsts: Mapping[int, int],
     ends: Mapping[int, int],
 ) -> dict[int, int]:
@@ -168,7 +170,7 @@ async def _resolved(
 
 
 async def _at_times(
-    client: Client, times: Timestamps, found: Found, ends: Mapping[int, int]
+    client: Client, times: Timestamps, found: ChosenTopic, ends: Mapping[int, int]
 ) -> dict[int, int]:
     name = found.topic.name
     asked = {}

@@ -14,7 +14,7 @@ IDS: Final = "@topicIds"
 """No topic can have this name."""
 
 
-class Place(NamedTuple):
+class StreamPlace(NamedTuple):
     """A partition of a topic."""
 
     topic: str
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 class StreamOffsets:
     """The next offset of each partition, and the topics' ids."""
 
-    offsets: Mapping[Place, int]
+    offsets: Mapping[StreamPlace, int]
     topic_ids: Mapping[str, str]
 
     def to_json(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class StreamOffsets:
         """Raises :class:`ToolError` for what is no offset of ours."""
         try:
             offsets = {
-                Place(topic, int(partition)): int(offset)
+                StreamPlace(topic, int(partition)): int(offset)
                 for topic, rows in content.items()
                 if topic != IDS
                 for partition, offset in rows.items()
@@ -55,8 +55,8 @@ class StreamOffsets:
 
 
 def limited(
-    begins: Mapping[Place, int], ends: Mapping[Place, int], records_max: int | None
-) -> dict[Place, int]:
+    begins: Mapping[StreamPlace, int], ends: Mapping[StreamPlace, int], records_max: int | None
+) -> dict[StreamPlace, int]:
     """Where a batch ends that takes at most ``records_max`` offsets, of each partition in its share.
 
     ``begins`` has every partition of ``ends``. No partition goes back.

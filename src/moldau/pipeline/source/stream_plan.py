@@ -14,10 +14,10 @@ from pyspark.sql.datasource import InputPartition
 from moldau.client.cluster import Client
 from moldau.client.errors import ToolError
 from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
-from moldau.pipeline.reading.planning import OffsetRange, Source
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource
 from moldau.pipeline.source.options import SourceOptions, check_streaming
 from moldau.pipeline.source.snapshot import (
-    Found,
+    ChosenTopic,
     TopicRanges,
     end_offsets,
     find_topics,
@@ -25,7 +25,7 @@ from moldau.pipeline.source.snapshot import (
     source_of,
     starting_offsets,
 )
-from moldau.pipeline.source.stream_offsets import Place, StreamOffsets, limited
+from moldau.pipeline.source.stream_offsets import StreamOffsets, StreamPlace, limited
 from moldau.pipeline.source.units import ask, plan
 from moldau.runtime.errors import KafkaError
 
@@ -39,7 +39,7 @@ class StreamPlanner:
         check_streaming(options)
         self._options = options
         self._monotonic = monotonic
-        self._sources: dict[str, Source] = {}
+        self._sources: dict[str, TopicSource] = {}
         self._triggered_s: float | None = None
         """When the last batch was planned."""
 
@@ -112,7 +112,7 @@ class StreamPlanner:
         return plan(topics, self._options.min_partitions, self._options.max_records_per_partition)
 
     def _range(
-        self, place: Place, before: StreamOffsets, after: StreamOffsets, stop: int, first: int | None
+        self, place: StreamPlace, before: StreamOffsets, after: StreamOffsets, stop: int, first: int | None
     ) -> OffsetRange | None:
         """The range of a partition in a batch; raises for lost offsets."""
         name = f"{place.topic}-{place.partition}"
@@ -140,7 +140,7 @@ class StreamPlanner:
             raise ToolError(f"{what} (option failOnDataLoss=false goes on)")
         logger.warning("data was lost: %s", what)
 
-    def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> Source | None:
+    def _source(self, name: str, topic_id: str, ranges: list[OffsetRange]) -> TopicSource | None:
         """How the topic is read; ``None`` when it was deleted since its end was looked up."""
         known = self._sources.get(name)
         owners = known.wal.coordinators if known is not None and known.wal is not None else None
@@ -160,7 +160,7 @@ class StreamPlanner:
             return None
         return known
 
-    async def _look_up(self, client: Client, name: str) -> Source | None:
+    async def _look_up(self, client: Client, name: str) -> TopicSource | None:
         try:
             return await source_of(client, self._options, await client.topic(name))
         except KafkaError as error:
@@ -170,29 +170,29 @@ class StreamPlanner:
 
     # -- offsets --------------------------------------------------------------------------------
 
-    async def _ends(self, client: Client, found: Found) -> Mapping[int, int]:
+    async def _ends(self, client: Client, found: ChosenTopic) -> Mapping[int, int]:
         return await end_offsets(client, self._options, found)
 
-    async def _starting(self, client: Client, found: Found) -> Mapping[int, int]:
+    async def _starting(self, client: Client, found: ChosenTopic) -> Mapping[int, int]:
         return await starting_offsets(client, self._options, found)
 
-    def _firsts(self, places: set[Place]) -> dict[Place, int]:
+    def _firsts(self, places: set[StreamPlace]) -> dict[StreamPlace, int]:
         """First offsets of those that are there."""
         if not places:
             return {}
 
-        async def look(client: Client, found: Found) -> Mapping[int, int]:
-            wanted = [part for part in found.partitions if Place(found.topic.name, part) in places]
-            return await first_offsets(client, Found(found.topic, wanted)) if wanted else {}
+        async def look(client: Client, found: ChosenTopic) -> Mapping[int, int]:
+            wanted = [part for part in found.partitions if StreamPlace(found.topic.name, part) in places]
+            return await first_offsets(client, ChosenTopic(found.topic, wanted)) if wanted else {}
 
         firsts: StreamOffsets = self._asked(lambda client: self._everywhere(client, look))
         return dict(firsts.offsets)
 
     async def _everywhere(
-        self, client: Client, look: Callable[[Client, Found], Any], *, may_be_absent: bool = True
+        self, client: Client, look: Callable[[Client, ChosenTopic], Any], *, may_be_absent: bool = True
     ) -> StreamOffsets:
         """Offsets of all topics; those that were deleted since the query began are left out."""
-        offsets: dict[Place, int] = {}
+        offsets: dict[StreamPlace, int] = {}
         ids: dict[str, str] = {}
         for found in await find_topics(client, self._options, may_be_absent=may_be_absent):
             name = found.topic.name
@@ -203,12 +203,12 @@ class StreamPlanner:
                     continue
                 raise
             ids[name] = str(found.topic.topic_id)
-            offsets.update((Place(name, partition), offset) for partition, offset in seen.items())
+            offsets.update((StreamPlace(name, partition), offset) for partition, offset in seen.items())
         return StreamOffsets(offsets, ids)
 
     def _asked(self, look: Callable[[Client], Any]) -> Any:
         return ask(self._options.bootstrap, look, self._options.request_timeout_s)
 
 
-def _names(places: Iterable[Place]) -> str:
+def _names(places: Iterable[StreamPlace]) -> str:
     return ", ".join(f"{place.topic}-{place.partition}" for place in sorted(places))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from moldau.client.cluster import Client, connected
-from moldau.pipeline.reading.planning import OffsetRange, Source, group, unit_size
+from moldau.pipeline.reading.planning import OffsetRange, TopicSource, group, unit_size
 from moldau.pipeline.source.snapshot import TopicRanges
 
 UNIT_RECORDS_MAX: Final = 500_000
@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 30.0
 class UnitPartition(InputPartition):
     """Ranges of a topic that one task reads."""
 
-    source: Source
+    source: TopicSource
     unit: tuple[OffsetRange, ...]
 
 
@@ -47,11 +47,11 @@ def plan(
     ]
 
 
-def _owners(source: Source) -> Mapping[int, int]:
+def _owners(source: TopicSource) -> Mapping[int, int]:
     return {} if source.wal is None else source.wal.coordinators
 
 
-def _of_unit(source: Source, unit: Sequence[OffsetRange]) -> Source:
+def _of_unit(source: TopicSource, unit: Sequence[OffsetRange]) -> TopicSource:
     """Reduce a source to the partitions of a unit: a topic may have thousands of them."""
     if source.wal is None:
         return source

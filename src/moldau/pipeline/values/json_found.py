@@ -33,7 +33,7 @@ _DECIMALS: Final = range(-(10**DECIMAL_DIGITS_MAX) + 1, 10**DECIMAL_DIGITS_MAX)
 _EXACT_MAX: Final = 2**53
 
 
-class Kind(enum.IntEnum):
+class JsonKind(enum.IntEnum):
     """Kinds of JSON values, as far as types of columns are concerned."""
 
     BOOLEAN = 0
@@ -50,7 +50,7 @@ class Kind(enum.IntEnum):
     ARRAY = 7
 
 
-class Found:
+class ValueCounts:
     """Counts at a position: the number of records for each kind of value, and the positions inside."""
 
     __slots__ = ("element", "fraction", "kinds", "last", "last_record", "members", "records")
@@ -59,20 +59,20 @@ class Found:
         self.records = 0
         """Records with a value here that is not null."""
         self.last_record = -1
-        self.kinds = [0] * len(Kind)
+        self.kinds = [0] * len(JsonKind)
         """Records with a value of the kind."""
-        self.last = [-1] * len(Kind)
+        self.last = [-1] * len(JsonKind)
         """The last record of each kind."""
         self.fraction = False
-        self.members: dict[str, Found] = {}
-        self.element: Found | None = None
+        self.members: dict[str, ValueCounts] = {}
+        self.element: ValueCounts | None = None
 
-    def inside(self) -> Iterator["Found"]:
+    def inside(self) -> Iterator["ValueCounts"]:
         yield from self.members.values()
         if self.element is not None:
             yield self.element
 
-    def merge(self, other: "Found", levels: int) -> None:
+    def merge(self, other: "ValueCounts", levels: int) -> None:
         """Add what another has counted of other records."""
         self.records += other.records
         self.fraction |= other.fraction
@@ -80,9 +80,9 @@ class Found:
         if not levels:
             return
         for name, member in other.members.items():
-            self.members.setdefault(name, Found()).merge(member, levels - 1)
+            self.members.setdefault(name, ValueCounts()).merge(member, levels - 1)
         if other.element is not None:
-            self.element = self.element or Found()
+            self.element = self.element or ValueCounts()
             self.element.merge(other.element, levels - 1)
 
     def cut(self, levels: int) -> None:
@@ -97,7 +97,7 @@ class FoundValues:
     """Counts over the values of many records, in bounded memory; tasks send them to the driver."""
 
     def __init__(self) -> None:
-        self.root = Found()
+        self.root = ValueCounts()
         self.levels = LEVELS_MAX
         """Of positions that are told apart."""
         self.odd = False
@@ -146,14 +146,14 @@ def _parse_int(text: str) -> int | float:
     return int(text) if len(text) < DECIMAL_DIGITS_MAX * 2 else float("inf")
 
 
-def _counts_of_levels(root: Found) -> Iterator[int]:
+def _counts_of_levels(root: ValueCounts) -> Iterator[int]:
     level = [root]
     while level:
         yield len(level)
         level = [inside for one in level for inside in one.inside()]
 
 
-def _count(found: Found, value: Any, record: int, levels: int) -> None:
+def _count(found: ValueCounts, value: Any, record: int, levels: int) -> None:
     """``value`` is not null."""
     kind = _KINDS.get(type(value), -1)
     if kind < 0:
@@ -171,31 +171,31 @@ def _count(found: Found, value: Any, record: int, levels: int) -> None:
             if one is not None:
                 member = members.get(name)
                 if member is None:
-                    member = members[name] = Found()
+                    member = members[name] = ValueCounts()
                 _count(member, one, record, levels - 1)
     elif kind == _ARRAY and levels:
         if found.element is None:
-            found.element = Found()
+            found.element = ValueCounts()
         for one in value:
             if one is not None:
                 _count(found.element, one, record, levels - 1)
 
 
 # Plain numbers: the hash of an enum's member costs as much as all the rest.
-_NUMBER: Final = int(Kind.NUMBER)
-_OBJECT: Final = int(Kind.OBJECT)
-_ARRAY: Final = int(Kind.ARRAY)
-_KINDS: Final = {bool: int(Kind.BOOLEAN), str: int(Kind.STRING), dict: _OBJECT, list: _ARRAY}
+_NUMBER: Final = int(JsonKind.NUMBER)
+_OBJECT: Final = int(JsonKind.OBJECT)
+_ARRAY: Final = int(JsonKind.ARRAY)
+_KINDS: Final = {bool: int(JsonKind.BOOLEAN), str: int(JsonKind.STRING), dict: _OBJECT, list: _ARRAY}
 
 
 def _kind_of_number(value: int | float) -> int:
     if type(value) is float:
-        return int(Kind.HUGE) if math.isinf(value) else _NUMBER
+        return int(JsonKind.HUGE) if math.isinf(value) else _NUMBER
     if -_EXACT_MAX <= value <= _EXACT_MAX:
         return _NUMBER
     if value in _INT64:
-        return _NUMBER if int(float(value)) == value else int(Kind.INT64)
-    return int(Kind.INTEGER if value in _DECIMALS else Kind.HUGE)
+        return _NUMBER if int(float(value)) == value else int(JsonKind.INT64)
+    return int(JsonKind.INTEGER if value in _DECIMALS else JsonKind.HUGE)
 
 
 class JsonColumns(NamedTuple):
@@ -227,17 +227,19 @@ class _Choice(NamedTuple):
     reserved: frozenset[tuple[str, ...]]
     counted_levels: int
 
-    def of(self, found: Found, table: pa.DataType | None, path: tuple[str, ...], levels: int) -> JsonColumns:
+    def of(
+        self, found: ValueCounts, table: pa.DataType | None, path: tuple[str, ...], levels: int
+    ) -> JsonColumns:
         if table is not None:
             return self._of_column(found, table, path, levels)
         if not found.records:
             return JsonColumns(None, False)
         wanted = _choose(found)
-        if wanted is Kind.OBJECT:
+        if wanted is JsonKind.OBJECT:
             if not levels or len(found.members) > NAMES_MAX:
                 return JsonColumns(pa.string(), False)
             return self._of_object(found, [], path, levels)
-        if wanted is Kind.ARRAY:
+        if wanted is JsonKind.ARRAY:
             if not levels:
                 return JsonColumns(pa.string(), False)
             assert found.element is not None
@@ -245,19 +247,21 @@ class _Choice(NamedTuple):
             return JsonColumns(None if element is None else pa.list_(element), odd)
         return JsonColumns(_TYPES[wanted], False)
 
-    def _of_column(self, found: Found, table: pa.DataType, path: tuple[str, ...], levels: int) -> JsonColumns:
+    def _of_column(
+        self, found: ValueCounts, table: pa.DataType, path: tuple[str, ...], levels: int
+    ) -> JsonColumns:
         """The table has this column: it keeps its type, and may have more inside."""
         if pa.types.is_struct(table):
             if not levels or len(found.members) > NAMES_MAX:
-                return JsonColumns(table, found.kinds[Kind.OBJECT] > 0)
+                return JsonColumns(table, found.kinds[JsonKind.OBJECT] > 0)
             return self._of_object(found, list(table), path, levels)
         if pa.types.is_list(table) and found.element is not None:
             element, odd = self.of(found.element, table.value_type, (*path, "element"), max(levels - 1, 0))
             return JsonColumns(pa.list_(element), odd)
-        return JsonColumns(table, pa.types.is_list(table) and found.kinds[Kind.ARRAY] > 0 and not levels)
+        return JsonColumns(table, pa.types.is_list(table) and found.kinds[JsonKind.ARRAY] > 0 and not levels)
 
     def _of_object(
-        self, found: Found, columns: list[pa.Field], path: tuple[str, ...], levels: int
+        self, found: ValueCounts, columns: list[pa.Field], path: tuple[str, ...], levels: int
     ) -> JsonColumns:
         spellings: dict[str, list[str]] = {}
         for name in found.members:
@@ -288,11 +292,11 @@ class _Choice(NamedTuple):
         return JsonColumns(pa.struct(fields) if fields else None, odd)
 
 
-def _together(found: Found, names: list[str], levels: int) -> Found:
+def _together(found: ValueCounts, names: list[str], levels: int) -> ValueCounts:
     """Members whose names differ in case alone are one column."""
     if len(names) == 1:
         return found.members[names[0]]
-    together = Found()
+    together = ValueCounts()
     for name in names:
         together.merge(found.members[name], levels)
     return together
@@ -307,28 +311,28 @@ def _is_storable(lower: str, taken: set[str]) -> bool:
 
 
 _TYPES: Final = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.INT64: pa.int64(),
-    Kind.NUMBER: pa.float64(),
-    Kind.INTEGER: pa.decimal128(DECIMAL_DIGITS_MAX, 0),
-    Kind.STRING: pa.string(),
+    JsonKind.BOOLEAN: pa.bool_(),
+    JsonKind.INT64: pa.int64(),
+    JsonKind.NUMBER: pa.float64(),
+    JsonKind.INTEGER: pa.decimal128(DECIMAL_DIGITS_MAX, 0),
+    JsonKind.STRING: pa.string(),
 }
 
 
-def _choose(found: Found) -> Kind:
+def _choose(found: ValueCounts) -> JsonKind:
     """The kind that gives the column its type. Pure arithmetic of counts: see the module's beginning."""
-    integers = () if found.fraction else (Kind.NUMBER,)
-    held: dict[Kind, tuple[Kind, ...]] = {  # narrowest first
-        Kind.BOOLEAN: (Kind.BOOLEAN,),
-        Kind.INT64: (*integers, Kind.INT64),
-        Kind.NUMBER: (Kind.NUMBER,),
-        Kind.INTEGER: (*integers, Kind.INT64, Kind.INTEGER),
-        Kind.OBJECT: (Kind.OBJECT,),
-        Kind.ARRAY: (Kind.ARRAY,),
+    integers = () if found.fraction else (JsonKind.NUMBER,)
+    held: dict[JsonKind, tuple[JsonKind, ...]] = {  # narrowest first
+        JsonKind.BOOLEAN: (JsonKind.BOOLEAN,),
+        JsonKind.INT64: (*integers, JsonKind.INT64),
+        JsonKind.NUMBER: (JsonKind.NUMBER,),
+        JsonKind.INTEGER: (*integers, JsonKind.INT64, JsonKind.INTEGER),
+        JsonKind.OBJECT: (JsonKind.OBJECT,),
+        JsonKind.ARRAY: (JsonKind.ARRAY,),
     }
     misfits = {
-        wanted: sum(count for kind, count in zip(Kind, found.kinds, strict=True) if kind not in kinds)
+        wanted: sum(count for kind, count in zip(JsonKind, found.kinds, strict=True) if kind not in kinds)
         for wanted, kinds in held.items()
     }
     best = min(misfits, key=lambda wanted: misfits[wanted])  # the first of several
-    return best if misfits[best] * MISFITS_SHARE <= found.records else Kind.STRING
+    return best if misfits[best] * MISFITS_SHARE <= found.records else JsonKind.STRING

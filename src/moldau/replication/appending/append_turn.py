@@ -7,7 +7,7 @@ producers learn nothing, ask again, and are told then.
 
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import AppendAnswer, Partition
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 
 
 class AppendTurn:
@@ -23,7 +23,7 @@ class AppendTurn:
         records: memoryview,
         required_acks: int,
         timeout_ms: int,
-        client: Client | None = None,
+        client: FairClient | None = None,
     ) -> AppendAnswer:
         """As the partition's own ``append``, but for the write; ``records`` stay until the turn ends."""
         if isinstance(partition, ClassicPartition):

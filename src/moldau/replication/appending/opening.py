@@ -13,7 +13,7 @@ from typing import Any, Final
 from moldau.replication.partition import AppendAnswer, AppendOutcome
 from moldau.runtime import UnexpectedErrors
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Client, FairLane, Steps
+from moldau.runtime.fair_lane import FairClient, FairLane, Steps
 
 DEFECT: Final = AppendOutcome(ErrorCode.unknown_server_error, message="unexpected error")
 
@@ -27,14 +27,14 @@ class OpeningQueue:
     def __init__(self, lane: FairLane, unexpected: UnexpectedErrors) -> None:
         self._lane = lane
         self._unexpected = unexpected
-        self._waiting: Counter[Client | None] = Counter()
+        self._waiting: Counter[FairClient | None] = Counter()
 
-    def is_busy(self, client: Client | None) -> bool:
+    def is_busy(self, client: FairClient | None) -> bool:
         """Whether what a client appends now must wait behind something."""
         return client in self._waiting
 
     def put(
-        self, client: Client | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
+        self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
     ) -> "asyncio.Future[AppendOutcome]":
         """Open a batch in ``steps``, then call ``go_on`` with the result; ``refuse`` gets what either raises.
 
@@ -48,7 +48,7 @@ class OpeningQueue:
 
     def _opened(
         self,
-        client: Client | None,
+        client: FairClient | None,
         go_on: GoOn,
         refuse: Refuse,
         answer: "asyncio.Future[AppendOutcome]",

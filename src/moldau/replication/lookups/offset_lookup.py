@@ -16,7 +16,7 @@ from moldau.replication.partition import (
 )
 from moldau.replication.remote import RemotePart
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.fair_lane import Client
+from moldau.runtime.fair_lane import FairClient
 from moldau.runtime.machine import Machine
 from moldau.storage.log.partition_log import PartitionLog
 
@@ -36,7 +36,7 @@ class OffsetLookup:
         *,
         read_committed: bool,
         current_leader_epoch: int,
-        client: Client | None = None,
+        client: FairClient | None = None,
     ) -> FoundOffset:
         error = self._replica.check_epoch(current_leader_epoch)
         if error is not ErrorCode.none:

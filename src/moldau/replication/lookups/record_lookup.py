@@ -20,7 +20,7 @@ from moldau.records.timestamps import (
     choose_latest,
     search_batch,
 )
-from moldau.runtime.fair_lane import Client, exhaust
+from moldau.runtime.fair_lane import FairClient, exhaust
 from moldau.runtime.machine import Machine
 
 Buffer = bytes | memoryview
@@ -29,7 +29,7 @@ Buffer = bytes | memoryview
 class RecordLookup:
     """Looks for records in batches of one partition, for one request."""
 
-    def __init__(self, machine: Machine, client: Client | None, partition: str) -> None:
+    def __init__(self, machine: Machine, client: FairClient | None, partition: str) -> None:
         self._machine = machine
         self._client = client
         self._partition = partition

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from moldau.config.broker import BrokerConfig
-from moldau.config.listeners import Voter
+from moldau.config.listeners import ConfiguredVoter
 from moldau.network.context import RequestContext
 from moldau.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -21,7 +21,7 @@ from moldau.runtime.errors import ErrorCode
 
 def describe_quorum(
     quorum: Callable[[], QuorumDescription],
-    voters: Callable[[], Sequence[Voter]],
+    voters: Callable[[], Sequence[ConfiguredVoter]],
     config: BrokerConfig,
     context: RequestContext,
     request: DescribeQuorumRequest,

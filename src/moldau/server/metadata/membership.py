@@ -4,7 +4,7 @@ import uuid
 from dataclasses import replace
 
 from moldau.config.broker import BrokerConfig
-from moldau.config.listeners import Endpoint
+from moldau.config.listeners import ListenerEndpoint
 from moldau.quorum.core.voters import Membership, ReplicaKey, Voter
 from moldau.records.control import VoterEndpoint
 
@@ -33,7 +33,7 @@ def controller_endpoints(config: BrokerConfig) -> tuple[VoterEndpoint, ...]:
     return tuple(_reachable(endpoint, config) for endpoint in named)
 
 
-def _reachable(endpoint: Endpoint, config: BrokerConfig) -> VoterEndpoint:
+def _reachable(endpoint: ListenerEndpoint, config: BrokerConfig) -> VoterEndpoint:
     """A listener on all interfaces is reached as ``controller.quorum.voters`` says, else on this machine."""
     if not endpoint.host:
         static = next((each for each in config.quorum_voters if each.node_id == config.node_id), None)

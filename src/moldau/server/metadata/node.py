@@ -14,7 +14,7 @@ from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.config.broker import BrokerConfig
-from moldau.config.listeners import Voter as ConfiguredVoter
+from moldau.config.listeners import ConfiguredVoter
 from moldau.network.client import RpcClient
 from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver

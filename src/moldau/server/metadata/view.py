@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.config.listeners import Voter
+from moldau.config.listeners import ConfiguredVoter
 from moldau.quorum.description import QuorumDescription
 from moldau.quorum.voice import QuorumVoice
 from moldau.server.metadata.topic_configs import EffectiveConfigs
@@ -61,7 +61,7 @@ class MetadataView(Protocol):
     @property
     def quorum(self) -> QuorumView: ...
 
-    def voters(self) -> Sequence[Voter]:
+    def voters(self) -> Sequence[ConfiguredVoter]:
         """The voters with their addresses."""
         ...
 

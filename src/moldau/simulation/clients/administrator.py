@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from moldau.simulation.clients.client import Client, Producer, RetryError, Sending
+from moldau.simulation.clients.client import Producer, RetryError, Sending, SimulatedClient
 from moldau.simulation.history import Partition
 from moldau.simulation.seeds import stream
 
 
 async def open_passing_topic(
-    client: Client,
+    client: SimulatedClient,
     topic: str,
     producer_name: str,
     configs: Mapping[str, str],
@@ -33,7 +33,7 @@ async def open_passing_topic(
     producer.disconnect()
 
 
-async def delete_some_records(client: Client, partition: Partition) -> None:
+async def delete_some_records(client: SimulatedClient, partition: Partition) -> None:
     """Move the start of a partition to anywhere in it, where its end can be learnt."""
     try:
         end = await client.list_offset(partition, -1)

@@ -81,7 +81,7 @@ class Bootstrap:
     port: int
 
 
-class Client:
+class SimulatedClient:
     """Common base of producers and consumers: leader lookup and retries."""
 
     others: Sequence[Bootstrap] = ()
@@ -251,7 +251,7 @@ class Sending:
     """Records have their client's time."""
 
 
-class Producer(Client):
+class Producer(SimulatedClient):
     """Sends numbered records to one partition, several batches in flight.
 
     An idempotent one retries for ever, from its first unacknowledged batch on. A plain one sends a
@@ -373,7 +373,7 @@ class Producer(Client):
             self._unacknowledged.remove(production)
 
 
-class Consumer(Client):
+class Consumer(SimulatedClient):
     """Reads one partition from its first offset on, by Fetch."""
 
     def __init__(

@@ -14,7 +14,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.controller.subsystem import ControllerSubsystem
-from moldau.simulation.clients.client import Bootstrap, Client, Consumer, Producer, Sending
+from moldau.simulation.clients.client import Bootstrap, Consumer, Producer, Sending, SimulatedClient
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.quorum_stories import QuorumCheckers, Witness
 from moldau.simulation.coordinators.agreement import watch_coordinators
@@ -22,7 +22,7 @@ from moldau.simulation.history import History, Partition
 from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.offsets.committer import OffsetCommitter
-from moldau.simulation.offsets.member import GroupJudge, GroupMember
+from moldau.simulation.offsets.member import CommittingMember, GroupJudge
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.disk import MountedDisk
@@ -108,7 +108,7 @@ class ClusterStory:
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
         watches = [asyncio.create_task(self._watch(node_id)) for node_id in BROKERS]
-        admin = Client("admin", self._bootstrap(0), self.history, stream(world.seed, "admin"))
+        admin = SimulatedClient("admin", self._bootstrap(0), self.history, stream(world.seed, "admin"))
         await self._converge(self._brokers_problem)  # so that both of them get partitions
         await self._on("admin", admin.create_topic(TOPIC, len(PARTITIONS), {}))
         storm = asyncio.create_task(nemesis.storm(scenario.fault_count))
@@ -119,7 +119,9 @@ class ClusterStory:
         await storm
         self.history.note("clients are done")
         # By way of the other broker, and decided by the controller of the end.
-        later = Client("late admin", self._bootstrap(1), self.history, stream(world.seed, "late admin"))
+        later = SimulatedClient(
+            "late admin", self._bootstrap(1), self.history, stream(world.seed, "late admin")
+        )
         await self._on("late admin", later.create_topic("later", 2, {}))
         await self._converge(self._problem)
         violations = await self._judge(readers, committers)
@@ -161,7 +163,7 @@ class ClusterStory:
             tasks.append(self._on(name, producer.run(scenario.records_per_producer, pause_s=0.3)))
         for number, name in self._names("member"):
             chance = stream(seed, name)
-            member = GroupMember(name, self._bootstrap(number), judge, chance, len(PARTITIONS))
+            member = CommittingMember(name, self._bootstrap(number), judge, chance, len(PARTITIONS))
             tasks.append(self._on(name, member.run(scenario.joins_per_member)))
         count = scenario.commits_per_committer
         return [*tasks, *(self._on(each.name, each.run(count, pause_s=0.3)) for each in committers)]

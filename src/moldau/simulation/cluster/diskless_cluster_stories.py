@@ -23,7 +23,13 @@ from moldau.runtime import Machine
 from moldau.server.node import Node
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
-from moldau.simulation.clients.client import CREATE_TOPICS_VERSION, Bootstrap, Client, Consumer, Sending
+from moldau.simulation.clients.client import (
+    CREATE_TOPICS_VERSION,
+    Bootstrap,
+    Consumer,
+    Sending,
+    SimulatedClient,
+)
 from moldau.simulation.clients.roving import RovingProducer
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.coordinators.agreement import watch_coordinators
@@ -152,7 +158,7 @@ class DisklessClusterStory:
         supervisor = asyncio.create_task(nemesis.supervise())
         watching = watch_coordinators(list(hosts.values()), self.history, scenario.coordinator_tally)
         watch = asyncio.create_task(watching)
-        await self._on("admin", self._create_topic(self._begin_at_any(Client, "admin")))
+        await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
         await self._converge()
         storm = asyncio.create_task(self._storm(nemesis))
         readers = [
@@ -243,7 +249,7 @@ class DisklessClusterStory:
         )
         return consumer
 
-    async def _create_topic(self, client: Client) -> None:
+    async def _create_topic(self, client: SimulatedClient) -> None:
         topic = CreatableTopic(
             name=TOPIC,
             num_partitions=len(PARTITIONS),

@@ -14,7 +14,7 @@ from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode
-from moldau.simulation.clients.client import Client
+from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import Partition
 
 ALTER_VERSION: Final = 1
@@ -26,7 +26,11 @@ class Mover:
     """Moves partitions to random sets of brokers, of the smallest size that still takes acks=all or more."""
 
     def __init__(
-        self, client: Client, partitions: Sequence[Partition], brokers: Sequence[int], replicas_min: int
+        self,
+        client: SimulatedClient,
+        partitions: Sequence[Partition],
+        brokers: Sequence[int],
+        replicas_min: int,
     ) -> None:
         self._client = client
         self._partitions = partitions

@@ -22,10 +22,10 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
     Bootstrap,
-    Client,
     Consumer,
     Producer,
     Sending,
+    SimulatedClient,
 )
 from moldau.simulation.cluster.formatted import format_folders
 from moldau.simulation.cluster.mover import Mover
@@ -150,7 +150,7 @@ class ReplicationStory:
         for host, program in programs.items():
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
-        await self._on("admin", self._create_topic(self._begin_at_any(Client, "admin")))
+        await self._on("admin", self._create_topic(self._begin_at_any(SimulatedClient, "admin")))
         # A producer whose first batch is refused and the second taken could never send the first again.
         await self._converge()
         storm = asyncio.create_task(self._storm(nemesis))
@@ -162,7 +162,7 @@ class ReplicationStory:
         writing = [
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=0.4)) for each in producers
         ]
-        mover = Mover(self._begin_at_any(Client, "mover"), PARTITIONS, NODE_IDS, replicas_min=2)
+        mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS, NODE_IDS, replicas_min=2)
         moving = []
         if self._moves:
             moving.append(self._on("mover", mover.run(lambda: not storm.done())))
@@ -277,7 +277,7 @@ class ReplicationStory:
         )
         return consumer
 
-    async def _create_topic(self, client: Client) -> None:
+    async def _create_topic(self, client: SimulatedClient) -> None:
         topic = CreatableTopic(name=TOPIC, num_partitions=len(PARTITIONS), replication_factor=len(NODE_IDS))
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
         while True:

@@ -23,11 +23,11 @@ from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.clients.client import (
     CREATE_TOPICS_VERSION,
-    Client,
     Consumer,
     Producer,
     RetryError,
     Sending,
+    SimulatedClient,
 )
 from moldau.simulation.cluster.mover import Mover
 from moldau.simulation.cluster.replication_stories import (
@@ -113,7 +113,7 @@ class TieredClusterStory(ReplicationStory):
         for host, program in programs.items():
             host.start(program)
         supervisor = asyncio.create_task(nemesis.supervise())
-        admin = self._begin_at_any(Client, "admin")
+        admin = self._begin_at_any(SimulatedClient, "admin")
         await self._on("admin", self._create_tiered(admin, TOPIC, len(PARTITIONS)))
         await self._converge()
         storm = asyncio.create_task(self._strike(nemesis))
@@ -125,13 +125,15 @@ class TieredClusterStory(ReplicationStory):
             self._on(each.name, each.run(scenario.records_per_producer, pause_s=1.0))
             for each in (self._producer(number) for number in range(len(PARTITIONS)))
         ]
-        working.append(self._on("meddler", self._pass_by(self._begin_at_any(Client, "meddler"))))
-        mover = Mover(self._begin_at_any(Client, "mover"), PARTITIONS, NODE_IDS, MOVED_REPLICAS_MIN)
+        working.append(self._on("meddler", self._pass_by(self._begin_at_any(SimulatedClient, "meddler"))))
+        mover = Mover(self._begin_at_any(SimulatedClient, "mover"), PARTITIONS, NODE_IDS, MOVED_REPLICAS_MIN)
         moving = self._on("mover", mover.run(lambda: not all(each.done() for each in (*working, storm))))
         await asyncio.gather(*working)
         await storm
         await moving
-        settler = Mover(self._begin_at_any(Client, "settler"), PARTITIONS, NODE_IDS, MOVED_REPLICAS_MIN)
+        settler = Mover(
+            self._begin_at_any(SimulatedClient, "settler"), PARTITIONS, NODE_IDS, MOVED_REPLICAS_MIN
+        )
         await self._on("settler", settler.settle())
         self.history.note("producers are done")
         for reader in readers:
@@ -151,7 +153,7 @@ class TieredClusterStory(ReplicationStory):
 
     # Clients
 
-    async def _create_tiered(self, client: Client, name: str, partition_count: int) -> None:
+    async def _create_tiered(self, client: SimulatedClient, name: str, partition_count: int) -> None:
         topic = CreatableTopic(
             name=name,
             num_partitions=partition_count,
@@ -168,7 +170,7 @@ class TieredClusterStory(ReplicationStory):
                 pass
             await client.pause()
 
-    async def _pass_by(self, client: Client) -> None:
+    async def _pass_by(self, client: SimulatedClient) -> None:
         """Create, fill and delete a topic again and again, under one name; the last one may stay."""
         chance = client.chance
         for number in range(3):
@@ -231,7 +233,7 @@ class TieredClusterStory(ReplicationStory):
 
     async def _check_offsets(self, wanted: Partition) -> None:
         """The leader's local log begins behind the first offset, and not behind what was copied."""
-        client = self._begin_at_any(Client, f"offsets of {wanted}")
+        client = self._begin_at_any(SimulatedClient, f"offsets of {wanted}")
         while True:
             try:
                 first = await client.list_offset(wanted, -2)

@@ -38,7 +38,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FileDamage:
     """One file or folder that was damaged."""
 
     path: str
@@ -103,13 +103,13 @@ def restore(host: Host, copy: Copy) -> None:
 
 def damage(
     host: Host, chance: random.Random, copy: Copy, older: Sequence[Copy], *, kinds: str, count: int
-) -> list[Damage]:
+) -> list[FileDamage]:
     """Damage so many files, each of another folder and kind; kinds are equally likely.
 
     ``older``: copies of earlier moments. ``kinds``: a part of the names of the kinds to choose from.
     """
     disk = _operator(host)
-    done: list[Damage] = []
+    done: list[FileDamage] = []
     paths: dict[str, list[str]] = defaultdict(list)
     for path in sorted(copy.files):
         if kinds in kind_of(path):
@@ -122,7 +122,9 @@ def damage(
     return done
 
 
-def _damage(disk: MountedDisk, chance: random.Random, path: str, copy: Copy, older: Sequence[Copy]) -> Damage:
+def _damage(
+    disk: MountedDisk, chance: random.Random, path: str, copy: Copy, older: Sequence[Copy]
+) -> FileDamage:
     content = copy.files[path]
     former = [found for each in older if (found := each.files.get(path, content)) != content]
     folder = posixpath.dirname(path)
@@ -157,8 +159,8 @@ def _damage(disk: MountedDisk, chance: random.Random, path: str, copy: Copy, old
         case Way.FOLDER_REMOVED:
             disk.remove_tree(folder)
             disk.sync_dir(posixpath.dirname(folder))
-            return Damage(folder, way, "")
-    return Damage(path, way, what)
+            return FileDamage(folder, way, "")
+    return FileDamage(path, way, what)
 
 
 def _write(disk: MountedDisk, path: str, content: bytes) -> None:

@@ -8,7 +8,7 @@ up without some metadata: the health page names their damaged file, and partitio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from moldau.simulation.damage.files import Damage
+from moldau.simulation.damage.files import FileDamage
 from moldau.simulation.history import Partition
 from moldau.simulation.world.disk_losses import DATA
 
@@ -34,7 +34,7 @@ class Reports:
     health: str
 
 
-def judge_refusal(damages: Sequence[Damage], error: BaseException) -> list[str]:
+def judge_refusal(damages: Sequence[FileDamage], error: BaseException) -> list[str]:
     """A start that was refused; ``error`` ended it, whose text is the one line that an operator is given."""
     text = str(error)
     if not any(_is_named(each, text) for each in damages):
@@ -43,7 +43,7 @@ def judge_refusal(damages: Sequence[Damage], error: BaseException) -> list[str]:
 
 
 def judge_start(
-    damages: Sequence[Damage],
+    damages: Sequence[FileDamage],
     before: Contents,
     after: Contents,
     reports: Reports,
@@ -80,7 +80,7 @@ def _judge_partition(
     reports: Reports,
     is_damaged: bool,
     may_lose: Collection[str],
-    damages: Sequence[Damage],
+    damages: Sequence[FileDamage],
 ) -> list[str]:
     name, because = _name(partition), f"after {_list(damages)}"
     records = after.records.get(partition, ())
@@ -111,15 +111,15 @@ def _name(partition: Partition) -> str:
     return f"{partition.topic}-{partition.index}"
 
 
-def _lacks_metadata(damages: Sequence[Damage], health: str) -> bool:
+def _lacks_metadata(damages: Sequence[FileDamage], health: str) -> bool:
     """Whether the health page names a damaged file of an internal topic."""
     return any(each.folder.startswith(f"{DATA}/__") and each.path in health for each in damages)
 
 
-def _is_named(damage: Damage, text: str) -> bool:
+def _is_named(damage: FileDamage, text: str) -> bool:
     folder, _, name = damage.path.rpartition("/")
     return folder in text and (name in text or folder != DATA)
 
 
-def _list(damages: Sequence[Damage]) -> str:
+def _list(damages: Sequence[FileDamage]) -> str:
     return "; ".join(map(str, damages)) or "no damage"

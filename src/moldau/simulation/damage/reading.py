@@ -10,7 +10,13 @@ from moldau.records.batch import check_batch
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import read_records
 from moldau.runtime import ErrorCode
-from moldau.simulation.clients.client import FETCH_VERSION, METADATA_VERSION, Client, RetryError, joined
+from moldau.simulation.clients.client import (
+    FETCH_VERSION,
+    METADATA_VERSION,
+    RetryError,
+    SimulatedClient,
+    joined,
+)
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import Partition
 
@@ -18,7 +24,7 @@ PATIENCE_S: Final = 60.0
 """After so long with the same error, a record counts as unreadable."""
 
 
-class Reader(Client):
+class Reader(SimulatedClient):
     """Reads as a client that checks checksums, and stops at what it is never given."""
 
     async def topics(self) -> dict[str, int]:

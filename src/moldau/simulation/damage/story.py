@@ -12,8 +12,8 @@ from moldau.server.node import Node
 from moldau.server.settings import development_config
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
-from moldau.simulation.clients.client import Bootstrap, Client, Producer, Sending
-from moldau.simulation.damage.files import Copy, Damage, copy_of, damage, restore
+from moldau.simulation.clients.client import Bootstrap, Producer, Sending, SimulatedClient
+from moldau.simulation.damage.files import Copy, FileDamage, copy_of, damage, restore
 from moldau.simulation.damage.judge import Contents, Reports, judge_refusal, judge_start
 from moldau.simulation.damage.objects import live_objects
 from moldau.simulation.damage.reading import PATIENCE_S, Reader, health
@@ -179,7 +179,7 @@ class DamageStory:
 
     # Work ----------------------------------------------------------------------------------------
 
-    async def _create_topics(self, admin: Client) -> None:
+    async def _create_topics(self, admin: SimulatedClient) -> None:
         for topic, configs in _TOPICS.items():
             await admin.create_topic(topic, PARTITION_COUNT, dict(configs))
 
@@ -263,7 +263,7 @@ class DamageStory:
             return before
         return await self._judge_start([], before)
 
-    async def _judge_start(self, damages: Sequence[Damage], before: Contents) -> Contents:
+    async def _judge_start(self, damages: Sequence[FileDamage], before: Contents) -> Contents:
         await asyncio.sleep(QUIET_S)
         process = self._node.process
         assert process is not None
@@ -327,8 +327,8 @@ class DamageStory:
 
     # Clients -------------------------------------------------------------------------------------
 
-    def _client(self, name: str) -> Client:
-        return Client(name, self._bootstrap, self.history, stream(self._world.seed, name))
+    def _client(self, name: str) -> SimulatedClient:
+        return SimulatedClient(name, self._bootstrap, self.history, stream(self._world.seed, name))
 
     def _on(self, host: str, story: Awaitable[Any]) -> "asyncio.Task[Any]":
         async def program() -> Any:

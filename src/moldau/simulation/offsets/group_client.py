@@ -6,14 +6,14 @@ from typing import Final
 from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.find_coordinator import FindCoordinatorRequest
 from moldau.runtime import ErrorCode
-from moldau.simulation.clients.client import Bootstrap, Client, RetryError
+from moldau.simulation.clients.client import Bootstrap, RetryError, SimulatedClient
 from moldau.simulation.clients.rpc import RpcConnection
 from moldau.simulation.history import History
 
 FIND_COORDINATOR_VERSION: Final = 4
 
 
-class GroupClient(Client):
+class GroupClient(SimulatedClient):
     """A client of one group."""
 
     def __init__(

@@ -68,7 +68,7 @@ class GroupJudge:
                 )
 
 
-class GroupMember(GroupClient):
+class CommittingMember(GroupClient):
     """One member, which joins so many times."""
 
     def __init__(

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
-from moldau.simulation.clients.client import Client
+from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import Partition
 from moldau.simulation.judges.diskless_judge import DisklessAfterlife
 from moldau.simulation.nemesis import Fault, Weather
@@ -124,7 +124,7 @@ def story(
         serving()
         raise RuntimeError(await node.failed())
 
-    async def prepare(client: Client) -> None:
+    async def prepare(client: SimulatedClient) -> None:
         await client.create_topic(KEPT, PARTITION_COUNT, {"diskless.enable": "true", **configs})
         limits = {"diskless.enable": "true", "retention.bytes": str(_KEPT_BYTES)}
         await client.create_topic(SHORTENED, PARTITION_COUNT, limits)
@@ -149,7 +149,7 @@ def story(
     )
 
 
-async def _meddle(client: Client) -> None:
+async def _meddle(client: SimulatedClient) -> None:
     """Topics come and go, and records are deleted, while all the rest goes on."""
     chance = client.chance
     for number, topic in enumerate(PASSING):

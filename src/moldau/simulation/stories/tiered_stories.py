@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from moldau.runtime import Machine
 from moldau.simulation.clients.administrator import delete_some_records, open_passing_topic
-from moldau.simulation.clients.client import Client
+from moldau.simulation.clients.client import SimulatedClient
 from moldau.simulation.history import Partition
 from moldau.simulation.judges.tiered_judge import TieredAfterlife
 from moldau.simulation.nemesis import Fault, Weather
@@ -90,7 +90,7 @@ def _story(
         serving()
         raise RuntimeError(await node.failed())
 
-    async def prepare(client: Client) -> None:
+    async def prepare(client: SimulatedClient) -> None:
         await client.create_topic(KEPT, PARTITION_COUNT, {**_TIERED, **configs})
         await client.create_topic(SHORTENED, 1, {**_TIERED, "retention.bytes": "6000"})
         await client.create_topic(SWITCHING, 1, {**_TIERED, **configs})
@@ -118,7 +118,7 @@ def _story(
     )
 
 
-async def _meddle(client: Client) -> None:
+async def _meddle(client: SimulatedClient) -> None:
     """Topics come and go, tiering is switched off and on, and records are deleted, while all else goes on."""
     chance = client.chance
     for number, topic in enumerate(PASSING):
@@ -132,7 +132,7 @@ async def _meddle(client: Client) -> None:
         await client.alter_topic(SWITCHING, _OFF)  # for good: nothing of it may stay behind
 
 
-async def _switch(client: Client) -> None:
+async def _switch(client: SimulatedClient) -> None:
     """Tiering ends, or copying stops, and after a while it begins again."""
     if client.chance.random() < 0.5:
         change = _OFF

@@ -19,7 +19,7 @@ class Defect(Exception):
     """Of a kind that no code expects."""
 
 
-class Place(Enum):
+class DefectPlace(Enum):
     """Where a defect may be met."""
 
     OBJECT_KEY = "object key"
@@ -36,17 +36,17 @@ class Defects:
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self.chances: dict[Place, float] = {}
-        self.met: Counter[Place] = Counter()
+        self.chances: dict[DefectPlace, float] = {}
+        self.met: Counter[DefectPlace] = Counter()
 
-    def is_due(self, place: Place) -> bool:
+    def is_due(self, place: DefectPlace) -> bool:
         chance = self.chances.get(place, 0.0)
         if not chance or self._chance.random() >= chance:
             return False
         self.met[place] += 1
         return True
 
-    def meet(self, place: Place) -> None:
+    def meet(self, place: DefectPlace) -> None:
         """Raises :class:`Defect` when one is due."""
         if self.is_due(place):
             raise Defect(place.value)
@@ -67,7 +67,7 @@ class DefectiveEntropy:
 
     def randrange(self, stop: int) -> int:
         if stop == _KEY_RANGE:
-            self._defects.meet(Place.OBJECT_KEY)
+            self._defects.meet(DefectPlace.OBJECT_KEY)
         return self._entropy.randrange(stop)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:

@@ -14,7 +14,7 @@ from moldau.objects import ObjectInfo, ObjectStorage, RetryingStorage, StorageEr
 from moldau.objects import ObjectNotFoundError as NotFoundError
 from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
-from moldau.simulation.world.defects import Place
+from moldau.simulation.world.defects import DefectPlace
 from moldau.simulation.world.disk import MountedDisk
 from moldau.simulation.world.loop import SimulatedLoop
 from moldau.simulation.world.object_store import (
@@ -60,11 +60,11 @@ class SimulatedObjectStorage:
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         view = check_length(key, data, length)
-        self._process.host.defects.meet(Place.UPLOAD)
+        self._process.host.defects.meet(DefectPlace.UPLOAD)
         await self._send(lambda: self._store.put(key, view), view.release)
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
-        self._process.host.defects.meet(Place.FETCH)
+        self._process.host.defects.meet(DefectPlace.FETCH)
         found = await self._send(lambda: self._store.get_range(key, offset, size))
         if len(found) != size:
             raise StorageError(f"{key}: ends after {len(found)} of {size} bytes at {offset}", transient=False)

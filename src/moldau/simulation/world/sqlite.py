@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from moldau.runtime.disk import File
-from moldau.simulation.world.defects import Place
+from moldau.simulation.world.defects import DefectPlace
 from moldau.simulation.world.disk import MountedDisk
 
 
@@ -43,7 +43,7 @@ class _SimulatedVfsFile:
         if not self._alive:
             return
         host = self._disk.process.host
-        if host is not None and host.defects.is_due(Place.SQLITE):
+        if host is not None and host.defects.is_due(DefectPlace.SQLITE):
             raise apsw.IOError("defect")
         try:
             self._file.write_at(offset, [data])

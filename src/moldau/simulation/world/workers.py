@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-from moldau.simulation.world.defects import Defects, Place
+from moldau.simulation.world.defects import DefectPlace, Defects
 from moldau.simulation.world.loop import SimulatedLoop, current_process
 
 P = ParamSpec("P")
@@ -56,7 +56,7 @@ class SimulatedWorkers:
             process.working += 1
             try:
                 if self._defects is not None and getattr(function, "__name__", "") == _BRITTLE:
-                    self._defects.meet(Place.WORKER)
+                    self._defects.meet(DefectPlace.WORKER)
                 result = function(*args, **kwargs)
             except Exception as raised:
                 error = raised

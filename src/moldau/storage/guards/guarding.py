@@ -43,7 +43,7 @@ __all__ = [
     "DurableOffset",
     "GuardedLog",
     "LogGuard",
-    "Verdict",
+    "OpenableLog",
     "check_segments",
     "valid_batch_behind",
 ]
@@ -172,7 +172,7 @@ class GuardedLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class OpenableLog:
     """A guarded log that may be opened."""
 
     first: int = 0
@@ -182,7 +182,7 @@ class Verdict:
     """The segment with this base offset has a torn end; it and those behind it must be recovered."""
 
 
-def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> Verdict:
+def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> OpenableLog:
     """Read a guarded log through; raise :class:`DamagedLogError` unless a torn end is all that is wrong.
 
     ``bases``: of the segments on the disk, in order. Changes nothing. Blocking.
@@ -211,7 +211,7 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
                     f" {path}. {ADVICE}"
                 )
             else:
-                return Verdict(first)
+                return OpenableLog(first)
         expected = base_offset
         file = disk.open(path, read_only=True)
         try:
@@ -219,7 +219,7 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
             if position < size_bytes:
                 has_more = _any_batch(disk, folder, bases[index + 1 :])
                 _check_torn(file, position, expected, log, has_more=has_more)
-                return Verdict(first, torn_base=base_offset)
+                return OpenableLog(first, torn_base=base_offset)
         finally:
             file.close()
     if not bases and guard.has_snapshots:
@@ -230,7 +230,7 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         held = f"ends at offset {expected}" if bases else "holds no segment"
         raise DamagedLogError(f"{last} is damaged: the log {held}, but {log.requirement}. {ADVICE}")
     _check_epochs(folder, bases, expected, log)
-    return Verdict(first)
+    return OpenableLog(first)
 
 
 def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: GuardedLog) -> None:

@@ -23,7 +23,7 @@ from moldau.records.recompression import recompressed
 from moldau.records.record import QUICK_BYTES, QUICK_RECORDS, open_batch
 from moldau.records.walk import RecordWalk, TimestampBounds
 from moldau.runtime import ErrorCode
-from moldau.runtime.fair_lane import Steps, Turn, exhaust
+from moldau.runtime.fair_lane import NextTurn, Steps, exhaust
 from moldau.storage.log.config import LogConfig
 
 
@@ -104,12 +104,12 @@ def _opened(
     _, payload = (yield from open_in_turn(batch)) if limit is None else open_batch(batch, limit)
     walk = RecordWalk(header, payload, bounds, renumbers=target is not None)
     while walk.advance(RECORDS_A_STEP):
-        yield Turn.NEXT
+        yield NextTurn.NEXT
     if target is None:
         _refuse(config, walk, bounds, header.max_timestamp)
         return batch, header
     _refuse(config, walk, bounds, walk.max_timestamp)
-    yield Turn.NEXT
+    yield NextTurn.NEXT
     changed = yield from recompressed(
         header, walk.payload, walk.max_timestamp, target, config.max_message_bytes
     )

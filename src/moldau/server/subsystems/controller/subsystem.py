@@ -4,7 +4,7 @@ from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.quorum_changes import QuorumChanges
 from moldau.cluster.controller.service import ControllerService, LocalControllerChannel
 from moldau.cluster.kafka_config_policy import KafkaConfigPolicy
-from moldau.config.listeners import Endpoint
+from moldau.config.listeners import ListenerEndpoint
 from moldau.network.limits import Listener
 from moldau.network.server import SocketServer
 from moldau.protocol.api import Scope
@@ -55,7 +55,7 @@ class ControllerSubsystem(Subsystem):
         for endpoint in self._config.controller_listeners:
             await self._listen(endpoint)
 
-    async def _listen(self, endpoint: Endpoint) -> None:
+    async def _listen(self, endpoint: ListenerEndpoint) -> None:
         api = ControllerApi(
             self._metadata, self.service, self._config, lambda: self._listeners[endpoint.name]
         )

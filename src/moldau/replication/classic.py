@@ -14,6 +14,7 @@ from moldau.records.batch import BatchHeader, refuse_transaction, validate_produ
 from moldau.records.errors import OpenedSizeError, RecordsRejectedError
 from moldau.records.record import QUICK_BYTES
 from moldau.replication.appending.acknowledgements import Acknowledgements
+from moldau.replication.appending.deletion import RecordDeletion
 from moldau.replication.appending.flushes import FlushQueue
 from moldau.replication.appending.group_commit import GroupCommit
 from moldau.replication.appending.opening import OpeningQueue
@@ -81,12 +82,9 @@ class ClassicPartition:
         self._arrivals = arrivals
         self._listener = listener
         self._monotonic_ms = monotonic_ms or machine.clock.now_ms
-        self._replica = Replica(
-            local_id,
-            high_watermark=min(high_watermark, log.log_end_offset),
-            policy=policy,
-            min_in_sync=min_in_sync,
-        )
+        watermark = min(high_watermark, log.log_end_offset)
+        replica = Replica(local_id, high_watermark=watermark, policy=policy, min_in_sync=min_in_sync)
+        self._replica = replica
         self._leader: Leader | None = None
         """The replica's role, where it leads."""
         self._traffic = PartitionTraffic(meters, topic)
@@ -97,15 +95,19 @@ class ClassicPartition:
         self._clients_append = policy.clients_append
         self._flushes = FlushQueue(log, self._flushed, machine.unexpected)
         self._may_stage = policy.clients_append and self._commit is None
-        self._reader = PartitionReader(log, self._replica, self._traffic, self._follower_fetched, snapshots)
-        self._lookup = OffsetLookup(log, self._replica, machine)
-        self.following = Following(
-            f"{topic}-{key.partition}", log, self._replica, self._commit, self._watermark_moved, snapshots
-        )
+        self._deletion = RecordDeletion(topic, log, replica, policy)
+        self._lookup = OffsetLookup(log, replica, machine)
+        moved = self._watermark_moved
+        name = f"{topic}-{key.partition}"
+        self.following = Following(name, log, replica, self._commit, moved, snapshots)
         """The interface of a fetcher while this replica follows."""
-        self.leading = Leading(self._replica, listener, self._monotonic_ms, self._watermark_moved)
+        starts_moved = self._deletion.replicas_moved
+        self.leading = Leading(replica, listener, self._monotonic_ms, moved, starts_moved)
         """Changes of the in-sync set while this replica leads."""
+        nearer, fetched = self.leading.nearer_replica, self._follower_fetched
+        self._reader = PartitionReader(log, replica, self._traffic, fetched, nearer, snapshots)
         self.read = self._reader.read
+        self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find
         self._opening: OpeningQueue | None = None
         self._staged_messages = self._staged_bytes = 0
@@ -221,12 +223,14 @@ class ClassicPartition:
             # Whoever waits for an acknowledgement is told to look for the new leader.
             self._acknowledgements.fail(_NOT_LEADER)
             self._flushes.refuse(_NOT_LEADER)
-            self._arrivals.notify(self._key)
+        # Consumers may wait at a follower, too.
+        self._arrivals.notify(self._key)
         if self._commit is not None:
             self._commit.begin_term()
             if min(self.high_watermark, self.log.flushed_offset) < self.log.log_end_offset:
                 self._commit.plan()
         self.leading.brokers_changed()
+        self._deletion.replicas_moved()
         if self._listener is not None:
             self._listener.role_changed(self)
 
@@ -426,8 +430,10 @@ class ClassicPartition:
             self._monotonic_ms(),
             synced_offset=None if acknowledged < 0 else acknowledged,
             broker_epoch=request.broker_epoch,
+            log_start_offset=request.log_start_offset,
         ):
             self._watermark_moved()
+        self._deletion.replicas_moved()
         if request.replica_id not in leader.in_sync and self._listener is not None:
             self._listener.outsider_fetched(self)
 
@@ -457,25 +463,6 @@ class ClassicPartition:
         self._arrivals.notify(self._key)
 
     # -- the rest -------------------------------------------------------------------------------
-
-    async def delete_records(self, before_offset: int) -> int:
-        if self._leader is None:
-            raise KafkaError(ErrorCode.not_leader_or_follower)
-        if not self.policy.clients_shorten:
-            raise KafkaError(ErrorCode.policy_violation, f"{self.topic} is shortened by snapshots only")
-        if self.log.config.cleanup_compact and not self.log.config.cleanup_delete:
-            raise KafkaError(
-                ErrorCode.policy_violation, f"{self.topic} keeps the last record of each key: it is compacted"
-            )
-        target = self.high_watermark if before_offset == -1 else before_offset
-        if not 0 <= target <= self.high_watermark:
-            raise KafkaError(
-                ErrorCode.offset_out_of_range,
-                f"cannot delete up to {target}: the high watermark is {self.high_watermark}",
-            )
-        self.log.update_log_start_offset(target)
-        await self.log.persist_start()
-        return self.log.log_start_offset
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
         self.check_epoch(current_leader_epoch)

@@ -21,6 +21,10 @@ class ReplicaListener(Protocol[P]):
         """It leads, follows or resigned, in another epoch than before."""
         ...
 
+    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
+        """A follower for the consumers of a rack, of those given by id with their log's ends; -1: none."""
+        ...
+
     def outsider_fetched(self, partition: P, /) -> None:
         """A follower that is not in sync has fetched from this leader."""
         ...
@@ -35,12 +39,14 @@ class Leading:
         listener: ReplicaListener[Any] | None,
         monotonic_ms: Callable[[], int],
         watermark_moved: Callable[[], None],
+        brokers_moved: Callable[[], None] = lambda: None,
     ) -> None:
         """``monotonic_ms``: the time by which followers lag."""
         self._replica = replica
         self._listener = listener
         self._monotonic_ms = monotonic_ms
         self._watermark_moved = watermark_moved
+        self._brokers_moved = brokers_moved
 
     @property
     def has_followers(self) -> bool:
@@ -55,6 +61,14 @@ class Leading:
             return
         if leader.brokers_changed(listener.active_brokers):
             self._watermark_moved()
+        self._brokers_moved()
+
+    def nearer_replica(self, client_rack: str, offset: int) -> int:
+        """A follower that has an offset, for the consumers of a rack (KIP-392); -1: this leader serves."""
+        leader, listener = self._replica.leader, self._listener
+        if leader is None or listener is None or not leader.followers:
+            return -1
+        return listener.nearer_replica(client_rack, leader.end_offsets_with(offset))
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
         """A change of the in-sync set to ask the controller for now; see :meth:`Leader.propose`."""

@@ -70,10 +70,13 @@ class ReadRequest(NamedTuple):
     last_fetched_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     client_rack: str | None = None
+    """None: the client knows nothing of followers that serve consumers."""
     broker_epoch: int = -1
     """A follower's incarnation (KIP-903); -1 when it was not told."""
     acknowledged_offset: int = -1
     """Below it, a follower's copy is synced, where records count only then; -1: below ``offset``."""
+    log_start_offset: int = -1
+    """Where a follower's log starts."""
 
 
 class ReadOutcome(NamedTuple):

@@ -28,25 +28,30 @@ class PartitionReader:
         replica: Replica,
         traffic: PartitionTraffic,
         follower_fetched: Callable[[ReadRequest], None],
+        nearer_replica: Callable[[str, int], int] = lambda rack, offset: -1,
         snapshots: SnapshotLog | None = None,
     ) -> None:
         """``follower_fetched`` is told of the fetch of a follower whose log agrees with this one.
 
-        ``snapshots``: the same log, where snapshots shorten it.
+        ``nearer_replica`` gives a follower for a consumer's rack and offset, or -1 (KIP-392). ``snapshots``:
+        the same log, where snapshots shorten it.
         """
         self._log = log
         self._replica = replica
         self._traffic = traffic
         self._follower_fetched = follower_fetched
+        self._nearer_replica = nearer_replica
         self._snapshots = snapshots
         self.remote: RemotePart | None = None
 
     def read(self, request: ReadRequest) -> ReadAnswer:
-        error = self._replica.check_epoch(request.current_leader_epoch)
+        from_follower = request.replica_id >= 0
+        # Consumers that name a rack, be it the empty one, know what a follower's answers mean (KIP-392).
+        may_follow = not from_follower and request.client_rack is not None
+        error = self._replica.check_epoch(request.current_leader_epoch, may_follow=may_follow)
         if error is not ErrorCode.none:
             return ReadOutcome(error=error)
         log = self._log
-        from_follower = request.replica_id >= 0
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
@@ -58,6 +63,10 @@ class PartitionReader:
         readable_end = log.log_end_offset if from_follower else watermark
         if not log.log_start_offset <= request.offset <= log.log_end_offset:
             return known._replace(error=ErrorCode.offset_out_of_range)
+        if request.client_rack and not from_follower:
+            nearer = self._nearer_replica(request.client_rack, request.offset)
+            if nearer >= 0:
+                return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable
         if request.offset >= readable_end and not log.is_offline:
             # What nearly every poll of an idle consumer finds. Behind the end, this leader is new: the

@@ -30,6 +30,8 @@ from moldau.storage.log_manager_settings import LogManagerSettings
 GZIP_LEVEL_DEFAULT = -1
 LZ4_LEVEL_DEFAULT = 9
 LZ4_LEVEL_FAST = 0
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 DEVELOPMENT_LISTENER = "PLAINTEXT"
 SUPPORTED_FEATURES = {
     **{each.name: (each.min_level, each.max_level) for each in features.SUPPORTED_FEATURES},
@@ -109,6 +111,13 @@ def check_supported(config: BrokerConfig) -> None:
         raise ConfigError(
             "authorizer.class.name",
             "authorizer.class.name must not be set: access control is not supported yet",
+        )
+    selector = config.optional_text("replica.selector.class")
+    if selector and selector not in (RACK_AWARE_SELECTOR, LEADER_SELECTOR):
+        raise ConfigError(
+            "replica.selector.class",
+            f"replica.selector.class must be {RACK_AWARE_SELECTOR} or {LEADER_SELECTOR}: other Java classes"
+            " cannot be loaded",
         )
     for key, purpose in _RULES_OF_JAVA_CLASSES.items():
         if config[key]:

@@ -13,7 +13,6 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "follower.fetch.last.tiered.offset.enable",
         "log.dir.failure.timeout.ms",
         "metadata.max.idle.interval.ms",
-        "replica.selector.class",
         "request.timeout.ms",
         "socket.connection.setup.timeout.max.ms",
         "socket.connection.setup.timeout.ms",

@@ -31,6 +31,7 @@ class FollowerProgress:
     """The progress of one follower, as its fetches tell it."""
 
     log_end_offset: int = -1
+    log_start_offset: int = -1
     acknowledged_offset: int = -1
     """Below it, the follower's copy counts: its log's end, or the part of it that is synced."""
     last_caught_up_ms: int = 0
@@ -154,6 +155,7 @@ class Leader:
         *,
         synced_offset: int | None = None,
         broker_epoch: int = UNKNOWN_EPOCH,
+        log_start_offset: int = -1,
     ) -> bool:
         """A follower whose log agrees up to ``fetch_offset`` asks for more; whether the watermark moved.
 
@@ -169,6 +171,7 @@ class Leader:
             # It holds everything that existed when it last asked: it was caught up at that time.
             progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
         progress.log_end_offset = progress.acknowledged_offset = fetch_offset
+        progress.log_start_offset = log_start_offset
         if self._syncs and synced_offset is not None:
             progress.acknowledged_offset = min(synced_offset, fetch_offset)
         progress.leader_end_at_last_fetch = self.log_end_offset
@@ -179,6 +182,22 @@ class Leader:
             self._joining.add(replica_id)
             self._bounds_changed()
         return self.advance()
+
+    def end_offsets_with(self, offset: int) -> dict[int, int]:
+        """In-sync followers whose logs have an offset or end there, by id, with their ends."""
+        return {
+            replica: progress.log_end_offset
+            for replica, progress in self.followers.items()
+            if replica in self.in_sync and progress.log_start_offset <= offset <= progress.log_end_offset
+        }
+
+    def starts_at(self, offset: int) -> bool:
+        """Whether the logs of all followers whose brokers are active start at an offset or behind it."""
+        return all(
+            progress.log_start_offset >= offset
+            for replica, progress in self.followers.items()
+            if replica in self._active
+        )
 
     def lagging(self, now_ms: int, lag_ms_max: int) -> frozenset[int]:
         """In-sync followers that have not been caught up for ``lag_ms_max``: to be proposed for removal."""

@@ -273,10 +273,13 @@ class Replica:
 
     # -- requests -------------------------------------------------------------------------------
 
-    def check_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Fence a request for the leader by the epoch that its sender knows (KIP-320); -1: it knows none."""
+    def check_epoch(self, current_leader_epoch: int, *, may_follow: bool = False) -> ErrorCode:
+        """Fence a request by the epoch that its sender knows (KIP-320); -1: it knows none.
+
+        ``may_follow``: whether a follower answers it, too (KIP-392).
+        """
         role = self.role
-        if not isinstance(role, Leader):
+        if not isinstance(role, Leader) and not (may_follow and isinstance(role, Follower)):
             return ErrorCode.not_leader_or_follower
         if current_leader_epoch == UNDEFINED or current_leader_epoch == role.leader_epoch:
             return ErrorCode.none

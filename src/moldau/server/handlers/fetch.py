@@ -52,12 +52,15 @@ class Fetcher(NamedTuple):
     """-1: a consumer."""
     broker_epoch: int
     """-1: not told."""
+    rack: str | None
+    """None: the sender does not know of followers that serve consumers."""
 
 
 def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
+    rack = request.rack_id if context.api_version >= 11 else None
     if context.api_version >= 15:
-        return Fetcher(request.replica_state.replica_id, request.replica_state.replica_epoch)
-    return Fetcher(request.replica_id, -1)
+        return Fetcher(request.replica_state.replica_id, request.replica_state.replica_epoch, rack)
+    return Fetcher(request.replica_id, -1, rack)
 
 
 @dataclass(slots=True)
@@ -181,6 +184,7 @@ class FetchHandlers:
                     part.partition_max_bytes,
                     part.current_leader_epoch,
                     part.last_fetched_epoch,
+                    part.log_start_offset,
                 ),
             )
             for topic in request.topics
@@ -302,8 +306,9 @@ class FetchHandlers:
                 current_leader_epoch=position.current_leader_epoch,
                 last_fetched_epoch=position.last_fetched_epoch,
                 replica_id=fetcher.replica_id,
-                client_rack=request.rack_id,
+                client_rack=fetcher.rack,
                 broker_epoch=fetcher.broker_epoch,
+                log_start_offset=position.log_start_offset,
             )
             try:
                 partition = self._partitions.find(*target)

@@ -127,7 +127,7 @@ class OffsetHandlers:
         rows = iter(
             await asyncio.gather(
                 *(
-                    self._delete_one(topic.name, part, allowed)
+                    self._delete_one(topic.name, part, allowed, request.timeout_ms)
                     for topic in request.topics
                     for allowed in [self._may_delete(context, topic.name)]
                     for part in topic.partitions
@@ -146,7 +146,7 @@ class OffsetHandlers:
         return self._authorizer.allows(context, Operation.DELETE, ResourceType.TOPIC, topic)
 
     async def _delete_one(
-        self, topic: str, part: deletion.DeleteRecordsPartition, allowed: bool
+        self, topic: str, part: deletion.DeleteRecordsPartition, allowed: bool, timeout_ms: int
     ) -> deletion.DeleteRecordsPartitionResult:
         try:
             if not allowed:
@@ -154,10 +154,12 @@ class OffsetHandlers:
             if topic in INTERNAL_TOPICS:
                 raise KafkaError(ErrorCode.invalid_topic_exception, f"{topic} is an internal topic")
             partition = self._partitions.find(topic, ZERO_UUID, part.partition_index)
-            low_watermark = await partition.delete_records(part.offset)
-        except KafkaError as error:
+            async with asyncio.timeout(timeout_ms / 1000):
+                low_watermark = await partition.delete_records(part.offset)
+        except (KafkaError, TimeoutError) as error:
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.request_timed_out
             return deletion.DeleteRecordsPartitionResult(
-                partition_index=part.partition_index, low_watermark=-1, error_code=error.code
+                partition_index=part.partition_index, low_watermark=-1, error_code=code
             )
         return deletion.DeleteRecordsPartitionResult(
             partition_index=part.partition_index, low_watermark=low_watermark

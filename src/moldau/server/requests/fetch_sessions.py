@@ -34,6 +34,7 @@ class FetchPosition:
     max_bytes: int
     current_leader_epoch: int = -1
     last_fetched_epoch: int = -1
+    log_start_offset: int = -1
     told_high_watermark: int = -1
     told_log_start_offset: int = -1
     told_error: bool = False
@@ -62,6 +63,7 @@ class FetchSession:
                 known.max_bytes = position.max_bytes
                 known.current_leader_epoch = position.current_leader_epoch
                 known.last_fetched_epoch = position.last_fetched_epoch
+                known.log_start_offset = position.log_start_offset
         for target in forgotten:
             self.positions.pop(target, None)
 

@@ -10,6 +10,7 @@ from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings, LeaderAddress, ReplicaFetchers
 from moldau.replication.in_sync_sets import InSyncSets
 from moldau.server.context import BrokerContext
+from moldau.server.settings import RACK_AWARE_SELECTOR
 
 
 class Replication:
@@ -22,6 +23,8 @@ class Replication:
         self._context = context
         local_id, config = context.identity.node_id, context.config
         self._listener_name = config.inter_broker_listener_name
+        self._knows_racks = config.optional_text("replica.selector.class") == RACK_AWARE_SELECTOR
+        self._rack = config.rack
         self._fetchers = ReplicaFetchers(
             local_id, fetcher_settings(config), self, context.machine.entropy, context.machine.unexpected
         )
@@ -60,6 +63,17 @@ class Replication:
             self._in_sync.lead(partition)
         else:
             self._in_sync.leave(partition.key)
+
+    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
+        if not self._knows_racks or client_rack == self._rack:
+            return -1
+        brokers = self._context.view.image.brokers
+        near = {
+            broker_id: end_offset
+            for broker_id, end_offset in end_offsets.items()
+            if (found := brokers.get(broker_id)) is not None and found.is_active and found.rack == client_rack
+        }
+        return max(near, key=lambda broker_id: (near[broker_id], -broker_id), default=-1)
 
     def outsider_fetched(self, partition: ClassicPartition) -> None:
         self._in_sync.consider(partition)

@@ -1,0 +1,72 @@
+"""DeleteRecords on a classic partition: moves the log start, and waits until followers have moved theirs."""
+
+import asyncio
+
+from moldau.replication.core.policy import ReplicaPolicy
+from moldau.replication.core.replica import Replica
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log.partition_log import PartitionLog
+
+
+class RecordDeletion:
+    """Deletes the oldest records of a partition that this replica leads. To be used on the event loop."""
+
+    def __init__(self, topic: str, log: PartitionLog, replica: Replica, policy: ReplicaPolicy) -> None:
+        self._topic = topic
+        self._log = log
+        self._replica = replica
+        self._policy = policy
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def delete(self, before_offset: int) -> int:
+        """Delete below an offset (-1: the watermark); return the low watermark, the start of all replicas.
+
+        Followers learn of it with their next fetch; those whose brokers are fenced are not waited for. Raises
+        ``KafkaError``, also when the leadership ends meanwhile. The caller bounds the time.
+        """
+        target = self._target(before_offset)
+        self._log.update_log_start_offset(target)
+        await self._log.persist_start()
+        if self._replica.leader is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)  # it ended while the disk was busy
+        if not self._is_reached(target):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((target, future))
+            try:
+                await future
+            finally:
+                self._waiting = [each for each in self._waiting if each[1] is not future]
+        return self._log.log_start_offset
+
+    def _target(self, before_offset: int) -> int:
+        if self._replica.leader is None:
+            raise KafkaError(ErrorCode.not_leader_or_follower)
+        if not self._policy.clients_shorten:
+            raise KafkaError(ErrorCode.policy_violation, f"{self._topic} is shortened by snapshots only")
+        if self._log.config.cleanup_compact and not self._log.config.cleanup_delete:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"{self._topic} keeps the last record of each key: it is compacted",
+            )
+        watermark = self._replica.high_watermark
+        target = watermark if before_offset == -1 else before_offset
+        if not 0 <= target <= watermark:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"cannot delete up to {target}: the high watermark is {watermark}",
+            )
+        return target
+
+    def replicas_moved(self) -> None:
+        """Followers' starts, the active brokers or the role may be others: look at who waits."""
+        for target, future in self._waiting:
+            if future.done():
+                continue
+            if self._replica.leader is None:
+                future.set_exception(KafkaError(ErrorCode.not_leader_or_follower))
+            elif self._is_reached(target):
+                future.set_result(None)
+
+    def _is_reached(self, target: int) -> bool:
+        leader = self._replica.leader
+        return leader is not None and leader.starts_at(target)

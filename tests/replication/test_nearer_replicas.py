@@ -1,0 +1,173 @@
+"""Followers serve consumers (KIP-392), and DeleteRecords waits for them."""
+
+import asyncio
+import pathlib
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from moldau.metrics import Meters
+from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.waiters import WaitingRoom
+from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.storage.log.partition_log import PartitionLog
+from moldau.storage.topic_partition import TopicPartition
+
+BATCH = memoryview(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
+
+
+class Listener:
+    """Knows three active brokers, and sends each rack to the replica of its number."""
+
+    def __init__(self) -> None:
+        self.active_brokers: Mapping[int, int] = {1: 10, 2: 20, 3: 30}
+        self.asked: list[dict[int, int]] = []
+
+    def role_changed(self, partition: ClassicPartition) -> None: ...
+
+    def outsider_fetched(self, partition: ClassicPartition) -> None: ...
+
+    def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
+        self.asked.append(dict(end_offsets))
+        return int(client_rack) if int(client_rack) in end_offsets else -1
+
+
+def partition_at(folder: pathlib.Path, listener: Listener, local_id: int = 1) -> ClassicPartition:
+    machine = Machine.real()
+    return ClassicPartition(
+        machine,
+        PartitionKey(UUID(int=1), 0),
+        "t",
+        PartitionLog.open(machine, str(folder / "t-0"), TopicPartition("t", 0)),
+        local_id,
+        WaitingRoom(),
+        min_in_sync=1,
+        high_watermark=0,
+        meters=BrokerTopicMeters(Meters("kafka.server", "KafkaServer")),
+        listener=listener,
+    )
+
+
+def led(folder: pathlib.Path, listener: Listener) -> ClassicPartition:
+    """Ten records, led by 1 and followed by 2, which has all, and by 3, which has five and is not in sync."""
+    partition = partition_at(folder, listener)
+    partition.become_leader(5, (1, 2, 3), (1, 2))
+    for _ in range(10):
+        partition.append(BATCH, required_acks=1, timeout_ms=1000)
+    fetch(partition, 2, 10)
+    fetch(partition, 3, 5)
+    return partition
+
+
+def fetch(partition: ClassicPartition, replica_id: int, offset: int, log_start_offset: int = 0) -> None:
+    request = ReadRequest(
+        offset,
+        1 << 20,
+        last_fetched_epoch=5,
+        replica_id=replica_id,
+        broker_epoch=replica_id * 10,
+        log_start_offset=log_start_offset,
+    )
+    outcome = partition.read(request)
+    assert isinstance(outcome, ReadOutcome)
+    assert outcome.error is ErrorCode.none
+
+
+def consume(partition: ClassicPartition, offset: int, rack: str | None, epoch: int = 5) -> ReadOutcome:
+    request = ReadRequest(offset, 1 << 20, client_rack=rack, current_leader_epoch=epoch)
+    outcome = partition.read(request)
+    assert isinstance(outcome, ReadOutcome)
+    return outcome
+
+
+async def turns(partition: ClassicPartition) -> None:
+    """Let whoever waits for the disk go on."""
+    await partition.log.persist_start()
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+def test_a_leader_sends_consumers_to_in_sync_followers_that_have_the_offset(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        listener = Listener()
+        partition = led(tmp_path, listener)
+        sent = consume(partition, 3, "2")
+        assert (sent.preferred_read_replica, sent.size_bytes, sent.high_watermark) == (2, 0, 10)
+        assert consume(partition, 3, "3").size_bytes > 0  # 3 is not in sync
+        assert listener.asked == [{2: 10}, {2: 10}]
+        for rack in ("", None):
+            served = consume(partition, 3, rack)
+            assert (served.preferred_read_replica, served.size_bytes > 0) == (-1, True)
+        fetch(partition, 2, 10, log_start_offset=4)
+        assert consume(partition, 3, "2").size_bytes > 0  # not in its log any more
+
+    run(test)
+
+
+def test_a_follower_serves_consumers_up_to_the_watermark_that_its_leader_told(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        leader = led(tmp_path / "leader", Listener())
+        views = leader.log.read(0, 1 << 20, upper_bound_offset=10).views
+        follower = partition_at(tmp_path / "follower", Listener(), local_id=2)
+        follower.follow(5, 1)
+        copied = b"".join(bytes(view) for view in views)
+        follower.following.append(5, copied, high_watermark=7, log_start_offset=0)
+        served = consume(follower, 0, "2")
+        assert (served.error, served.high_watermark) == (ErrorCode.none, 7)
+        assert served.size_bytes == sum(map(len, views)) * 7 // 10
+        assert consume(follower, 7, "").size_bytes == 0
+        assert consume(follower, 11, "").error is ErrorCode.offset_out_of_range
+        assert consume(follower, 0, "", epoch=4).error is ErrorCode.fenced_leader_epoch
+        assert consume(follower, 0, "", epoch=6).error is ErrorCode.unknown_leader_epoch
+        assert consume(follower, 0, None).error is ErrorCode.not_leader_or_follower
+        follower.resign(6)
+        assert consume(follower, 0, "", epoch=-1).error is ErrorCode.not_leader_or_follower
+
+    run(test)
+
+
+def test_records_are_deleted_once_all_active_followers_have_deleted_them(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        listener = Listener()
+        partition = led(tmp_path, listener)
+        deleted = asyncio.ensure_future(partition.delete_records(4))
+        await turns(partition)
+        assert not deleted.done()
+        fetch(partition, 2, 10, log_start_offset=4)
+        await turns(partition)
+        assert not deleted.done()
+        fetch(partition, 3, 5, log_start_offset=5)
+        assert await deleted == 4
+
+        again = asyncio.ensure_future(partition.delete_records(-1))
+        await turns(partition)
+        assert not again.done()
+        fetch(partition, 2, 10, log_start_offset=10)
+        listener.active_brokers = {1: 10, 2: 20}  # 3 is fenced
+        partition.leading.brokers_changed()
+        assert await again == 10
+
+    run(test)
+
+
+def test_a_deletion_ends_with_the_leadership(tmp_path: pathlib.Path) -> None:
+    async def test() -> None:
+        partition = led(tmp_path, Listener())
+        deleted = asyncio.ensure_future(partition.delete_records(4))
+        await turns(partition)
+        partition.follow(6, 2)
+        with pytest.raises(KafkaError) as failed:
+            await deleted
+        assert failed.value.code is ErrorCode.not_leader_or_follower
+
+    run(test)

@@ -47,15 +47,22 @@ class MetadataReplicas:
         self._replication.outsider_fetched(partition)
 
 
-def diskless_metadata_kind(
+def metadata_kind_of(
     context: BrokerContext, min_in_sync: Callable[[], int], replicas: MetadataReplicas
+) -> ClassicKind:
+    """The kind on a broker; see :func:`diskless_metadata_kind`."""
+    return diskless_metadata_kind(ReplicaHost.of(context), min_in_sync, replicas)
+
+
+def diskless_metadata_kind(
+    host: ReplicaHost, min_in_sync: Callable[[], int], replicas: MetadataReplicas | None = None
 ) -> ClassicKind:
     """Classic partitions whose records count once they are synced, and whose start is moved by snapshots.
 
     ``min_in_sync``: the topic's ``min.insync.replicas``. ``replicas`` are told of their roles.
     """
     return ClassicKind(
-        ReplicaHost.of(context),
+        host,
         lambda _: METADATA_LOG_CONFIG,
         lambda _: min_in_sync(),
         has_snapshots=True,

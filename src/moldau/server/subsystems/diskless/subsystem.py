@@ -31,7 +31,7 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.diskless import settings as diskless_settings
 from moldau.server.subsystems.diskless.coordinator_calls import ClusterCoordinators
 from moldau.server.subsystems.diskless.kind import DisklessKind, DisklessOffKind
-from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, diskless_metadata_kind
+from moldau.server.subsystems.diskless.metadata_kind import MetadataReplicas, metadata_kind_of
 from moldau.server.subsystems.diskless.pressure import pause_of
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.server.subsystems.topics import TopicsSubsystem
@@ -110,7 +110,7 @@ class DisklessSubsystem(Subsystem):
             lambda topic: log_config(self._configs.topic(topic)),
         )
         context.partitions.elsewhere = self.kind.passages.find
-        self.metadata_kind = diskless_metadata_kind(
+        self.metadata_kind = metadata_kind_of(
             context,
             lambda: self._configs.topic(DISKLESS_METADATA_TOPIC).min_insync_replicas,
             MetadataReplicas(partitions.replication, self.coordinators),

@@ -38,6 +38,7 @@ REASONS = (
     "it needs a cluster of Spark: a test of its own submits it",
     "it needs a store on the network",
     "it needs scripts of Apache Kafka",
+    "it needs several controllers",
     "it takes minutes",
 )
 REFERENCE = "docs/cli.md"
@@ -48,6 +49,12 @@ FILES = {
     "server.properties": "process.roles=broker,controller\nnode.id=1\nlog.dirs=formatted\n"
     "controller.quorum.voters=1@127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
     "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093\n",
+    "controller.properties": "process.roles=controller\nnode.id=1\nlog.dirs=formatted\n"
+    "controller.quorum.bootstrap.servers=127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
+    "listeners=CONTROLLER://127.0.0.1:9093\n",
+    "broker.properties": "process.roles=broker\nnode.id=11\nlog.dirs=formatted\n"
+    "controller.quorum.bootstrap.servers=127.0.0.1:9093\ncontroller.listener.names=CONTROLLER\n"
+    "listeners=PLAINTEXT://127.0.0.1:9092\n",
     "order.avsc": '{"type": "record", "name": "Order", "fields": [{"name": "total", "type": "long"}]}',
 }
 """Files that examples name, in each folder."""

@@ -101,7 +101,14 @@ def test_no_broker_joins_one_that_must_be_the_only_one() -> None:
         cluster = Cluster(
             world,
             {1: "broker,controller", 11: "broker"},
-            {1: {"diskless.system.enable": "true", "diskless.storage.url": "file:///data/objects"}},
+            {
+                1: {
+                    "diskless.system.enable": "true",
+                    "diskless.storage.url": "file:///data/objects",
+                    "remote.log.storage.system.enable": "true",
+                    "rsm.config.url": "file:///data/objects",
+                }
+            },
         )
 
         async def story() -> None:

@@ -2,7 +2,14 @@ import re
 
 import pytest
 
-from moldau.config import BrokerConfig, ConfigError, ConfigSource, Endpoint, TopicConfig, Voter
+from moldau.config import (
+    BrokerConfig,
+    ConfigError,
+    ConfigSource,
+    ConfiguredVoter,
+    ListenerEndpoint,
+    TopicConfig,
+)
 
 COMBINED = {
     "process.roles": "broker,controller",
@@ -27,11 +34,11 @@ def test_combined_node():
     assert config.is_controller
     assert config.log_dirs == ("/a", "/b")
     assert config.metadata_log_dir == "/a"
-    assert config.broker_listeners == (Endpoint("PLAINTEXT", "localhost", 9092),)
-    assert config.controller_listeners == (Endpoint("CONTROLLER", "localhost", 9093),)
+    assert config.broker_listeners == (ListenerEndpoint("PLAINTEXT", "localhost", 9092),)
+    assert config.controller_listeners == (ListenerEndpoint("CONTROLLER", "localhost", 9093),)
     assert config.advertised_listeners == config.broker_listeners
     assert config.security_protocols["CONTROLLER"] == "PLAINTEXT"
-    assert config.quorum_voters == (Voter(1, "localhost", 9093),)
+    assert config.quorum_voters == (ConfiguredVoter(1, "localhost", 9093),)
     assert config.inter_broker_listener_name == "PLAINTEXT"
     assert config.integer("num.partitions") == 1
     assert config["log.flush.interval.ms"] is None
@@ -41,7 +48,7 @@ def test_broker_only_and_ipv6():
     config = BrokerConfig.from_properties(
         BROKER_ONLY, {"listeners": "PLAINTEXT://[::1]:9092", "controller.quorum.voters": "1@[::1]:9093"}
     )
-    assert config.listeners == (Endpoint("PLAINTEXT", "::1", 9092),)
+    assert config.listeners == (ListenerEndpoint("PLAINTEXT", "::1", 9092),)
     assert str(config.listeners[0]) == "PLAINTEXT://[::1]:9092"
     assert config.quorum_voters[0].host == "::1"
 

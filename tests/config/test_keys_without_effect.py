@@ -22,7 +22,7 @@ from moldau.server.settings import (
 
 ROOT = Path(moldau.__file__).parent
 READ_BY_PREFIX = re.compile(r"remote\.log\.manager\.(copy|fetch)\.(max\.bytes|quota\.window)\..*")
-"""``tiered/quota.py`` puts these names together."""
+"""``tiered/settings.py`` puts these names together."""
 
 
 def source_of_readers() -> str:

@@ -14,6 +14,7 @@ from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.storage.log.partition_log import PartitionLog
@@ -28,6 +29,7 @@ class Listener:
     def __init__(self) -> None:
         self.active_brokers: Mapping[int, int] = {1: 10, 2: 20, 3: 30}
         self.asked: list[dict[int, int]] = []
+        self.leader_quota = ReplicationQuota(1)
 
     def role_changed(self, partition: ClassicPartition) -> None: ...
 

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from moldau.metrics import Meters
+from moldau.metrics.byte_rate import ByteRateQuota, QuotaSettings
 from moldau.objects import MemoryStorage
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
@@ -33,7 +34,6 @@ from moldau.tiered.metadata.segments import (
     TopicIdPartition,
 )
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import ByteRateQuota, QuotaSettings
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import ReaderSettings, RemoteReader
 from moldau.tiered.reading.requests import RemoteRead

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from remote_house import PARTITION, House
 
+from moldau.metrics.byte_rate import QuotaSettings
 from moldau.records.batch import iter_headers
 from moldau.replication.lookups.record_lookup import RecordLookup
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.leader_epochs import LeaderEpochs
 from moldau.tiered.metadata.lineage import FixedEpoch, LogLineage
-from moldau.tiered.quota import QuotaSettings
 from moldau.tiered.reading.offset_search import RemoteOffsetSearch
 from moldau.tiered.reading.reader import ReaderSettings
 from moldau.tiered.reading.requests import RemoteRange

@@ -104,8 +104,8 @@ class ClassicPartition:
         starts_moved = self._deletion.replicas_moved
         self.leading = Leading(replica, listener, self._monotonic_ms, moved, starts_moved)
         """Changes of the in-sync set while this replica leads."""
-        nearer, fetched = self.leading.nearer_replica, self._follower_fetched
-        self._reader = PartitionReader(log, replica, self._traffic, fetched, nearer, snapshots)
+        fetched = self._follower_fetched
+        self._reader = PartitionReader(log, replica, self._traffic, fetched, self.leading, snapshots)
         self.read = self._reader.read
         self.delete_records = self._deletion.delete
         self.find_offset = self._lookup.find

@@ -5,6 +5,7 @@ from typing import Any, Protocol, TypeVar
 
 from moldau.replication.core.leader import InSyncProposal, Leader, ProposalFailure
 from moldau.replication.core.replica import Replica
+from moldau.replication.throttling import ReplicationQuota
 
 P = TypeVar("P", contravariant=True)
 
@@ -15,6 +16,11 @@ class ReplicaListener(Protocol[P]):
     @property
     def active_brokers(self) -> Mapping[int, int]:
         """Epochs of the brokers that may be in sync: neither fenced nor shutting down."""
+        ...
+
+    @property
+    def leader_quota(self) -> ReplicationQuota:
+        """Limits the bytes that leaders on this broker give to throttled followers (KIP-73)."""
         ...
 
     def role_changed(self, partition: P, /) -> None:
@@ -69,6 +75,18 @@ class Leading:
         if leader is None or listener is None or not leader.followers:
             return -1
         return listener.nearer_replica(client_rack, leader.end_offsets_with(offset))
+
+    def is_throttled(self, topic: str, partition: int) -> bool:
+        """Whether this replica's answers to followers count for the leader's quota (KIP-73)."""
+        listener = self._listener
+        return listener is not None and listener.leader_quota.is_throttled(topic, partition)
+
+    def withholds(self, follower_id: int) -> bool:
+        """Whether a throttled replica gives a follower nothing now: it is out of sync, the rate too high."""
+        leader, listener = self._replica.leader, self._listener
+        if leader is None or listener is None or follower_id in leader.in_sync:
+            return False
+        return listener.leader_quota.is_exceeded(self._monotonic_ms() / 1000)
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
         """A change of the in-sync set to ask the controller for now; see :meth:`Leader.propose`."""

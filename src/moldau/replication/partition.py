@@ -96,6 +96,8 @@ class ReadOutcome(NamedTuple):
     """There are bytes, and what is appended adds nothing to them: they end before the partition does."""
     snapshot_id: OffsetAndEpoch | None = None
     """The snapshot to fetch, for a follower whose log ends before this one's begins (KIP-630)."""
+    is_throttled: bool = False
+    """The bytes count for the quota of this broker's leaders (KIP-73)."""
 
 
 @dataclass(frozen=True, slots=True)

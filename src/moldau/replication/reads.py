@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from moldau.replication.core.replica import Replica, diverging_epoch
+from moldau.replication.leading import Leading
 from moldau.replication.partition import (
     AbortedTransaction,
     ReadAnswer,
@@ -14,6 +15,7 @@ from moldau.replication.partition import (
 from moldau.replication.remote import RemotePart
 from moldau.replication.traffic import PartitionTraffic
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.storage.log.append_info import ReadResult
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.storage.snapshots.replicated_log import Divergence
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
@@ -28,19 +30,19 @@ class PartitionReader:
         replica: Replica,
         traffic: PartitionTraffic,
         follower_fetched: Callable[[ReadRequest], None],
-        nearer_replica: Callable[[str, int], int] = lambda rack, offset: -1,
+        leading: Leading,
         snapshots: SnapshotLog | None = None,
     ) -> None:
         """``follower_fetched`` is told of the fetch of a follower whose log agrees with this one.
 
-        ``nearer_replica`` gives a follower for a consumer's rack and offset, or -1 (KIP-392). ``snapshots``:
-        the same log, where snapshots shorten it.
+        ``leading`` knows followers nearer to a consumer (KIP-392) and the quota of leaders (KIP-73).
+        ``snapshots``: the same log, where snapshots shorten it.
         """
         self._log = log
         self._replica = replica
         self._traffic = traffic
         self._follower_fetched = follower_fetched
-        self._nearer_replica = nearer_replica
+        self._leading = leading
         self._snapshots = snapshots
         self.remote: RemotePart | None = None
 
@@ -64,7 +66,7 @@ class PartitionReader:
         if not log.log_start_offset <= request.offset <= log.log_end_offset:
             return known._replace(error=ErrorCode.offset_out_of_range)
         if request.client_rack and not from_follower:
-            nearer = self._nearer_replica(request.client_rack, request.offset)
+            nearer = self._leading.nearer_replica(request.client_rack, request.offset)
             if nearer >= 0:
                 return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable
@@ -72,6 +74,9 @@ class PartitionReader:
             # What nearly every poll of an idle consumer finds. Behind the end, this leader is new: the
             # consumer has read there from an earlier one, and the watermark will pass it again.
             return known._replace(aborted=[]) if request.read_committed else known
+        is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
+        if is_throttled and self._leading.withholds(request.replica_id):
+            return known
         try:
             result = log.read(
                 request.offset,
@@ -83,12 +88,7 @@ class PartitionReader:
             if failure.code is ErrorCode.offset_moved_to_tiered_storage:
                 return self._read_remote(request, known, from_follower=from_follower)
             return known._replace(error=failure.code)
-        aborted = None
-        if request.read_committed:
-            aborted = [
-                AbortedTransaction(found.producer_id, found.first_offset)
-                for found in log.aborted_transactions(request.offset, result)
-            ]
+        aborted = self._aborted(request.offset, result) if request.read_committed else None
         views: Sequence[memoryview | bytes] = result.views
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
@@ -103,6 +103,7 @@ class PartitionReader:
             log_start_offset=log.log_start_offset,
             aborted=aborted,
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
+            is_throttled=is_throttled,
         )
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
@@ -147,6 +148,12 @@ class PartitionReader:
                 return self._known()._replace(diverging_epoch=(diverging, end_offset))
             case _:
                 assert_never(judged.divergence)
+
+    def _aborted(self, offset: int, result: ReadResult) -> list[AbortedTransaction]:
+        return [
+            AbortedTransaction(found.producer_id, found.first_offset)
+            for found in self._log.aborted_transactions(offset, result)
+        ]
 
     def _known(self) -> ReadOutcome:
         watermark = self._replica.role.high_watermark

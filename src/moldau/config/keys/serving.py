@@ -6,6 +6,7 @@ from moldau.config.keys.rows import (
     HIGH,
     HOUR_MS,
     KIB,
+    LONG_MAX,
     LOW,
     MIB,
     MINUTE_MS,
@@ -321,6 +322,20 @@ OPERATIONS = (
         check=at_least(1),
     ),
     int32("replication.quota.window.size.seconds", 1, "Length of such a sample.", LOW, check=at_least(1)),
+    int64(
+        "leader.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes a second of throttled replicas that this broker's leaders give to followers (KIP-73).",
+        check=at_least(0),
+        update=CLUSTER_WIDE,
+    ),
+    int64(
+        "follower.replication.throttled.rate",
+        LONG_MAX,
+        "Bytes a second of throttled replicas that this broker's followers take (KIP-73).",
+        check=at_least(0),
+        update=CLUSTER_WIDE,
+    ),
     int32(
         "controller.quota.window.num",
         11,

@@ -57,12 +57,8 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
     "quotas": (
         "controller.quota.window.num",
         "controller.quota.window.size.seconds",
-        "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas",
         "quota.window.num",
         "quota.window.size.seconds",
-        "replication.quota.window.num",
-        "replication.quota.window.size.seconds",
     ),
     "security": (
         "allow.everyone.if.no.acl.found",

@@ -29,6 +29,7 @@ from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION
 from moldau.replication.partition import (
     PartitionKey,
 )
+from moldau.replication.throttling import ReplicationQuota
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 FIRST_BACKOFF_MS: Final = 20
 """Of a partition's first error: mostly, one of the two brokers has yet to hear of an election."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
+THROTTLED_S: Final = 0.1
+"""The pause after which a follower looks at its quota again."""
 BYTES_A_TURN: Final = 1 << 20
 """So much is appended without a turn of the event loop."""
 
@@ -91,7 +94,9 @@ class ReplicaFetcher:
         brokers: Brokers,
         entropy: Entropy,
         unexpected: UnexpectedErrors,
+        quota: ReplicationQuota,
     ) -> None:
+        self._quota = quota
         self._local_id = local_id
         self._leader_id = leader_id
         self._settings = settings
@@ -102,6 +107,8 @@ class ReplicaFetcher:
         self._partitions: dict[PartitionKey, ClassicPartition] = {}
         self._held: dict[PartitionKey, asyncio.TimerHandle | asyncio.Task[None]] = {}
         self._failures: dict[PartitionKey, int] = {}
+        self._caught_up: set[PartitionKey] = set()
+        """Partitions that had all that the leader had committed, at their last answers."""
         self._wake = asyncio.Event()
         self._refusals = GatheredLines(logger, logging.INFO, "%d partitions cannot be followed yet: %s (%s)")
         self._unreachable = ""
@@ -202,7 +209,15 @@ class ReplicaFetcher:
             # A fetch acknowledges what lies before it, and that has to be synced first.
             self._hold(key, following.synced)
             return None
+        if key not in self._caught_up and self._is_over_quota(self._partitions[key]):
+            loop = asyncio.get_running_loop()
+            self._held[key] = loop.call_later(THROTTLED_S, self._free, key)
+            return None
         return position
+
+    def _is_over_quota(self, partition: ClassicPartition) -> bool:
+        quota, now_s = self._quota, asyncio.get_running_loop().time()
+        return quota.is_throttled(partition.topic, partition.key.partition) and quota.is_exceeded(now_s)
 
     def _take(self, key: PartitionKey, row: PartitionData) -> int:
         """Do what the leader's answer for one partition says; the bytes that were appended."""
@@ -263,7 +278,14 @@ class ReplicaFetcher:
             log_start_offset=row.log_start_offset,
         )
         self._failures.pop(key, None)
-        if following.position() != sent:
+        if info.size_bytes and self._quota.is_throttled(partition.topic, key.partition):
+            self._quota.record(info.size_bytes, asyncio.get_running_loop().time())
+        position = following.position()
+        if row.high_watermark <= position.offset:
+            self._caught_up.add(key)
+        else:
+            self._caught_up.discard(key)
+        if position != sent:
             self._session.changed(key)
         return info.size_bytes
 
@@ -365,6 +387,7 @@ class ReplicaFetcher:
         self._wake.set()
 
     def _release(self, key: PartitionKey) -> None:
+        self._caught_up.discard(key)
         self._failures.pop(key, None)
         held = self._held.pop(key, None)
         if held is not None:
@@ -386,7 +409,10 @@ class ReplicaFetchers:
         brokers: Brokers,
         entropy: Entropy,
         unexpected: UnexpectedErrors,
+        quota: ReplicationQuota,
     ) -> None:
+        """``quota``: of the bytes that followers on this broker take (KIP-73)."""
+        self._quota = quota
         self._local_id = local_id
         self._settings = settings
         self._brokers = brokers
@@ -405,7 +431,13 @@ class ReplicaFetchers:
         fetcher = self._fetchers.get(home)
         if fetcher is None:
             fetcher = self._fetchers[home] = ReplicaFetcher(
-                self._local_id, leader_id, self._settings, self._brokers, self._entropy, self._unexpected
+                self._local_id,
+                leader_id,
+                self._settings,
+                self._brokers,
+                self._entropy,
+                self._unexpected,
+                self._quota,
             )
         self._homes[key] = home
         fetcher.add(partition)

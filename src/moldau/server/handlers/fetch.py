@@ -24,6 +24,7 @@ from moldau.protocol.messages.fetch import (
     SnapshotId,
 )
 from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
+from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
@@ -99,7 +100,9 @@ class FetchHandlers:
         sessions: FetchSessions,
         authorizer: Authorizer,
         fetch_max_bytes: int,
+        leader_quota: ReplicationQuota | None = None,
     ) -> None:
+        self._leader_quota = leader_quota
         self._partitions = partitions
         self._authorizer = authorizer
         self._arrivals = arrivals
@@ -340,6 +343,8 @@ class FetchHandlers:
             position.told_high_watermark = outcome.high_watermark
             position.told_log_start_offset = outcome.log_start_offset
             position.told_error = outcome.error is not ErrorCode.none
+            if outcome.is_throttled and self._leader_quota is not None:
+                self._leader_quota.record(outcome.size_bytes, self._arrivals.loop.time())
             if scope.session is not None and outcome.size_bytes:
                 scope.session.served(target)
 

@@ -40,7 +40,12 @@ class RecordsSubsystem(Subsystem):
             handlers=routes(
                 produce.table(),
                 FetchHandlers(
-                    partitions, context.arrivals, sessions, authorizer, config.integer("fetch.max.bytes")
+                    partitions,
+                    context.arrivals,
+                    sessions,
+                    authorizer,
+                    config.integer("fetch.max.bytes"),
+                    self._partitions.replication.leader_quota,
                 ).table(),
                 OffsetHandlers(partitions, authorizer).table(),
                 ProducerHandlers(self.producer_ids, partitions).table(),

@@ -13,6 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from moldau.metrics import Meters
+from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, UnexpectedErrors, Workers
@@ -21,7 +22,6 @@ from moldau.tiered.consolidation.leader import REFUSALS, BuiltCopy, Consolidatio
 from moldau.tiered.consolidation.plan import PlannedSegment, Unit, lay_out_units
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import ByteRateQuota
 from moldau.tiered.storage.storage_manager import (
     RemoteStorageError,
     RemoteStorageManager,

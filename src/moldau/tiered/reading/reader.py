@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from moldau.metrics.byte_rate import BytePacer, QuotaSettings
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import BytePacer, QuotaSettings
 from moldau.tiered.reading.requests import RemoteIndexes, RemoteRead, segment_at
 from moldau.tiered.storage.chunks import select_batches
 from moldau.tiered.storage.storage_manager import RemoteStorageError, RemoteStorageManager

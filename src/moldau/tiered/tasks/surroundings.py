@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
+from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.runtime import Machine
 from moldau.storage.log.partition_log import PartitionLog
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import ByteRateQuota
 from moldau.tiered.storage.storage_manager import RemoteStorageManager
 
 __all__ = ["LATE_WRITE_GRACE_MS", "LocalReplica", "Surroundings"]

@@ -6,6 +6,7 @@ from typing import Final
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.leading import ReplicaListener
+from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.storage.log.config import LogConfig
@@ -32,6 +33,10 @@ class MetadataReplicas:
     @property
     def active_brokers(self) -> Mapping[int, int]:
         return self._replication.active_brokers
+
+    @property
+    def leader_quota(self) -> ReplicationQuota:
+        return self._replication.leader_quota
 
     def role_changed(self, partition: ClassicPartition) -> None:
         self._replication.role_changed(partition)

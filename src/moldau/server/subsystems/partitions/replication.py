@@ -1,6 +1,6 @@
 """The replication of a broker's classic partitions: followers that fetch, and in-sync sets."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import BrokerRegistration
@@ -9,6 +9,7 @@ from moldau.replication.classic import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
 from moldau.replication.fetching.replica_fetcher import FetcherSettings, LeaderAddress, ReplicaFetchers
 from moldau.replication.in_sync_sets import InSyncSets
+from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext
 from moldau.server.settings import RACK_AWARE_SELECTOR
 
@@ -25,8 +26,17 @@ class Replication:
         self._listener_name = config.inter_broker_listener_name
         self._knows_racks = config.optional_text("replica.selector.class") == RACK_AWARE_SELECTOR
         self._rack = config.rack
+        window_count = config.integer("replication.quota.window.num")
+        window_s = config.integer("replication.quota.window.size.seconds")
+        self._leader_quota = ReplicationQuota(local_id, window_count=window_count, window_s=window_s)
+        self._follower_quota = ReplicationQuota(local_id, window_count=window_count, window_s=window_s)
         self._fetchers = ReplicaFetchers(
-            local_id, fetcher_settings(config), self, context.machine.entropy, context.machine.unexpected
+            local_id,
+            fetcher_settings(config),
+            self,
+            context.machine.entropy,
+            context.machine.unexpected,
+            self._follower_quota,
         )
         self._in_sync = InSyncSets(
             local_id,
@@ -39,6 +49,10 @@ class Replication:
     @property
     def active_brokers(self) -> Mapping[int, int]:
         return self._in_sync.active_brokers
+
+    @property
+    def leader_quota(self) -> ReplicationQuota:
+        return self._leader_quota
 
     @property
     def local_epoch(self) -> int:
@@ -83,6 +97,16 @@ class Replication:
         active = {broker.broker_id: broker.epoch for broker in image.brokers.values() if broker.is_active}
         self._in_sync.brokers_changed(active)
         self._fetchers.brokers_changed()
+
+    def throttle(self, topics: Iterable[str]) -> None:
+        """Configs of topics, or of this broker, are others than before (KIP-73)."""
+        configs = self._context.metadata.configs
+        self._leader_quota.bytes_per_second = configs.broker.integer("leader.replication.throttled.rate")
+        self._follower_quota.bytes_per_second = configs.broker.integer("follower.replication.throttled.rate")
+        for name in topics:
+            config = configs.topic(name)
+            self._leader_quota.throttle(name, config.items("leader.replication.throttled.replicas"))
+            self._follower_quota.throttle(name, config.items("follower.replication.throttled.replicas"))
 
     def start(self) -> None:
         """Begin to ask the controller for in-sync sets."""

@@ -71,12 +71,14 @@ class PartitionsSubsystem(Subsystem):
         names = [name for kind, name in delta.configs.entries if kind == ResourceType.TOPIC]
         if names:
             self._hosting.reconfigure(names)
+        self.replication.throttle([*names, *(topic.name for topic in removed)])
         for topic in removed:
             if image.topics.get(topic.name) is None:
                 self._context.meters.topics.remove(topic.name)
 
     def reconfigure(self) -> None:
         self._hosting.reconfigure(None)
+        self.replication.throttle(())
         self._logs.cleaner.settings = settings.cleaner_settings(self._context.metadata.configs.broker)
 
     async def serve(self) -> None:

@@ -8,6 +8,7 @@ from moldau.cluster.internal_topics import REMOTE_LOG_METADATA
 from moldau.config.broker import BrokerConfig
 from moldau.config.definition import ConfigError
 from moldau.metrics import Meters
+from moldau.metrics.byte_rate import QuotaSettings
 from moldau.runtime.machine import Machine
 from moldau.server.subsystems.diskless.settings import OPTION_PREFIX as DISKLESS_STORAGE_PREFIX
 from moldau.server.topics.topic_creation import InternalTopic
@@ -19,7 +20,6 @@ from moldau.tiered.metadata.topic_based_manager import (
     MetadataManagerSettings,
     TopicBasedRemoteLogMetadataManager,
 )
-from moldau.tiered.quota import QuotaSettings
 from moldau.tiered.reading.reader import ReaderSettings
 from moldau.tiered.storage.foreign_storage_manager import METHODS as STORAGE_METHODS
 from moldau.tiered.storage.foreign_storage_manager import ForeignStorageManager

@@ -8,6 +8,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import INTERNAL_TOPICS, REMOTE_LOG_METADATA_TOPIC
+from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.deletion_hold import DeletionHold
@@ -25,7 +26,6 @@ from moldau.tiered.log_manager import RemoteLogManager
 from moldau.tiered.metadata.segments import TopicIdPartition
 from moldau.tiered.metadata.topic_based_manager import TopicBasedRemoteLogMetadataManager
 from moldau.tiered.meters import TieredMeters
-from moldau.tiered.quota import ByteRateQuota
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.reading.reader import RemoteReader
 from moldau.tiered.removal.remover import RemotePartitionRemover

@@ -1,4 +1,4 @@
-"""A rate of bytes that background work and remote reads have to keep (Kafka's RLMQuotaManager). Pure."""
+"""Rates of bytes that background work, remote reads and throttled replication have to keep. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ class QuotaSettings:
     bytes_per_second: int = 2**63 - 1
     window_count: int = 11
     window_s: int = 1
+    window_count_min: int | None = None
+    """Windows that an average covers at least, also after a pause; None: all but the current one."""
 
 
 class ByteRateQuota:
@@ -43,9 +45,10 @@ class ByteRateQuota:
         self._forget(now_s)
         if not self._windows:
             return 0.0
-        # As if the windows had been there before the first byte: a short burst is no high rate.
-        at_least_s = (self.settings.window_count - 1) * self.settings.window_s
-        elapsed_s = max(at_least_s, now_s - self._windows[0][0], self.settings.window_s)
+        settings = self.settings
+        # As if these windows had been there before the first byte: a short burst is no high rate.
+        least = settings.window_count - 1 if settings.window_count_min is None else settings.window_count_min
+        elapsed_s = max(least * settings.window_s, now_s - self._windows[0][0], settings.window_s)
         return sum(total for _, total in self._windows) / elapsed_s
 
     def throttle_s(self, now_s: float) -> float:

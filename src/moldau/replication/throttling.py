@@ -1,0 +1,61 @@
+"""The rate of one side of replication, leaders' or followers', that throttled replicas share (KIP-73). Pure.
+
+A leader gives throttled followers that are not in sync no records, and a follower does not ask for throttled
+partitions in which it is behind, while the average over the last windows is above the rate. All bytes of
+throttled partitions count, also those of replicas that are in sync.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from moldau.metrics.byte_rate import ByteRateQuota, QuotaSettings
+
+ALL: Final = "*"
+UNLIMITED: Final = 2**63 - 1
+
+
+class ReplicationQuota:
+    """Bytes a second, and the replicas on one broker for which they count. Times are the loop's seconds."""
+
+    def __init__(self, local_id: int, *, window_count: int = 11, window_s: int = 1) -> None:
+        """``replication.quota.window.num`` and ``replication.quota.window.size.seconds``."""
+        self._local_id = local_id
+        self._rate = ByteRateQuota(QuotaSettings(UNLIMITED, window_count, window_s, window_count_min=1))
+        self._throttled: dict[str, frozenset[int] | None] = {}
+        """Partitions by topic; None: all of them."""
+
+    @property
+    def bytes_per_second(self) -> int:
+        """``leader.replication.throttled.rate`` or ``follower.replication.throttled.rate``."""
+        return self._rate.settings.bytes_per_second
+
+    @bytes_per_second.setter
+    def bytes_per_second(self, rate: int) -> None:
+        self._rate.settings = replace(self._rate.settings, bytes_per_second=rate)
+
+    def throttle(self, topic: str, replicas: Sequence[str]) -> None:
+        """Throttle the replicas of a topic that a config names: ``*``, ``partition:broker`` or none."""
+        self._throttled.pop(topic, None)
+        if tuple(replicas) == (ALL,):
+            self._throttled[topic] = None
+            return
+        pairs = [each.split(":") for each in replicas]
+        own = frozenset(int(partition) for partition, broker in pairs if int(broker) == self._local_id)
+        if own:
+            self._throttled[topic] = own
+
+    def is_throttled(self, topic: str, partition: int) -> bool:
+        """Whether the bytes of a partition count."""
+        if topic not in self._throttled:
+            return False
+        partitions = self._throttled[topic]
+        return partitions is None or partition in partitions
+
+    def record(self, size_bytes: int, now_s: float) -> None:
+        """Bytes of throttled partitions were given or taken; the rate may exceed the quota by them."""
+        self._rate.record(size_bytes, now_s)
+
+    def is_exceeded(self, now_s: float) -> bool:
+        """Whether the rate is above the quota now."""
+        return self._rate.bytes_per_second(now_s) > self.bytes_per_second

@@ -53,7 +53,10 @@ def test_one_replica_becomes_three_and_a_broker_is_emptied(at: Any) -> None:
     assert values(at, "orders") == set(VALUES.splitlines())
     assert at("topics", "reassign", "-r", "3").out == "nothing to move\n"
 
-    assert at("brokers", "decommission", "2", "--yes").code == 0
+    assert at("brokers", "decommission", "2", "--yes", "--throttle", "10000000").code == 0
+    kinds = [("topic", "orders"), *(("broker", str(each)) for each in racks)]
+    throttles = [at("configs", "describe", kind, name, "--json").out for kind, name in kinds]
+    assert not any("throttled" in one for one in throttles)
     for topic in ("orders", "__consumer_offsets"):
         assert all(2 not in one and len(one) == 3 for one in replicas_of(at, topic))
     assert values(at, "orders") == set(VALUES.splitlines())
@@ -66,6 +69,7 @@ def test_moves_that_cannot_be_are_told(at: Any) -> None:
         (("-r", "5"), "5 replicas need 5 brokers, and there are 4"),
         (("--brokers", "1,9"), "broker 9 is not registered"),
         (("--brokers", "1,x"), "'1,x' is not a list of ids"),
+        (("-r", "2", "--throttle", "1", "--no-wait"), "--throttle needs the command to wait"),
     ):
         ran = at("topics", "reassign", "small", *arguments)
         assert ran.code != 0

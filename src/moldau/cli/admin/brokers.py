@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from moldau.cli.admin.moving import DryRunOption, NoWaitOption, YesOption, make_moves
+from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
 from moldau.cli.app import new_app
 from moldau.cli.options import DEFAULT_BOOTSTRAP, BootstrapOption, JsonOption, TimeoutOption
 from moldau.cli.output import print_json, print_table
@@ -19,6 +19,7 @@ def decommission(
     broker_id: Annotated[int, typer.Argument(metavar="ID", help="The broker to empty.")],
     dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,
+    throttle: ThrottleOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -39,6 +40,7 @@ def decommission(
         wait=not no_wait,
         yes=yes,
         as_json=as_json,
+        throttle=throttle,
     )
 
 

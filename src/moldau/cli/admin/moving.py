@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from moldau.cli.admin.move_throttle import remove_throttle, set_throttle
 from moldau.cli.admin.resource_configs import set_configs
 from moldau.cli.errors import CommandError
 from moldau.cli.options import confirm
@@ -18,6 +19,15 @@ from moldau.cluster.internal_topics import STATE_TOPICS
 DryRunOption: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")]
 NoWaitOption: TypeAlias = Annotated[
     bool, typer.Option("--no-wait", help="Return when the moves have begun, not when they are done.")
+]
+ThrottleOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle",
+        min=1,
+        metavar="BYTES",
+        help="Bytes a second that each broker may give and take; removed when the moves are done.",
+    ),
 ]
 YesOption: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -34,11 +44,19 @@ def make_moves(
     wait: bool,
     yes: bool,
     as_json: bool,
+    throttle: int | None = None,
 ) -> None:
-    """Plan, show, ask, begin and follow. ``only``: the brokers that may have replicas; None: all."""
+    """Plan, show, ask, begin and follow. ``only``: the brokers that may have replicas; None: all.
+
+    ``throttle``: bytes a second of each broker that has a part in the moves.
+    """
+    if throttle is not None and not wait:
+        raise CommandError("--throttle needs the command to wait: it removes the throttle at the end")
+    running: list[int] = []
 
     async def plan(client: Client) -> list[PlannedMove]:
         found = await placement(client, names)
+        running.extend(found.racks)
         known = {*found.racks, *found.fenced}
         unknown = sorted({*leaving, *(only or ())} - known)
         if unknown:
@@ -64,13 +82,30 @@ def make_moves(
         return
     confirm(f"Move {len(moves)} partitions?", yes)
 
-    async def work(client: Client) -> None:
-        await begin_moves(client, moves)
-        if wait:
-            await until_moved(client, moves, _tell)
-            await _raise_minima(client, moves)
+    with_client(
+        bootstrap, timeout_s, lambda client: _carry_out(client, moves, running, wait=wait, throttle=throttle)
+    )
 
-    with_client(bootstrap, timeout_s, work)
+
+async def _carry_out(
+    client: Client,
+    moves: Sequence[PlannedMove],
+    running: Collection[int],
+    *,
+    wait: bool,
+    throttle: int | None,
+) -> None:
+    """Begin the moves, throttled on the brokers that run, and follow them to their end."""
+    members = {each for move in moves for each in (*move.partition.replicas, *move.target)}
+    throttled = members.intersection(running)
+    if throttle is not None:
+        await set_throttle(client, moves, throttled, throttle)
+    await begin_moves(client, moves)
+    if wait:
+        await until_moved(client, moves, _tell)
+        await _raise_minima(client, moves)
+    if throttle is not None:
+        await remove_throttle(client, moves, throttled)
 
 
 async def _raise_minima(client: Client, moves: Sequence[PlannedMove]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from moldau.cli.admin.moving import DryRunOption, NoWaitOption, YesOption, make_moves
+from moldau.cli.admin.moving import DryRunOption, NoWaitOption, ThrottleOption, YesOption, make_moves
 from moldau.cli.admin.resource_configs import changed_configs, names_with, set_configs
 from moldau.cli.app import new_app
 from moldau.cli.errors import CommandError
@@ -286,6 +286,7 @@ def reassign(
     ] = None,
     dry_run: DryRunOption = False,
     no_wait: NoWaitOption = False,
+    throttle: ThrottleOption = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
@@ -314,6 +315,7 @@ def reassign(
         wait=not no_wait,
         yes=yes,
         as_json=as_json,
+        throttle=throttle,
     )
 
 

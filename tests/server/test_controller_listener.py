@@ -81,10 +81,6 @@ def test_a_client_listener_does_not_advertise_the_controllers_apis() -> None:
     [
         ({"process.roles": "broker"}, "process.roles"),
         (
-            {"controller.quorum.voters": "1@a:1,2@b:1,3@c:1", "diskless.system.enable": "true"},
-            "controller.quorum.voters",
-        ),
-        (
             {"listener.security.protocol.map": "PLAINTEXT:SSL,CONTROLLER:PLAINTEXT"},
             "listener.security.protocol.map|PLAINTEXT has the security protocol SSL",
         ),

@@ -13,6 +13,7 @@ import pytest
 from crc32c import crc32c
 from plain_requests import Requests, records, unpack, values
 
+from moldau.coordinators.diskless.state import commit
 from moldau.protocol.messages import list_offsets as listing
 from moldau.records import build_batch
 from moldau.records.batch import parse_header
@@ -96,6 +97,12 @@ def changed(change: Change, batch: bytes = GOOD) -> bytes:
         struct.pack_into(layout, content, position, value)
     struct.pack_into(">I", content, 17, crc32c(content[21:]))
     return bytes(content)
+
+
+@pytest.fixture(autouse=True)
+def _believing_coordinators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diskless coordinator awaits the first batch of a producer that it does not know: not here."""
+    monkeypatch.setattr(commit, "BELIEF_MS", 0)
 
 
 @pytest.fixture(scope="module")

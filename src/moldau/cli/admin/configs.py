@@ -24,7 +24,7 @@ app = new_app(
 )
 
 
-class ResourceKind(enum.StrEnum):
+class Kind(enum.StrEnum):
     """Kinds of resources with configs."""
 
     TOPIC = "topic"
@@ -34,7 +34,7 @@ class ResourceKind(enum.StrEnum):
     GROUP = "group"
 
 
-KindArgument = Annotated[ResourceKind, typer.Argument(help="What has the configs.")]
+KindArgument = Annotated[Kind, typer.Argument(help="What has the configs.")]
 NameArgument = Annotated[
     str,
     typer.Argument(
@@ -45,13 +45,13 @@ NameArgument = Annotated[
 DEFAULT_BROKER = "default"
 
 
-def _resource_name(kind: ResourceKind, name: str) -> str:
-    return "" if kind is ResourceKind.BROKER and name == DEFAULT_BROKER else name
+def _resource_name(kind: Kind, name: str) -> str:
+    return "" if kind is Kind.BROKER and name == DEFAULT_BROKER else name
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[ResourceKind | None, typer.Argument(help="Only resources of this kind.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="Only resources of this kind.")] = None,
     as_json: JsonOption = False,
     bootstrap: BootstrapOption = DEFAULT_BOOTSTRAP,
     timeout_s: TimeoutOption = 30.0,
@@ -70,7 +70,7 @@ def list_(
     if as_json:
         print_json([{"kind": each, "name": name} for each, name in found])
         return
-    print_table(["ResourceKind", "Name"], [list(row) for row in found])
+    print_table(["Kind", "Name"], [list(row) for row in found])
 
 
 @app.command("describe")

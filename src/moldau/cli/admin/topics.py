@@ -67,7 +67,7 @@ def list_topics(
         print_json([_summary(row) for row in found])
         return
     print_table(
-        ("ClusterTopic", "Partitions", "Replicas", "Topic id"),
+        ("Topic", "Partitions", "Replicas", "Topic id"),
         [(row.name, len(row.partitions), _replicas(row), topic_id_text(row.topic_id)) for row in found],
     )
 

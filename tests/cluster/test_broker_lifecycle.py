@@ -21,7 +21,7 @@ from moldau.cluster.metadata_log import MetadataBatch, Value
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import QuorumMetadataLog
 from moldau.cluster.snapshots import SnapshotGenerator
-from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatResponse
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
@@ -177,6 +177,48 @@ def test_a_node_starts_stops_and_comes_back(tmp_path: pathlib.Path) -> None:
         assert await second.create("orders") is ErrorCode.topic_already_exists
         assert second.faults == []
         await second.kill()
+
+    run(test())
+
+
+class PatientChannel:
+    """A controller that unfences a broker, is away for a while when that wants to go, and then agrees."""
+
+    def __init__(self, away_s: float) -> None:
+        self._away_s = away_s
+        self._back_s: float | None = None
+
+    async def send(self, request: Message) -> Any:
+        if isinstance(request, BrokerRegistrationRequest):
+            return BrokerRegistrationResponse(broker_epoch=5)
+        assert isinstance(request, BrokerHeartbeatRequest)
+        now_s = asyncio.get_running_loop().time()
+        if request.want_shut_down:
+            self._back_s = self._back_s or now_s + self._away_s
+            if now_s < self._back_s:
+                raise KafkaError(ErrorCode.not_controller)
+        return BrokerHeartbeatResponse(is_fenced=False, should_shut_down=request.want_shut_down)
+
+
+@pytest.mark.parametrize(("away_s", "agrees"), [(0.0, True), (4.0, True), (5.0, False), (400.0, False)])
+def test_a_broker_that_stops_asks_again_while_there_may_be_a_controller(away_s: float, agrees: bool) -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        identity = BrokerIdentity(
+            broker_id=1,
+            cluster_id=CLUSTER_ID,
+            incarnation_id=ENTROPY.uuid4(),
+            endpoints=(),
+            features=(),
+            log_dirs=(),
+        )
+        lifecycle = BrokerLifecycle(identity, PatientChannel(away_s), ENTROPY, lambda: 9)
+        lifecycle.start()
+        lifecycle.ready()
+        await lifecycle.unfenced.wait()
+        began_s = loop.time()
+        assert await lifecycle.controlled_shutdown(300_000, 4_500) is agrees
+        assert loop.time() - began_s == pytest.approx(min(away_s, 4.5), abs=0.1)
 
     run(test())
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from moldau.cluster.broker_lifecycle import BrokerLifecycle
 from moldau.cluster.decisions import brokers, partition_change, partitions
 from moldau.cluster.image.partition import Partition
 from moldau.replication import reads
@@ -24,6 +25,7 @@ STORIES = (
     "replication-lag",
     "replication-moves",
     "replication-unsynced",
+    "replication-rolling",
 )
 
 
@@ -82,6 +84,16 @@ def eligible_leaders_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(brokers, "keeps_eligible", lambda view: False)
 
 
+def leaderships_kept(patch: pytest.MonkeyPatch) -> None:
+    """A broker that stops tells the controller nothing."""
+
+    async def leave(self: BrokerLifecycle, *_: Any) -> bool:
+        await self.stop()
+        return True
+
+    patch.setattr(BrokerLifecycle, "controlled_shutdown", leave)
+
+
 FLAWS = [
     (watermark_one_too_far, "replication", 1),
     (truncation_forgotten, "replication", 5),
@@ -89,6 +101,7 @@ FLAWS = [
     (joined_before_caught_up, "replication-lag", 1),
     (move_ended_early, "replication-moves", 23),
     (eligible_leaders_not_kept, "replication-unsynced", 2),
+    (leaderships_kept, "replication-rolling", 0),
 ]
 """Each with a seed that finds it soon."""
 

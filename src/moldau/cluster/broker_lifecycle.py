@@ -114,6 +114,8 @@ class BrokerLifecycle:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._may_go = asyncio.Event()
+        self._answered_s = 0.0
+        """When the controller answered last, in the loop's seconds."""
         self.state = LifecycleState.NOT_RUNNING
         self.broker_epoch = -1
         self.is_fenced = True
@@ -141,17 +143,36 @@ class BrokerLifecycle:
             return "the controller has fenced this broker"
         return None
 
-    async def controlled_shutdown(self, timeout_ms: int) -> bool:
-        """Hand all leaderships over, then end. ``False``: the controller did not agree in time."""
-        agreed = False
+    async def controlled_shutdown(self, timeout_ms: int, silence_ms: int | None = None) -> bool:
+        """Hand all leaderships over, then end. ``False``: the controller did not agree in ``timeout_ms``.
+
+        Heartbeats are repeated until it agrees. ``silence_ms``: after so long without any answer there is
+        nobody to agree, and the session will end by itself.
+        """
         if self.state is LifecycleState.RUNNING:
             self._move(LifecycleState.PENDING_SHUTDOWN)
             self._wake.set()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._may_go.wait(), timeout_ms / 1000)
-                agreed = True
+            await self._until_agreed(timeout_ms, timeout_ms if silence_ms is None else silence_ms)
+        agreed = self._may_go.is_set()
         await self.stop()
         return agreed
+
+    async def _until_agreed(self, timeout_ms: int, silence_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        self._answered_s = loop.time()
+        deadline = loop.time() + timeout_ms / 1000
+        while not self._may_go.is_set():
+            due = min(deadline, self._answered_s + silence_ms / 1000)
+            if loop.time() >= due:
+                logger.warning(
+                    "broker %d leaves without the controller's leave: its partitions get other leaders when"
+                    " its session ends",
+                    self._identity.broker_id,
+                )
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._may_go.wait()
 
     async def stop(self) -> None:
         """End at once; the controller notices when the session expires."""
@@ -251,6 +272,7 @@ class BrokerLifecycle:
             await self._back_off(0)
 
     def _take(self, response: BrokerHeartbeatResponse) -> None:
+        self._answered_s = asyncio.get_running_loop().time()
         if self.state is LifecycleState.RUNNING and response.is_fenced != self.is_fenced:
             if response.is_fenced:
                 logger.warning("broker %d is fenced by the controller", self._identity.broker_id)

@@ -229,6 +229,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "diskless-cluster-store": _of_cluster("diskless_cluster_stories", "diskless_cluster_store"),
     "replication-lag": _of_cluster("replication_stories", "replication_lag"),
     "replication-unsynced": _of_cluster("replication_stories", "replication_unsynced"),
+    "replication-rolling": _of_cluster("replication_stories", "replication_rolling"),
     "replication-moves": _of_cluster("replication_stories", "replication_moves"),
     "tiered-cluster": _of_cluster("tiered_cluster_stories", "tiered_cluster"),
     "tiered-cluster-power": _of_cluster("tiered_cluster_stories", "tiered_cluster_power"),

@@ -30,8 +30,8 @@ from moldau.server.development_cluster import (
 )
 from moldau.server.settings import check_supported
 
-STOP_TIMEOUT_S: Final = 15.0
-"""A node ends itself after 9 s at the latest; past this it is killed."""
+STOP_TIMEOUT_S: Final = 30.0
+"""A node hands its leaderships over, and ends itself 9 s after that at the latest; past this it is killed."""
 _LOG_TAIL_BYTES: Final = 4_096
 _ERROR: Final = "moldau: "
 

@@ -22,6 +22,7 @@ from moldau.runtime.machine import Machine
 from moldau.runtime.open_files import lack_of_open_files
 from moldau.server.identity import Address
 from moldau.server.node import Node
+from moldau.server.subsystems.registration import CONTROLLED_SHUTDOWN_TIMEOUT_MS, RegistrationSubsystem
 from moldau.storage.folders.log_directory import LogDirectoryError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ Beside: TypeAlias = Callable[[Address], AbstractAsyncContextManager[None]]
 """Makes what runs as long as the node is ready at an address."""
 
 STOP_TIMEOUT_S: Final = 9.0
-"""A clean stop takes less; past it the process ends all the same, and the next start recovers."""
+"""A clean stop takes less once leaderships are handed over; past it the process ends all the same, and the
+next start recovers."""
 PARENT_CHECK_INTERVAL_S: Final = 1.0
 
 
@@ -144,7 +146,15 @@ def _problem(error: Exception) -> str:
 
 
 async def _stop(node: Node) -> None:
+    """Leaderships are handed over first, which has its own bound."""
+    loop = asyncio.get_running_loop()
+    stopping, registration = loop.create_task(node.stop()), node.find(RegistrationSubsystem)
+    if registration is not None:
+        handed_over = loop.create_task(registration.handed_over.wait())
+        timeout_s = STOP_TIMEOUT_S + CONTROLLED_SHUTDOWN_TIMEOUT_MS / 1000
+        await asyncio.wait((stopping, handed_over), return_when=asyncio.FIRST_COMPLETED, timeout=timeout_s)
+        handed_over.cancel()
     try:
-        await asyncio.wait_for(node.stop(), STOP_TIMEOUT_S)
+        await asyncio.wait_for(stopping, STOP_TIMEOUT_S)
     except TimeoutError:
         raise CommandError(f"the node did not stop within {STOP_TIMEOUT_S:.0f} s") from None

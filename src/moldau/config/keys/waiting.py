@@ -7,7 +7,6 @@ from moldau.config.keys import security, share
 
 _WAITING: Mapping[str, tuple[str, ...]] = {
     "clusters of several nodes": (
-        "controlled.shutdown.enable",
         "controller.quorum.retry.backoff.max.ms",
         "controller.socket.timeout.ms",
         "follower.fetch.last.tiered.offset.enable",

@@ -14,7 +14,8 @@ from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
 from moldau.storage.folders.log_directory import previous_broker_epoch
 
-CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 2_000
+CONTROLLED_SHUTDOWN_TIMEOUT_MS: Final = 300_000
+"""Apache Kafka's bound. The controller agrees when all other active brokers know the new leaders."""
 
 
 class RegistrationSubsystem(Subsystem):
@@ -31,6 +32,8 @@ class RegistrationSubsystem(Subsystem):
         self._partitions = partitions
         self._on_registered = on_registered
         self._lifecycle: BrokerLifecycle | None = None
+        self.handed_over = asyncio.Event()
+        """Set when :meth:`drain` is over: other brokers lead, as far as they can."""
 
     def contribution(self) -> Contribution:
         return Contribution(checks={"broker": self._problem})
@@ -56,8 +59,18 @@ class RegistrationSubsystem(Subsystem):
 
     async def drain(self) -> None:
         """Hand all leaderships over, as far as other brokers can take them."""
-        if self._lifecycle is not None:
-            await self._lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS)
+        lifecycle, config = self._lifecycle, self._context.config
+        try:
+            if lifecycle is None:
+                return
+            if not config.flag("controlled.shutdown.enable"):
+                await lifecycle.stop()
+                return
+            # Half of a session, so that a container that stops with all controllers is not killed meanwhile.
+            silence_ms = config.integer("broker.session.timeout.ms") // 2
+            await lifecycle.controlled_shutdown(CONTROLLED_SHUTDOWN_TIMEOUT_MS, silence_ms)
+        finally:
+            self.handed_over.set()
 
     def _registered(self, broker_epoch: int) -> None:
         self._context.logs.broker_epoch = broker_epoch

@@ -7,7 +7,7 @@ a partition are equal byte for byte up to the watermark.
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -96,6 +96,12 @@ def replication_lag() -> Scenario:
     return replace(scenario, story=partial(ReplicationStory, properties={}, starves=True), fault_count=4)
 
 
+def replication_rolling() -> Scenario:
+    """Nodes that are restarted in good order, one after another, some of them with a broken link."""
+    scenario = _scenario({}, (Fault.STOP,))
+    return replace(scenario, story=partial(ReplicationStory, properties={}, rolls=True), fault_count=1)
+
+
 def replication_moves() -> Scenario:
     """Partitions that are moved between brokers while these are struck: replicas go and come back."""
     scenario = _scenario({}, (*(Fault.KILL,) * 3, Fault.STOP, Fault.PAUSE, Fault.CUT, Fault.ONE_WAY))
@@ -127,6 +133,7 @@ class ReplicationStory:
         starves: bool = False,
         moves: bool = False,
         blackouts: bool = False,
+        rolls: bool = False,
     ) -> None:
         self._world = world
         self._scenario = scenario
@@ -134,6 +141,7 @@ class ReplicationStory:
         self._starves = starves
         self._moves = moves
         self._blackouts = blackouts
+        self._rolls = rolls
         self.history = History(world.loop.elapsed_s)
         self.nodes: dict[int, Node] = {}
         """The newest life of each node that has started."""
@@ -188,7 +196,9 @@ class ReplicationStory:
         """Faults of the weather, and leaders that go on alone."""
         chance = stream(self._world.seed, "leaders")
         for _ in range(self._scenario.fault_count):
-            if self._blackouts:
+            if self._rolls:
+                await self._roll(nemesis, chance)
+            elif self._blackouts:
                 await self._converge()
                 await self._black_out(nemesis, chance)
             elif self._starves:
@@ -239,6 +249,31 @@ class ReplicationStory:
             self._world.network.cut(*link)
         await asyncio.sleep(seconds)
         await nemesis.restart(self._world.host(leader), chance.uniform(2.0, 4.0))
+        for link in links:
+            self._world.network.heal(*link)
+
+    async def _roll(self, nemesis: Nemesis, chance: random.Random) -> None:
+        """Restart all nodes, each when all replicas are in sync again; a stopped one may lead no more."""
+        for node_id in chance.sample(NODE_IDS, len(NODE_IDS)):
+            await self._converge()
+            host = self._world.host(f"node-{node_id}")
+            other_id = chance.choice([other for other in NODE_IDS if other != node_id])
+            links = ((host.name, f"node-{other_id}"), (f"node-{other_id}", host.name))
+            is_parted = chance.random() < 0.3
+            self.history.note(f"rolling restart of {host.name}{f', parted from {other_id}' * is_parted}")
+            if is_parted:
+                for link in links:
+                    self._world.network.cut(*link)
+                self._world.loop.call_later(chance.uniform(0.2, 0.9), self._heal, links)
+            await nemesis.stop(host)
+            metadata = self.nodes[other_id].metadata
+            topic = None if metadata is None else metadata.publisher.image.topics.get(TOPIC)
+            if not is_parted and topic and any(each.leader == node_id for each in topic.partitions):
+                self.history.violate(f"{host.name} has stopped and still leads")
+            await asyncio.sleep(chance.uniform(0.1, 3.0))
+            nemesis.start(host)
+
+    def _heal(self, links: Iterable[tuple[str, str]]) -> None:
         for link in links:
             self._world.network.heal(*link)
 

@@ -5,7 +5,6 @@ its log is cut or synced, or after an error: meanwhile the leader is not asked f
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -17,18 +16,13 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages.fetch import FetchResponse, PartitionData
 from moldau.protocol.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from moldau.protocol.schema import Message
-from moldau.protocol.special_timestamps import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-)
+from moldau.protocol.special_timestamps import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.core.replica import UNDEFINED, FetchPosition, IllegalMoveError
 from moldau.replication.fetching.fetch_session import FetchLimits, FollowerSession
 from moldau.replication.fetching.remote_beginning import begin_behind_remote, list_offset
 from moldau.replication.fetching.snapshot_download import FETCH_SNAPSHOT_VERSION, SnapshotDownload
-from moldau.replication.partition import (
-    PartitionKey,
-)
+from moldau.replication.partition import PartitionKey
 from moldau.replication.throttling import ReplicationQuota
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
@@ -42,11 +36,14 @@ logger = logging.getLogger(__name__)
 FIRST_BACKOFF_MS: Final = 20
 """Of a partition's first error: mostly, one of the two brokers has yet to hear of an election."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
+HURRY_S: Final = 0.05
+"""A request that is older is given up for a new partition, which it does not ask for."""
+HURRIES_MAX: Final = 5
+"""Errors in a row of a partition after which other ones are not disturbed for it."""
 THROTTLED_S: Final = 0.1
 """The pause after which a follower looks at its quota again."""
 BYTES_A_TURN: Final = 1 << 20
 """So much is appended without a turn of the event loop."""
-
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -110,6 +107,10 @@ class ReplicaFetcher:
         self._caught_up: set[PartitionKey] = set()
         """Partitions that had all that the leader had committed, at their last answers."""
         self._wake = asyncio.Event()
+        self._waits = False
+        self._gives_up = False
+        """The request that is under way does not count any more."""
+        self._hurry: asyncio.TimerHandle | None = None
         self._refusals = GatheredLines(logger, logging.INFO, "%d partitions cannot be followed yet: %s (%s)")
         self._unreachable = ""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"follow broker {leader_id}")
@@ -122,7 +123,7 @@ class ReplicaFetcher:
         self._release(partition.key)
         self._partitions[partition.key] = partition
         self._session.add(partition.key)
-        self._wake.set()
+        self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
         """Follow it no more: an answer that is under way changes nothing."""
@@ -133,6 +134,20 @@ class ReplicaFetcher:
     def brokers_changed(self) -> None:
         """The leader's address or this broker's registration may be known now."""
         self._wake.set()
+
+    def _ask_soon(self) -> None:
+        self._wake.set()
+        if self._waits and self._hurry is None:
+            self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
+
+    def _give_up(self) -> None:
+        """Ask anew: the leader may keep a request of idle partitions for ``replica.fetch.wait.max.ms``."""
+        self._hurry = None
+        address = self._brokers.address(self._leader_id)
+        has_work = any(isinstance(held, asyncio.Task) for held in self._held.values())
+        if address is not None and not has_work:  # work on held partitions may ask the leader, too
+            self._gives_up = True
+            self._client.disconnect(address.host, address.port)
 
     async def stop(self) -> None:
         """End; a cut that is under way goes to its end."""
@@ -174,13 +189,23 @@ class ReplicaFetcher:
         if request is None:
             return False
         timeout_ms = self._settings.request_timeout_ms + self._settings.limits.wait_max_ms
+        self._waits, self._gives_up = True, False
         try:
             response: FetchResponse = await self._client.request(
                 address.host, address.port, ApiKey.FETCH, None, request, timeout_ms
             )
         except KafkaError:
+            if self._gives_up:
+                # Its answer may have been on the way, so that the leader takes it for told.
+                self._session.reset()
+                return True
             self._client.disconnect(address.host, address.port)  # a link may deliver in one direction only
             raise
+        finally:
+            self._waits = False
+            if self._hurry is not None:
+                self._hurry.cancel()
+                self._hurry = None
         if not self._session.accept(response):
             if response.error_code not in _UNKNOWN_SESSION:
                 raise KafkaError(response.error_code)
@@ -376,7 +401,12 @@ class ReplicaFetcher:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         delay_s = self._backoff_ms(failures) / 1000
         self._session.changed(key)
-        self._held[key] = asyncio.get_running_loop().call_later(delay_s, self._free, key)
+        self._held[key] = asyncio.get_running_loop().call_later(delay_s, self._retry, key)
+
+    def _retry(self, key: PartitionKey) -> None:
+        self._free(key)
+        if self._failures.get(key, 0) <= HURRIES_MAX:
+            self._ask_soon()
 
     def _backoff_ms(self, failures: int) -> int:
         return min(self._settings.backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 20))
@@ -397,75 +427,6 @@ class ReplicaFetcher:
         if self._unreachable != error.code.name:
             self._unreachable = error.code.name
             logger.info("broker %d, which is followed, does not answer: %s", self._leader_id, error)
-
-
-class ReplicaFetchers:
-    """The fetchers of a broker, one or more for each leader that it follows."""
-
-    def __init__(
-        self,
-        local_id: int,
-        settings: FetcherSettings,
-        brokers: Brokers,
-        entropy: Entropy,
-        unexpected: UnexpectedErrors,
-        quota: ReplicationQuota,
-    ) -> None:
-        """``quota``: of the bytes that followers on this broker take (KIP-73)."""
-        self._quota = quota
-        self._local_id = local_id
-        self._settings = settings
-        self._brokers = brokers
-        self._entropy = entropy
-        self._unexpected = unexpected
-        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
-        self._homes: dict[PartitionKey, tuple[int, int]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-
-    def follow(self, partition: ClassicPartition, leader_id: int) -> None:
-        """Follow a leader, and no other one."""
-        key = partition.key
-        home = (leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count)
-        if self._homes.get(key) != home:
-            self.leave(key)
-        fetcher = self._fetchers.get(home)
-        if fetcher is None:
-            fetcher = self._fetchers[home] = ReplicaFetcher(
-                self._local_id,
-                leader_id,
-                self._settings,
-                self._brokers,
-                self._entropy,
-                self._unexpected,
-                self._quota,
-            )
-        self._homes[key] = home
-        fetcher.add(partition)
-
-    def leave(self, key: PartitionKey) -> None:
-        """Follow nobody."""
-        home = self._homes.pop(key, None)
-        if home is None:
-            return
-        fetcher = self._fetchers[home]
-        fetcher.remove(key)
-        if not len(fetcher):
-            del self._fetchers[home]
-            ending = asyncio.get_running_loop().create_task(fetcher.stop())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
-
-    def brokers_changed(self) -> None:
-        """Addresses or this broker's registration may be others."""
-        for fetcher in self._fetchers.values():
-            fetcher.brokers_changed()
-
-    async def stop(self) -> None:
-        """End all."""
-        for key in list(self._homes):
-            self.leave(key)
-        with contextlib.suppress(ValueError):
-            await asyncio.wait(self._ending)
 
 
 def _name(partition: ClassicPartition) -> str:

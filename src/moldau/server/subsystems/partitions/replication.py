@@ -7,7 +7,8 @@ from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.config.broker import BrokerConfig
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.fetching.fetch_session import FetchLimits
-from moldau.replication.fetching.replica_fetcher import FetcherSettings, LeaderAddress, ReplicaFetchers
+from moldau.replication.fetching.replica_fetcher import FetcherSettings, LeaderAddress
+from moldau.replication.fetching.replica_fetchers import ReplicaFetchers
 from moldau.replication.in_sync_sets import InSyncSets
 from moldau.replication.throttling import ReplicationQuota
 from moldau.server.context import BrokerContext

@@ -1,0 +1,80 @@
+"""The fetchers of a broker: which one copies a partition, and when one begins and ends."""
+
+import asyncio
+import contextlib
+
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.fetching.replica_fetcher import Brokers, FetcherSettings, ReplicaFetcher
+from moldau.replication.partition import PartitionKey
+from moldau.replication.throttling import ReplicationQuota
+from moldau.runtime.entropy import Entropy
+from moldau.runtime.unexpected import UnexpectedErrors
+
+
+class ReplicaFetchers:
+    """The fetchers of a broker, one or more for each leader that it follows."""
+
+    def __init__(
+        self,
+        local_id: int,
+        settings: FetcherSettings,
+        brokers: Brokers,
+        entropy: Entropy,
+        unexpected: UnexpectedErrors,
+        quota: ReplicationQuota,
+    ) -> None:
+        """``quota``: of the bytes that followers on this broker take (KIP-73)."""
+        self._quota = quota
+        self._local_id = local_id
+        self._settings = settings
+        self._brokers = brokers
+        self._entropy = entropy
+        self._unexpected = unexpected
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._homes: dict[PartitionKey, tuple[int, int]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def follow(self, partition: ClassicPartition, leader_id: int) -> None:
+        """Follow a leader, and no other one."""
+        key = partition.key
+        home = (leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count)
+        if self._homes.get(key) != home:
+            self.leave(key)
+        fetcher = self._fetchers.get(home)
+        if fetcher is None:
+            fetcher = self._fetchers[home] = ReplicaFetcher(
+                self._local_id,
+                leader_id,
+                self._settings,
+                self._brokers,
+                self._entropy,
+                self._unexpected,
+                self._quota,
+            )
+        self._homes[key] = home
+        fetcher.add(partition)
+
+    def leave(self, key: PartitionKey) -> None:
+        """Follow nobody."""
+        home = self._homes.pop(key, None)
+        if home is None:
+            return
+        fetcher = self._fetchers[home]
+        fetcher.remove(key)
+        if not len(fetcher):
+            del self._fetchers[home]
+            ending = asyncio.get_running_loop().create_task(fetcher.stop())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    def brokers_changed(self) -> None:
+        """Addresses or this broker's registration may be others."""
+        for fetcher in self._fetchers.values():
+            fetcher.brokers_changed()
+
+    async def stop(self) -> None:
+        """End all."""
+        for key in list(self._homes):
+            self.leave(key)
+        with contextlib.suppress(ValueError):
+            await asyncio.wait(self._ending)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from segment_fakes import FINISHED, segment
 from moldau.objects import MemoryStorage
 from moldau.runtime import LocalDisk, Machine, SeededEntropy, SystemClock, ThreadWorkers
 from moldau.storage.log.append_info import AbortedEntry
-from moldau.storage.segments.transaction_index import encode_transactions
+from moldau.storage.segments.transaction_index import decode_transactions, encode_transactions
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
+from moldau.tiered.reading import index_cache
 from moldau.tiered.reading.index_cache import RemoteIndexCache
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
 from moldau.tiered.storage.storage_manager import (
@@ -105,6 +107,27 @@ def test_lookups(tmp_path: Path) -> None:
             assert await cache.aborted_transactions(replace(of, txn_index_empty=True)) == ()
 
     asyncio.run(main())
+
+
+def test_entries_of_aborted_transactions_are_decoded_by_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def decode(content: Buffer, path: str) -> list[AbortedEntry]:
+        threads.append(threading.current_thread())
+        return decode_transactions(content, path)
+
+    monkeypatch.setattr(index_cache, "decode_transactions", decode)
+
+    async def main() -> None:
+        manager = new_manager()
+        async with caching(manager, tmp_path) as cache:
+            assert await cache.aborted_transactions(await remote(manager)) == ABORTED
+
+    asyncio.run(main())
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 def test_a_segment_without_aborted_transactions(tmp_path: Path) -> None:

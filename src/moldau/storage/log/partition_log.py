@@ -82,8 +82,8 @@ class PartitionLog(AsideLog):
         found: list[AbortedEntry] = []
         segments = self._segments
         for segment in segments.segments[segments.index_holding(offset) :]:
-            for transaction in segment.transaction_index:
-                if transaction.last_offset >= offset and transaction.first_offset < result.next_offset:
+            for transaction in segment.transaction_index.ended_from(offset):
+                if transaction.first_offset < result.next_offset:
                     found.append(transaction)
                 if transaction.last_stable_offset >= result.next_offset:
                     return found

@@ -202,7 +202,10 @@ class RemoteIndexCache:
             IndexType.TRANSACTION: aborted,
         }
         try:
-            indexes = _checked(metadata, {kind: memoryview(content) for kind, content in contents.items()})
+            # On a worker: the entries of a million aborted transactions take a second to decode.
+            indexes = await self._workers.run(
+                _checked, metadata, {kind: memoryview(content) for kind, content in contents.items()}
+            )
         except CorruptIndexError as error:
             raise RemoteStorageError(f"{metadata.id}: {error}", transient=False) from error
         packed = pack_container(metadata, contents)

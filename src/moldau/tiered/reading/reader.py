@@ -16,6 +16,7 @@ from moldau.metrics.byte_rate import BytePacer, QuotaSettings
 from moldau.replication.partition import AbortedTransaction, ReadOutcome
 from moldau.runtime import ErrorCode
 from moldau.storage.log.append_info import AbortedEntry
+from moldau.storage.segments.transaction_index import ended_from
 from moldau.tiered.metadata.manager import RemoteLogMetadataManager
 from moldau.tiered.metadata.segments import RemoteLogSegmentMetadata
 from moldau.tiered.meters import TieredMeters
@@ -332,8 +333,8 @@ class RemoteReader:
                     break
                 cursor = epoch_end
                 continue
-            for transaction in await self.indexes.aborted_transactions(segment):
-                if transaction.last_offset >= offset and transaction.first_offset < next_offset:
+            for transaction in ended_from(await self.indexes.aborted_transactions(segment), offset):
+                if transaction.first_offset < next_offset:
                     found[transaction] = None
                 if transaction.last_stable_offset >= next_offset:
                     return _for_clients(found)

@@ -2,22 +2,28 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 
+from bombs import large_record, tiny_records
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.partition import Partition
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
+from moldau.records import Compression, Record, build_batch
+from moldau.records.batch import HEADER_SIZE_BYTES, parse_header, set_base_offset_and_epoch
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.core.policy import policy_of
 from moldau.replication.partition import PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError, Machine
+from moldau.runtime.machine import OPENING
 from moldau.server.cluster_view import ClusterView
 from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
@@ -62,13 +68,14 @@ class House:
         self.image = MetadataImage(topics=topics)
         view = ClusterView("cluster", 1, lambda: self.image, lambda: 1)
         machine = self.machine
-        self.topic = HostedMetadataTopic(machine.clock, view)
+        self.topic = HostedMetadataTopic(machine, view)
         self.cluster = ClusterMetadataTopic(
             view,
             InternalTopic(NAME, partition_count, 1, ""),
             self._ensure,
             self.topic,
             MetadataPeers(view, "PLAINTEXT", machine.entropy, machine.unexpected),
+            machine.opening,
         )
         self.changes: list[tuple[int, bool]] = []
         """Each change of leadership: the partition, and whether it is led now."""
@@ -128,7 +135,7 @@ def test_what_is_written_is_durable_and_read_back(tmp_path: Path) -> None:
             found = await topic.read(0, 1, 1 << 20)
             assert (list(found.records), found.next_offset) == ([(1, b"event-1"), (2, b"event-2")], 3)
             assert found.epoch == 4
-            assert await topic.read(0, 3, 1 << 20) == ([], 3, -1)
+            assert await topic.read(0, 3, 1 << 20) == ([], 3, -1, 0)
             waiting = asyncio.ensure_future(topic.wait_beyond(0, 3))
             await asyncio.sleep(0)
             assert not waiting.done()
@@ -145,7 +152,7 @@ def test_only_what_is_committed_is_read(tmp_path: Path) -> None:
             appending = asyncio.ensure_future(house.topic.append(0, b"event"))
             await house.flushed(1)
             assert (await house.topic.offsets(0))[:3] == (0, 0, 1)
-            assert await house.topic.read(0, 0, 1 << 20) == ([], 0, -1)
+            assert await house.topic.read(0, 0, 1 << 20) == ([], 0, -1, 0)
             assert not appending.done()
             house.lead(replicas=(1,))  # the other replica fell out of the set
             assert await appending == 0
@@ -283,5 +290,88 @@ def test_the_topic_has_as_many_partitions_as_are_configured(tmp_path: Path) -> N
             ) as caught:
                 await house.cluster.ensure()
             assert not caught.value.transient
+
+    asyncio.run(main())
+
+
+def planted(*batches: bytes) -> bytes:
+    """Batches one behind the other, as a leader of epoch 3 would have given them offsets."""
+    content, offset = bytearray(), 0
+    for batch in batches:
+        copy = bytearray(batch)
+        set_base_offset_and_epoch(copy, 0, offset, 3)
+        offset = parse_header(copy).last_offset + 1
+        content += copy
+    return bytes(content)
+
+
+def event_batch(value: bytes) -> bytes:
+    return build_batch([Record(0, 1, None, value)])
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
+def test_a_planted_batch_that_opens_to_millions_of_records_is_skipped(
+    codec: Compression, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            bomb = tiny_records(codec, 300_000, 1)
+            house.log.append_as_follower(planted(event_batch(b"before"), bomb, event_batch(b"after")))
+            house.lead()
+            assert await house.topic.append(0, b"newest") == 300_002
+            found = await house.topic.read(0, 0, 1 << 20)
+            assert found.records[:2] == [(0, b"before"), (300_001, b"after")]
+            assert (found.next_offset >= 300_002, found.unreadable) == (True, 1)
+            assert "the batch at offset 1 of __remote_log_metadata-0 is skipped" in caplog.text
+
+    asyncio.run(main())
+
+
+def test_a_batch_whose_records_cannot_be_parsed_does_not_end_reading(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            garbage = bytearray(event_batch(bytes(20)))
+            garbage[HEADER_SIZE_BYTES:] = b"\xff" * (len(garbage) - HEADER_SIZE_BYTES)
+            garbage[17:21] = crc32c(bytes(garbage[21:])).to_bytes(4, "big")
+            house.log.append_as_follower(planted(bytes(garbage), event_batch(b"after")))
+            house.lead()
+            assert await house.topic.append(0, b"newest") == 2
+            found = await house.topic.read(0, 0, 1 << 20)
+            assert (found.records[0], found.unreadable) == ((1, b"after"), 1)
+
+    asyncio.run(main())
+
+
+def test_a_read_of_many_batches_that_open_large_ends_early_and_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            large = large_record(Compression.ZSTD, 700_000, 1)
+            house.log.append_as_follower(planted(*[large] * 6))
+            house.lead()
+            assert await house.topic.append(0, b"newest") == 6
+            ends = [0]
+            for _ in range(3):
+                found = await house.topic.read(0, ends[-1], 1 << 20)
+                ends.append(found.next_offset)
+            assert ends == [0, 2, 4, 6]
+
+    asyncio.run(main())
+
+
+def test_only_small_plain_batches_are_read_on_the_loop(tmp_path: Path) -> None:
+    def opening_threads() -> list[str]:
+        return [each.name for each in threading.enumerate() if each.name.startswith(OPENING)]
+
+    async def main() -> None:
+        async with housed(tmp_path) as house:
+            small, compressed = event_batch(b"event"), tiny_records(Compression.ZSTD, 1000, 1)
+            house.log.append_as_follower(planted(small, compressed))
+            house.lead()
+            assert await house.topic.append(0, b"newest") == 1001
+            before = opening_threads()
+            assert len((await house.topic.read(0, 0, 1)).records) == 1
+            assert opening_threads() == before
+            await house.topic.read(0, 1, 1 << 20)
+            assert len(opening_threads()) == len(before) + 1
 
     asyncio.run(main())

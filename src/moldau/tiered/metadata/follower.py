@@ -42,6 +42,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ_BYTES: Final = 1 << 18
+EVENTS_A_TURN: Final = 500
+"""So many outcomes are taken over in a turn of the loop: a few milliseconds."""
+LOGGED_MAX: Final = 10
+"""So many broken records of one read are logged one by one."""
 BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 LATE_AFTER_FAILURES: Final = 5
@@ -99,9 +103,9 @@ class MetadataFollower:
         self._store = store
         self._entropy = entropy
         self.position = -1
-        self.skipped = 0
-        """Records that could not be read, since the start."""
         """Offset of the next event to apply; -1 until the store was looked at."""
+        self.skipped = 0
+        """Records and batches that could not be read, since the start."""
         self.followed: dict[TopicIdPartition, FollowedPartition] = {}
         self.deletions: dict[TopicIdPartition, RemotePartitionDeleteMetadata] = {}
         self.problem: str | None = None
@@ -341,10 +345,12 @@ class MetadataFollower:
                 followed.ready.set()
 
     async def _apply(self, found: TopicRecords) -> None:
-        records, next_offset, epoch = found
+        records, next_offset, epoch, unreadable = found
         outcomes = await self._ask(_apply_records, self.partition, records, AppliedEvents(next_offset, epoch))
-        self.skipped += len(records) - len(outcomes)
-        for outcome in outcomes:
+        self.skipped += unreadable + len(records) - len(outcomes)
+        for number, outcome in enumerate(outcomes, 1):
+            if number % EVENTS_A_TURN == 0:
+                await asyncio.sleep(0)
             if outcome.error is not None:
                 logger.warning(
                     "event %d of __remote_log_metadata-%d is dropped: %s",
@@ -413,9 +419,19 @@ def _apply_records(
 
 
 def _decoded(partition: int, records: Sequence[tuple[int, bytes]]) -> Iterator[tuple[int, RemoteLogMetadata]]:
+    skipped_count = 0
     for offset, value in records:
         try:
             yield offset, decode_event(value)
         except ProtocolError as error:
             # Of a later version, or somebody else's: the events around it are still good.
-            logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)
+            skipped_count += 1
+            if skipped_count <= LOGGED_MAX:
+                logger.error("record %d of __remote_log_metadata-%d is skipped: %s", offset, partition, error)
+    if skipped_count > LOGGED_MAX:
+        logger.error(
+            "%d more records of __remote_log_metadata-%d up to %d are skipped",
+            skipped_count - LOGGED_MAX,
+            partition,
+            records[-1][0],
+        )

@@ -45,6 +45,8 @@ class TopicRecords(NamedTuple):
     next_offset: int
     epoch: int = -1
     """The leader epoch in which the offset before ``next_offset`` was written; -1 without records."""
+    unreadable: int = 0
+    """Batches that were skipped because their records could not be read."""
 
 
 class EventWriter(NamedTuple):

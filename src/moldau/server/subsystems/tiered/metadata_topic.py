@@ -12,15 +12,16 @@ from uuid import UUID
 
 from moldau.cluster.internal_topics import REMOTE_LOG_METADATA_TOPIC
 from moldau.coordinators.log import PartitionCoordinatorLog
-from moldau.records.batch import iter_headers
 from moldau.records.builder import build_batch
-from moldau.records.record import Record, iter_records
+from moldau.records.record import Record
 from moldau.replication.classic import ClassicPartition
 from moldau.replication.partition import PartitionKey
-from moldau.runtime import Clock
+from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.fair_lane import FairLane
 from moldau.server.cluster_view import ClusterView
 from moldau.server.context import BrokerContext
+from moldau.server.subsystems.tiered.metadata_events import read_events
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.topics.topic_creation import InternalTopic
 from moldau.tiered.metadata.calls import AppendEventCall, EventOffsetsCall
@@ -65,8 +66,9 @@ class HostedMetadataTopic:
     the metadata partition, and that leader itself: no event of an older epoch follows one of a newer epoch.
     """
 
-    def __init__(self, clock: Clock, view: ClusterView) -> None:
-        self._clock = clock
+    def __init__(self, machine: Machine, view: ClusterView) -> None:
+        self._clock = machine.clock
+        self._opening = machine.opening
         self._view = view
         self._terms: dict[int, _Term] = {}
 
@@ -123,7 +125,7 @@ class HostedMetadataTopic:
             content = self._term(partition).log.read_committed(offset, max_bytes)
         except KafkaError as error:
             raise _refused(partition, error) from error
-        return events_in(content, offset)
+        return await read_events(self._opening, content, partition, offset)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
         term = self._term(partition)
@@ -197,6 +199,7 @@ class ClusterMetadataTopic:
         ensure: Callable[[InternalTopic], Awaitable[None]],
         hosted: HostedMetadataTopic,
         peers: MetadataPeers,
+        opening: FairLane,
     ) -> None:
         """``ensure`` creates the topic when there is none; raises ``KafkaError``."""
         self._view = view
@@ -204,6 +207,7 @@ class ClusterMetadataTopic:
         self._ensure = ensure
         self._hosted = hosted
         self._peers = peers
+        self._opening = opening
 
     @classmethod
     def of(
@@ -216,7 +220,7 @@ class ClusterMetadataTopic:
         """The topic of a broker, whose other brokers are reached over the network."""
         view, machine, listener = context.view, context.machine, context.config.inter_broker_listener_name
         peers = MetadataPeers(view, listener, machine.entropy, machine.unexpected)
-        return cls(view, topic, ensure, hosted, peers)
+        return cls(view, topic, ensure, hosted, peers, machine.opening)
 
     def leaders_changed(self) -> None:
         """Metadata partitions or brokers are others in the newest metadata."""
@@ -252,7 +256,8 @@ class ClusterMetadataTopic:
     async def read(self, partition: int, offset: int, max_bytes: int) -> TopicRecords:
         if self._is_local(partition):
             return await self._hosted.read(partition, offset, max_bytes)
-        return events_in(await self._peers.read(partition, offset), offset)
+        content = await self._peers.read(partition, offset)
+        return await read_events(self._opening, content, partition, offset)
 
     async def wait_beyond(self, partition: int, offset: int) -> None:
         if self._is_local(partition):
@@ -269,20 +274,6 @@ class ClusterMetadataTopic:
         """Whether this broker leads a partition, or is about to."""
         leader_id = self._view.leader_of(REMOTE_LOG_METADATA_TOPIC, partition)
         return self._hosted.leads(partition) or leader_id == self._view.local_id
-
-
-def events_in(content: memoryview, offset: int) -> TopicRecords:
-    """The records of whole batches from an offset on."""
-    records: list[tuple[int, bytes]] = []
-    next_offset, epoch = offset, -1
-    for position, header in iter_headers(content):
-        next_offset = max(next_offset, header.last_offset + 1)
-        epoch = header.partition_leader_epoch
-        if not header.is_control:
-            for record in iter_records(content[position : position + header.size_bytes]):
-                if record.offset >= offset and record.value is not None:
-                    records.append((record.offset, bytes(record.value)))
-    return TopicRecords(records, next_offset, epoch)
 
 
 def _refused(partition: int, error: KafkaError) -> RemoteStorageError:

@@ -52,7 +52,7 @@ class TieredSubsystem(Subsystem):
         cluster_id = view.cluster_id
         self._topic = tiered_settings.metadata_topic(config)
         self.meters = TieredMeters(registry, lambda name: view.image.topics.get(name) is not None)
-        self._metadata_topic = HostedMetadataTopic(machine.clock, view)
+        self._metadata_topic = HostedMetadataTopic(machine, view)
         self._cluster_topic = ClusterMetadataTopic.of(
             context, self._topic, topics.ensure, self._metadata_topic
         )

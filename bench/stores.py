@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Final
 
 from moldau.metrics import Meters
-from moldau.objects import S3_LATENCY, FaultyStorage, ObjectInfo, ObjectNotFoundError, StoreWeather
+from moldau.objects import S3_LATENCY, FaultyStorage, ObjectInfo, ObjectNotFoundError, StorageWeather
 from moldau.runtime import Machine
 from moldau.runtime.disk import Buffer
 from moldau.tiered.storage.object_storage_manager import ObjectStorageManager
@@ -75,5 +75,5 @@ def open_forgetful(url: str, options: Mapping[str, str], machine: Machine) -> Fo
 
 def open_like_s3(url: str, options: Mapping[str, str], machine: Machine) -> FaultyStorage:
     """A maker: the same behind S3's latency, to which no disk adds its own."""
-    weather = StoreWeather(put_latency=S3_LATENCY, get_latency=S3_LATENCY)
+    weather = StorageWeather(put_latency=S3_LATENCY, get_latency=S3_LATENCY)
     return FaultyStorage(ForgetfulStorage(), machine.entropy, weather)

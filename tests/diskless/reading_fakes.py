@@ -27,7 +27,7 @@ from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdReads, ColdReadSettings
 from moldau.diskless.reading.object_reads import ObjectReads
-from moldau.diskless.reading.offset_lookup import OffsetLookup
+from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.reading.recent_objects import RecentObjects
 from moldau.diskless.writing.own_commits import OwnCommits
@@ -251,7 +251,7 @@ class ReadingBroker:
         budget = ByteBudget(self.cold_settings.budget_bytes)
         reads = ObjectReads(self.storage, self.recent, budget, self.cold_meters, unexpected)
         self.cold_reads = ColdReads(self.coordinator, reads, self.cold_meters, self.cold_settings, unexpected)
-        self.lookup = OffsetLookup(self.coordinator, reads, self.machine)
+        self.lookup = WalOffsetLookup(self.coordinator, reads, self.machine)
         self.fetch_meters = FetchMeters(self.meters)
 
     def open(self, key: PartitionKey, config: LogConfig | None = None) -> DisklessPartition:

@@ -16,7 +16,7 @@ from moldau.diskless.writing.own_commits import OwnCommits
 from moldau.diskless.writing.wal_file import FileShare
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
-from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, StoreWeather
+from moldau.objects import FaultyStorage, Latency, MemoryStorage, ObjectStorage, RetryPolicy, StorageWeather
 from moldau.records import check_batch
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, Machine
@@ -33,10 +33,10 @@ class Bench:
         *,
         settings: WriterSettings | None = None,
         coordinators: int = 1,
-        weather: StoreWeather | None = None,
+        weather: StorageWeather | None = None,
     ) -> None:
         self.memory = MemoryStorage(machine.clock)
-        self.weather = weather or StoreWeather()
+        self.weather = weather or StorageWeather()
         self.storage: ObjectStorage = FaultyStorage(self.memory, machine.entropy, self.weather)
         self.coordinator = FakeCoordinator(machine.entropy, coordinator_count=coordinators)
         self.meters = Meters()
@@ -90,7 +90,7 @@ async def wait(answer: AppendAnswer) -> AppendOutcome:
 
 def test_a_batch_is_answered_with_its_offset_after_upload_and_commit() -> None:
     async def story(machine: Machine) -> None:
-        bench = Bench(machine, weather=StoreWeather(put_latency=Latency(100, 100)))
+        bench = Bench(machine, weather=StorageWeather(put_latency=Latency(100, 100)))
         begin = asyncio.get_running_loop().time()
         first, second = bench.append(key(), b"a"), bench.append(key(), b"b")
         assert await wait(first) == AppendOutcome(ErrorCode.none, 0, -1, 0)
@@ -147,7 +147,7 @@ def test_what_a_bounded_producer_sends_together_stays_together_and_waits_for_not
 ) -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(buffer_max_bytes=8_000, puts_per_second=1, retries=QUICK)
-        bench = Bench(machine, settings=settings, weather=StoreWeather(put_latency=Latency(100, 100)))
+        bench = Bench(machine, settings=settings, weather=StorageWeather(put_latency=Latency(100, 100)))
         bench.writer.own_commits = cast(OwnCommits, SlowCache(cache_s))
         loop = asyncio.get_running_loop()
         for number in range(20):
@@ -296,7 +296,7 @@ def test_the_settings_come_from_the_nodes_configuration() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_commits_go_in_file_order_whatever_order_uploads_end_in(seed: int) -> None:
     async def story(machine: Machine) -> None:
-        weather = StoreWeather(
+        weather = StorageWeather(
             put_latency=Latency(100, 900), failed_chance=0.1, throttled_chance=0.1, answer_lost_chance=0.1
         )
         settings = WriterSettings(buffer_max_bytes=3_000, retries=QUICK, puts_per_second=50)
@@ -388,7 +388,7 @@ def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alon
         settings = WriterSettings(
             buffer_max_bytes=10_000, max_buffered_bytes=50_000, max_uploads=3, retries=QUICK
         )
-        bench = Bench(machine, settings=settings, weather=StoreWeather(down=True))
+        bench = Bench(machine, settings=settings, weather=StorageWeather(down=True))
         outcomes: list[AppendOutcome] = []
         for _ in range(30):
             answers = []
@@ -416,7 +416,7 @@ def test_store_down_producers_time_out_buffers_stay_bounded_and_it_recovers_alon
 def test_what_comes_in_spite_of_a_full_buffer_is_refused_at_twice_the_bound() -> None:
     async def story(machine: Machine) -> None:
         settings = WriterSettings(max_buffered_bytes=10_000, retries=QUICK)
-        bench = Bench(machine, settings=settings, weather=StoreWeather(down=True))
+        bench = Bench(machine, settings=settings, weather=StorageWeather(down=True))
         answers = [bench.append(key(), b"v" * 1_000, timeout_ms=1_000) for _ in range(30)]
         refused = [answer for answer in answers if isinstance(answer, AppendOutcome)]
         assert {outcome.error for outcome in refused} == {ErrorCode.kafka_storage_error}
@@ -430,7 +430,7 @@ def test_what_comes_in_spite_of_a_full_buffer_is_refused_at_twice_the_bound() ->
 
 def test_each_producer_times_out_at_its_own_time_and_is_not_committed_later() -> None:
     async def story(machine: Machine) -> None:
-        bench = Bench(machine, weather=StoreWeather(down=True))
+        bench = Bench(machine, weather=StorageWeather(down=True))
         loop = asyncio.get_running_loop()
         begin = loop.time()
         hasty = bench.append(key(), b"hasty", timeout_ms=500)
@@ -519,7 +519,7 @@ def test_a_refusal_after_an_unknown_outcome_does_not_claim_that_nothing_was_writ
 
 def test_close_finishes_what_was_taken_and_takes_no_more() -> None:
     async def story(machine: Machine) -> None:
-        bench = Bench(machine, weather=StoreWeather(put_latency=Latency(300, 900)))
+        bench = Bench(machine, weather=StorageWeather(put_latency=Latency(300, 900)))
         answer = bench.append(key())
         closing = asyncio.create_task(bench.writer.close())
         await asyncio.sleep(0)
@@ -535,7 +535,7 @@ def test_close_finishes_what_was_taken_and_takes_no_more() -> None:
 
 def test_close_gives_up_after_its_grace() -> None:
     async def story(machine: Machine) -> None:
-        bench = Bench(machine, weather=StoreWeather(down=True))
+        bench = Bench(machine, weather=StorageWeather(down=True))
         bench_answers = [bench.append(key(), b"v" * 100) for _ in range(3)]
         await bench.writer.close(grace_s=1)
         for answer in bench_answers:

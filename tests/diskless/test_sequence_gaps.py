@@ -16,7 +16,7 @@ from moldau.coordinators.diskless.calls import (
 from moldau.diskless.writing.sequence_gaps import SequenceGaps
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
-from moldau.objects import FaultyStorage, MemoryStorage, StoreWeather
+from moldau.objects import FaultyStorage, MemoryStorage, StorageWeather
 from moldau.records import BatchHeader
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
@@ -83,7 +83,7 @@ class TakesAnyFirst(FakeCoordinator):
 
 def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() -> None:
     async def story(machine: Machine) -> None:
-        weather = StoreWeather(down=True)
+        weather = StorageWeather(down=True)
         storage = FaultyStorage(MemoryStorage(machine.clock), machine.entropy, weather)
         coordinator = TakesAnyFirst(machine.entropy)
         writer = DisklessWriter(
@@ -113,7 +113,7 @@ def test_a_writer_commits_nothing_behind_a_new_producers_batch_that_timed_out() 
 def test_a_producer_comes_back_to_a_broker_that_dropped_a_batch_of_it() -> None:
     async def story(machine: Machine) -> None:
         coordinator = TakesAnyFirst(machine.entropy)
-        weather = StoreWeather(down=True)
+        weather = StorageWeather(down=True)
         objects = MemoryStorage(machine.clock)
         storages = (FaultyStorage(objects, machine.entropy, weather), objects)
         first, second = (

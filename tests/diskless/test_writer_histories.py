@@ -7,7 +7,7 @@ from writer_fakes import FakeCoordinator, batch, key, run_in_virtual_time, until
 
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
-from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StoreWeather
+from moldau.objects import FaultyStorage, Latency, MemoryStorage, RetryPolicy, StorageWeather
 from moldau.replication.partition import AppendAnswer, AppendOutcome, PartitionKey
 from moldau.runtime import ErrorCode, Machine
 
@@ -42,7 +42,7 @@ async def produce(writer: DisklessWriter, machine: Machine, where: PartitionKey,
             acknowledged += 1
 
 
-async def bad_days(machine: Machine, weather: StoreWeather, coordinator: FakeCoordinator) -> None:
+async def bad_days(machine: Machine, weather: StorageWeather, coordinator: FakeCoordinator) -> None:
     chance = machine.entropy
     while True:
         weather.down = chance.uniform(0, 1) < 0.15
@@ -60,7 +60,7 @@ async def bad_days(machine: Machine, weather: StoreWeather, coordinator: FakeCoo
 def test_nothing_acknowledged_is_lost_nothing_is_doubled_and_bounds_hold(seed: int) -> None:
     async def story(machine: Machine) -> None:
         memory = MemoryStorage(machine.clock)
-        weather = StoreWeather()
+        weather = StorageWeather()
         coordinator = FakeCoordinator(machine.entropy, coordinator_count=2)
         settings = WriterSettings(
             buffer_max_bytes=600,

@@ -20,7 +20,7 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.writing.writer import DisklessWriter, WriterSettings
 from moldau.metrics import Meters
-from moldau.objects import FaultyStorage, FileStorage, Latency, StoreWeather
+from moldau.objects import FaultyStorage, FileStorage, Latency, StorageWeather
 from moldau.replication.partition import AppendOutcome, PartitionKey
 from moldau.runtime import (
     ErrorCode,
@@ -75,7 +75,7 @@ def _machine() -> Machine:
 def test_what_is_acknowledged_is_found_by_its_coordinates_in_order(tmp_path: Path) -> None:
     async def main() -> None:
         machine = _machine()
-        weather = StoreWeather(put_latency=Latency(2, 20), failed_chance=0.1, answer_lost_chance=0.1)
+        weather = StorageWeather(put_latency=Latency(2, 20), failed_chance=0.1, answer_lost_chance=0.1)
         storage = FaultyStorage(FileStorage(machine, f"{tmp_path}/objects"), machine.entropy, weather)
         settings = WriterSettings(buffer_max_bytes=4_000, puts_per_second=500)
         async with coordinators(tmp_path, machine) as routed:

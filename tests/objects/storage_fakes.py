@@ -56,7 +56,7 @@ class SimulatedStorage:
 async def _translating(call: Awaitable[T]) -> T:
     try:
         return await call
-    except simulated.ObjectNotFoundError as error:
+    except simulated.NoSuchObjectError as error:
         raise ObjectNotFoundError(str(error)) from error
     except simulated.ObjectStoreError as error:
         raise StorageError(str(error), transient=error.retriable) from error

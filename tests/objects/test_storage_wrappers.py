@@ -23,7 +23,7 @@ from moldau.objects import (
     StorageHealthReport,
     StorageSettings,
     StorageTimeoutError,
-    StoreWeather,
+    StorageWeather,
     ThrottledError,
     open_storage,
     open_with_latency,
@@ -158,7 +158,7 @@ def test_every_attempt_is_counted_by_operation() -> None:
 
 def test_faults_happen_as_ordered_and_again_for_the_same_seed() -> None:
     async def history(seed: int) -> list[str]:
-        weather = StoreWeather(
+        weather = StorageWeather(
             throttled_chance=0.2, failed_chance=0.2, partial_read_chance=0.3, answer_lost_chance=0.3
         )
         storage = FaultyStorage(_memory(), SeededEntropy(seed), weather)
@@ -185,7 +185,7 @@ def test_faults_happen_as_ordered_and_again_for_the_same_seed() -> None:
 def test_a_lost_answer_took_effect() -> None:
     async def main() -> None:
         memory = _memory()
-        storage = FaultyStorage(memory, SeededEntropy(1), StoreWeather(answer_lost_chance=1.0))
+        storage = FaultyStorage(memory, SeededEntropy(1), StorageWeather(answer_lost_chance=1.0))
         with pytest.raises(StorageTimeoutError):
             await storage.upload("a", b"1", 1)
         assert bytes(await memory.fetch("a", 0, 1)) == b"1"

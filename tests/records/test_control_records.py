@@ -21,11 +21,11 @@ from moldau.records.control import (
     EndTransactionMarker,
     KRaftVersion,
     LeaderChange,
+    RecordedVoter,
+    RecordedVoters,
     SnapshotFooter,
     SnapshotHeader,
-    Voter,
     VoterEndpoint,
-    VoterSet,
     VotersRecordEntry,
     build_control_batch,
     build_end_transaction_marker,
@@ -35,12 +35,14 @@ from moldau.records.control import (
 from moldau.runtime import KafkaError
 
 DIRECTORY = uuid.UUID("12345678-1234-4234-8234-123456789abc")
-VOTERS = (Voter(1, DIRECTORY), Voter(2, DIRECTORY))
-VOTER_SET = VoterSet((VotersRecordEntry(1, DIRECTORY, (VoterEndpoint("CONTROLLER", "höst", 65535),), 0, 1),))
+VOTERS = (RecordedVoter(1, DIRECTORY), RecordedVoter(2, DIRECTORY))
+VOTER_SET = RecordedVoters(
+    (VotersRecordEntry(1, DIRECTORY, (VoterEndpoint("CONTROLLER", "höst", 65535),), 0, 1),)
+)
 CONTENTS = [
     EndTransactionMarker(True, 7),
     EndTransactionMarker(False, 8),
-    LeaderChange(1, (Voter(1), Voter(2)), (Voter(1),)),
+    LeaderChange(1, (RecordedVoter(1), RecordedVoter(2)), (RecordedVoter(1),)),
     LeaderChange(1, VOTERS, VOTERS[:1], version=1),
     SnapshotHeader(1234),
     SnapshotFooter(),

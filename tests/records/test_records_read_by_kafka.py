@@ -12,11 +12,11 @@ from moldau.records import Compression, Record, build_batch, set_log_append_time
 from moldau.records.control import (
     KRaftVersion,
     LeaderChange,
+    RecordedVoter,
+    RecordedVoters,
     SnapshotFooter,
     SnapshotHeader,
-    Voter,
     VoterEndpoint,
-    VoterSet,
     VotersRecordEntry,
     build_control_batch,
     build_end_transaction_marker,
@@ -67,9 +67,9 @@ def test_kafka_reads_what_we_write(tmp_path: Path) -> None:
     directory = uuid.UUID(int=77)
     voter = VotersRecordEntry(1, directory, (VoterEndpoint("CONTROLLER", "localhost", 9093),))
     contents = [
-        LeaderChange(1, (Voter(1), Voter(2)), (Voter(1),)),
+        LeaderChange(1, (RecordedVoter(1), RecordedVoter(2)), (RecordedVoter(1),)),
         KRaftVersion(1),
-        VoterSet((voter,)),
+        RecordedVoters((voter,)),
         SnapshotHeader(5),
         SnapshotFooter(),
     ]

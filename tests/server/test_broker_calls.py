@@ -24,7 +24,7 @@ from moldau.protocol.api import Scope
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
-from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
+from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.own_calls import BrokerCallHandlers
 from moldau.server.handlers.tiered import tiered_handlers
 from moldau.server.handlers.versions import VersionHandlers
@@ -134,9 +134,9 @@ class Reader:
     """May read one topic and nothing else."""
 
     def allows(
-        self, context: RequestContext, operation: Operation, resource: ResourceType, name: str
+        self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
     ) -> bool:
-        return (operation, resource, name) == (Operation.READ, ResourceType.TOPIC, "t")
+        return (operation, resource, name) == (AclOperation.READ, AclResourceType.TOPIC, "t")
 
 
 def test_a_reader_may_only_list_segments_of_its_topics() -> None:

@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from moldau.objects import FaultyStorage, ObjectStorage, open_by_url
-from moldau.objects.faults import StoreWeather
+from moldau.objects.faults import StorageWeather
 from moldau.runtime import Machine
 from moldau.testing import Node
 
-WEATHERS: dict[str, StoreWeather] = {}
+WEATHERS: dict[str, StorageWeather] = {}
 """By the name that a test gives its own."""
 
 
@@ -29,7 +29,7 @@ def open_faulty(url: str, options: Mapping[str, str], machine: Machine) -> Objec
 
 
 def diskless(folder: Path, weather: str) -> dict[str, str]:
-    WEATHERS[weather] = StoreWeather()
+    WEATHERS[weather] = StorageWeather()
     return {
         "diskless.system.enable": "true",
         "log.diskless.enable": "true",

@@ -29,7 +29,7 @@ from moldau.protocol.own.rights import Right
 from moldau.protocol.special_timestamps import LATEST_TIMESTAMP
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.entropy import SeededEntropy
-from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
+from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.diskless import DisklessHandlers
 from moldau.server.handlers.versions import VersionHandlers
 from moldau.server.requests.dispatch import Dispatcher, Handler
@@ -281,9 +281,9 @@ class Reader:
     """May read one topic and nothing else."""
 
     def allows(
-        self, context: RequestContext, operation: Operation, resource: ResourceType, name: str
+        self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
     ) -> bool:
-        return (operation, resource, name) == (Operation.READ, ResourceType.TOPIC, "t")
+        return (operation, resource, name) == (AclOperation.READ, AclResourceType.TOPIC, "t")
 
 
 def test_a_reader_finds_batches_of_the_topics_that_it_may_read(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from moldau.protocol.messages.fetch import (
 from moldau.replication.partition import Partition, PartitionKey, ReadAnswer, ReadOutcome, ReadRequest
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode
-from moldau.server.authorization import Operation, ResourceType
+from moldau.server.authorization import AclOperation, AclResourceType
 from moldau.server.handlers.fetch import FetchHandlers
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.topics.registry import PartitionRegistry
@@ -41,10 +41,10 @@ class Judge:
 
     def __init__(self, forbidden: str) -> None:
         self.forbidden = forbidden
-        self.asked: list[tuple[Operation, str]] = []
+        self.asked: list[tuple[AclOperation, str]] = []
 
     def allows(
-        self, context: RequestContext, operation: Operation, resource: ResourceType, name: str
+        self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
     ) -> bool:
         self.asked.append((operation, name))
         return name != self.forbidden
@@ -91,7 +91,7 @@ NONE, FORBIDDEN = ErrorCode.none, ErrorCode.topic_authorization_failed
 def test_a_consumer_reads_only_the_topics_that_it_may_read(version: int) -> None:
     judge = Judge("secret")
     assert fetch(judge, version, [OPEN, SECRET]) == [[NONE, NONE], [FORBIDDEN, FORBIDDEN]]
-    assert judge.asked == [(Operation.READ, "open"), (Operation.READ, "secret")]
+    assert judge.asked == [(AclOperation.READ, "open"), (AclOperation.READ, "secret")]
 
 
 def test_an_id_without_a_topic_is_unknown_and_nobody_is_asked() -> None:
@@ -104,5 +104,5 @@ def test_an_id_without_a_topic_is_unknown_and_nobody_is_asked() -> None:
 def test_a_follower_may_read_all_or_nothing(version: int) -> None:
     judge = Judge("kafka-cluster")
     assert fetch(judge, version, [OPEN], replica_id=2) == [[FORBIDDEN, FORBIDDEN]]
-    assert judge.asked == [(Operation.CLUSTER_ACTION, "kafka-cluster")]
+    assert judge.asked == [(AclOperation.CLUSTER_ACTION, "kafka-cluster")]
     assert fetch(Judge("open"), version, [OPEN], replica_id=2) == [[NONE, NONE]]

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from moldau.simulation.world.disk import SimulatedDisk
-from moldau.simulation.world.object_store import ObjectNotFoundError, ObjectStoreError, SimulatedObjectStore
+from moldau.simulation.world.object_store import NoSuchObjectError, ObjectStoreError, SimulatedObjectStore
 from moldau.simulation.world.process import Process
 from moldau.simulation.world.sqlite import open_sqlite
 from moldau.simulation.world.world import World
@@ -44,7 +44,7 @@ def test_the_object_store_keeps_and_serves() -> None:
         assert await store.get_range("wal/a", 3, 4) == b"3456"
         assert await store.list("wal/") == [("wal/a", 10, 7)]
         await store.delete(["wal/a", "absent"])
-        with pytest.raises(ObjectNotFoundError):
+        with pytest.raises(NoSuchObjectError):
             await store.get_range("wal/a", 0, 1)
         assert (store.counts.puts, store.counts.gets, store.counts.deletes) == (2, 2, 1)
 

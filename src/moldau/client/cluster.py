@@ -80,7 +80,7 @@ class ClusterTopic(NamedTuple):
     leaders: dict[int, int]
 
 
-class ListedOffset(NamedTuple):
+class OffsetOfTime(NamedTuple):
     """An answer of ListOffsets; offset -1 when no record is that late."""
 
     offset: int
@@ -258,10 +258,10 @@ class Client:
 
     async def offsets(
         self, topic: ClusterTopic, timestamps: Mapping[int, int], *, committed_only: bool = False
-    ) -> dict[int, ListedOffset]:
+    ) -> dict[int, OffsetOfTime]:
         """For each partition the offset of the first record at or after a timestamp, or of an end."""
 
-        async def look() -> dict[int, ListedOffset]:
+        async def look() -> dict[int, OffsetOfTime]:
             current = await self.topic(topic.name)
             by_leader: dict[int, list[ListOffsetsPartition]] = {}
             for partition, timestamp in timestamps.items():
@@ -282,7 +282,7 @@ class Client:
                     if answer.error_code is not ErrorCode.none:
                         where = f"{topic.name}-{answer.partition_index}"
                         raise KafkaError(answer.error_code, f"{where}: {answer.error_code.name}")
-                    found[answer.partition_index] = ListedOffset(answer.offset, answer.timestamp)
+                    found[answer.partition_index] = OffsetOfTime(answer.offset, answer.timestamp)
             return found
 
         return await self.retrying(look)

@@ -36,7 +36,7 @@ class Placement:
 
 
 async def placement(client: Client, names: Collection[str] | None) -> Placement:
-    """What lies where, of some topics or (None) of all."""
+    """The replicas of some topics' partitions and their bytes; of all topics for ``None``."""
     cluster = await describe_cluster(client, ENDPOINT_BROKERS)
     racks = {row.broker_id: row.rack for row in cluster.brokers if not row.is_fenced}
     load: dict[int, int] = {}

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from moldau.cluster.image.topics_image import Topic
 from moldau.coordinators.diskless.calls import FileToHandOver, RetentionPolicy
-from moldau.coordinators.diskless.state.files import DisklessSettings as CoordinatorSettings
+from moldau.coordinators.diskless.state.files import CoordinatorTimes
 from moldau.diskless.batch_coordinator import BatchCoordinator
 from moldau.diskless.bill import watch_bill
 from moldau.diskless.byte_budget import ByteBudget
@@ -25,7 +25,7 @@ from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.object_reads import ObjectReads
-from moldau.diskless.reading.offset_lookup import OffsetLookup
+from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import ColdReadMeters, FetchMeters
 from moldau.diskless.settings import DisklessSettings
 from moldau.diskless.store_claim import StoreClaim
@@ -50,7 +50,7 @@ class LocalCoordinators(TopicKeeper, FileKeeper, StrayKeeper, UpkeptCoordinators
     """The coordinators that this broker leads (``DisklessCoordinator``)."""
 
     @property
-    def settings(self) -> CoordinatorSettings: ...
+    def settings(self) -> CoordinatorTimes: ...
 
 
 class AllCoordinators(FileWitness, Protocol):
@@ -186,7 +186,7 @@ class DisklessRuntime:
         budget = ByteBudget(settings.cold_reads.budget_bytes)
         reads = ObjectReads(self.storage, recent, budget, cold_meters, unexpected)
         self.cold_reads = ColdReads(coordinator, reads, cold_meters, settings.cold_reads, unexpected)
-        self._lookup = OffsetLookup(coordinator, reads, self._machine)
+        self._lookup = WalOffsetLookup(coordinator, reads, self._machine)
 
     def _background(self) -> list[Repeating]:
         settings = self.settings
@@ -311,7 +311,7 @@ class DisklessRuntime:
             await self.orphans.run()
 
 
-def _orphan_settings(settings: DisklessSettings, of_coordinators: CoordinatorSettings) -> OrphanSettings:
+def _orphan_settings(settings: DisklessSettings, of_coordinators: CoordinatorTimes) -> OrphanSettings:
     return OrphanSettings(
         of_coordinators.max_commit_age_ms,
         of_coordinators.clock_skew_ms,

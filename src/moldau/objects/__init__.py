@@ -1,7 +1,7 @@
 """Object stores: one narrow protocol, its adapters, and the wrappers that retry, count and break them."""
 
 from moldau.objects.factory import StorageSettings, open_by_url, open_storage
-from moldau.objects.faults import S3_LATENCY, FaultyStorage, Latency, StoreWeather
+from moldau.objects.faults import S3_LATENCY, FaultyStorage, Latency, StorageWeather
 from moldau.objects.file_storage import FileStorage
 from moldau.objects.health import HealthState, StorageHealth, StorageHealthReport
 from moldau.objects.latency import open_with_latency
@@ -36,7 +36,7 @@ __all__ = [
     "StorageHealthReport",
     "StorageSettings",
     "StorageTimeoutError",
-    "StoreWeather",
+    "StorageWeather",
     "ThrottledError",
     "open_by_url",
     "open_storage",

@@ -15,7 +15,7 @@ from moldau.objects.storage import (
 )
 from moldau.runtime import Entropy
 
-__all__ = ["S3_LATENCY", "FaultyStorage", "Latency", "StoreWeather"]
+__all__ = ["S3_LATENCY", "FaultyStorage", "Latency", "StorageWeather"]
 
 _P99_SIGMAS = 2.3263478740408408
 
@@ -42,7 +42,7 @@ S3_LATENCY = Latency(100.0, 300.0)
 
 
 @dataclass(slots=True)
-class StoreWeather:
+class StorageWeather:
     """Faults and latency of the next requests; chances in [0, 1]. May be changed at any time."""
 
     put_latency: Latency = field(default_factory=Latency)
@@ -63,10 +63,12 @@ class FaultyStorage:
     The same entropy and the same requests give the same faults.
     """
 
-    def __init__(self, storage: ObjectStorage, entropy: Entropy, weather: StoreWeather | None = None) -> None:
+    def __init__(
+        self, storage: ObjectStorage, entropy: Entropy, weather: StorageWeather | None = None
+    ) -> None:
         self._storage = storage
         self._entropy = entropy
-        self.weather = weather or StoreWeather()
+        self.weather = weather or StorageWeather()
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         await self._arrive(self.weather.put_latency)

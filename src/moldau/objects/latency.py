@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from moldau.objects.factory import open_by_url
-from moldau.objects.faults import S3_LATENCY, FaultyStorage, Latency, StoreWeather
+from moldau.objects.faults import S3_LATENCY, FaultyStorage, Latency, StorageWeather
 from moldau.objects.storage import ObjectStorage, StorageError
 from moldau.runtime import Machine
 
@@ -21,7 +21,7 @@ def open_with_latency(url: str, options: Mapping[str, str], machine: Machine) ->
     """
     rest = {name: value for name, value in options.items() if name not in LATENCY_OPTIONS}
     storage = open_by_url(url, rest, machine)
-    weather = StoreWeather(put_latency=_latency(options, "put"), get_latency=_latency(options, "get"))
+    weather = StorageWeather(put_latency=_latency(options, "put"), get_latency=_latency(options, "get"))
     return FaultyStorage(storage, machine.entropy, weather)
 
 

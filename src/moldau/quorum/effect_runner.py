@@ -11,7 +11,13 @@ from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.stored_log import to_stored
 from moldau.quorum.voter_history import voters_record
 from moldau.records.builder import build_batch
-from moldau.records.control import ControlRecord, KRaftVersion, LeaderChange, Voter, build_control_batch
+from moldau.records.control import (
+    ControlRecord,
+    KRaftVersion,
+    LeaderChange,
+    RecordedVoter,
+    build_control_batch,
+)
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.snapshots.replicated_log import RawSnapshotWriter
@@ -88,8 +94,8 @@ class EffectRunner:
                 records.append(
                     LeaderChange(
                         leader_id,
-                        tuple(Voter(voter_id) for voter_id in voters),
-                        tuple(Voter(voter_id) for voter_id in granting_voters),
+                        tuple(RecordedVoter(voter_id) for voter_id in voters),
+                        tuple(RecordedVoter(voter_id) for voter_id in granting_voters),
                     )
                 )
             case fx.AppendVoters(epoch, voter_set, kraft_version):

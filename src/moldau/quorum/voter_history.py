@@ -81,7 +81,7 @@ class VoterHistory:
                     f" version of Moldau knows it up to {KRAFT_VERSION_MAX}: run a newer one",
                 )
             self._versions.append((offset, record.kraft_version))
-        elif isinstance(record, control.VoterSet):
+        elif isinstance(record, control.RecordedVoters):
             previous = self._voters[-1].voters if self._voters else None
             level = self._versions[-1][1] if self._versions else 1
             self._voters.append(LoggedVoters(_voters_of(record), offset, level, previous))
@@ -98,9 +98,9 @@ def control_records(batches: Buffer) -> Iterator[tuple[int, control.ControlRecor
                     yield record.offset, parsed
 
 
-def voters_record(voters: VoterSet) -> control.VoterSet:
+def voters_record(voters: VoterSet) -> control.RecordedVoters:
     """The record of these voters."""
-    return control.VoterSet(
+    return control.RecordedVoters(
         tuple(
             control.VotersRecordEntry(
                 voter.key.id,
@@ -123,7 +123,7 @@ def snapshot_records(logged: LoggedVoters) -> list[tuple[bytes, bytes]]:
     return [(control.control_key(record), record.encode()) for record in records]
 
 
-def _voters_of(record: control.VoterSet) -> VoterSet:
+def _voters_of(record: control.RecordedVoters) -> VoterSet:
     try:
         return VoterSet(
             Voter.at(

@@ -22,11 +22,11 @@ __all__ = [
     "EndTransactionMarker",
     "KRaftVersion",
     "LeaderChange",
+    "RecordedVoter",
+    "RecordedVoters",
     "SnapshotFooter",
     "SnapshotHeader",
-    "Voter",
     "VoterEndpoint",
-    "VoterSet",
     "VotersRecordEntry",
     "build_control_batch",
     "build_end_transaction_marker",
@@ -76,7 +76,7 @@ class EndTransactionMarker:
 
 
 @dataclass(frozen=True, slots=True)
-class Voter:
+class RecordedVoter:
     """A voter as a leader change names it; the directory id is written from version 1 on (KIP-853)."""
 
     voter_id: int
@@ -91,8 +91,8 @@ class LeaderChange:
     """
 
     leader_id: int
-    voters: tuple[Voter, ...] = ()
-    granting_voters: tuple[Voter, ...] = ()
+    voters: tuple[RecordedVoter, ...] = ()
+    granting_voters: tuple[RecordedVoter, ...] = ()
     version: int = 0
 
     @property
@@ -143,7 +143,7 @@ class SnapshotFooter:
 
 @dataclass(frozen=True, slots=True)
 class KRaftVersion:
-    """The quorum's protocol: 0 with static voters, 1 with those of :class:`VoterSet`."""
+    """The quorum's protocol: 0 with static voters, 1 with those of :class:`RecordedVoters`."""
 
     kraft_version: int
     version: int = 0
@@ -177,7 +177,7 @@ class VotersRecordEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class VoterSet:
+class RecordedVoters:
     """The quorum's voters (KIP-853), from this record's offset on."""
 
     voters: tuple[VotersRecordEntry, ...]
@@ -206,7 +206,7 @@ class VoterSet:
 
 
 ControlRecord = (
-    EndTransactionMarker | LeaderChange | SnapshotHeader | SnapshotFooter | KRaftVersion | VoterSet
+    EndTransactionMarker | LeaderChange | SnapshotHeader | SnapshotFooter | KRaftVersion | RecordedVoters
 )
 
 
@@ -357,14 +357,14 @@ def _read_leader_change(reader: _Reader) -> LeaderChange:
         voters = []
         for _ in range(reader.count()):
             voter_id = reader.number(_INT32)
-            voters.append(Voter(voter_id, reader.uuid() if reader.version >= 1 else NO_DIRECTORY))
+            voters.append(RecordedVoter(voter_id, reader.uuid() if reader.version >= 1 else NO_DIRECTORY))
             reader.skip_tags()
         groups.append(tuple(voters))
     reader.skip_tags()
     return LeaderChange(leader_id, groups[0], groups[1], reader.version)
 
 
-def _read_voters(reader: _Reader) -> VoterSet:
+def _read_voters(reader: _Reader) -> RecordedVoters:
     voters = []
     for _ in range(reader.count()):
         voter_id = reader.number(_INT32)
@@ -379,7 +379,7 @@ def _read_voters(reader: _Reader) -> VoterSet:
         reader.skip_tags()
         voters.append(VotersRecordEntry(voter_id, directory_id, tuple(endpoints), low, high))
     reader.skip_tags()
-    return VoterSet(tuple(voters), reader.version)
+    return RecordedVoters(tuple(voters), reader.version)
 
 
 _INT64 = Struct(">q")

@@ -10,7 +10,7 @@ CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the one resource of type cluster."""
 
 
-class Operation(enum.Enum):
+class AclOperation(enum.Enum):
     """Operations of access control (Kafka's ACL operations)."""
 
     READ = "read"
@@ -25,7 +25,7 @@ class Operation(enum.Enum):
     IDEMPOTENT_WRITE = "idempotent-write"
 
 
-class ResourceType(enum.Enum):
+class AclResourceType(enum.Enum):
     """Types of resources of access control."""
 
     CLUSTER = "cluster"
@@ -38,7 +38,7 @@ class Authorizer(Protocol):
     """Decides whether a request may do what it asks."""
 
     def allows(
-        self, context: RequestContext, operation: Operation, resource: ResourceType, name: str
+        self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
     ) -> bool: ...
 
 
@@ -46,31 +46,31 @@ class AllowEveryone:
     """The authorizer of a cluster without ACLs: Kafka's default when no authorizer is set."""
 
     def allows(
-        self, context: RequestContext, operation: Operation, resource: ResourceType, name: str
+        self, context: RequestContext, operation: AclOperation, resource: AclResourceType, name: str
     ) -> bool:
         return True
 
 
 _BITS: Final = {
-    Operation.READ: 3,
-    Operation.WRITE: 4,
-    Operation.CREATE: 5,
-    Operation.DELETE: 6,
-    Operation.ALTER: 7,
-    Operation.DESCRIBE: 8,
-    Operation.CLUSTER_ACTION: 9,
-    Operation.DESCRIBE_CONFIGS: 10,
-    Operation.ALTER_CONFIGS: 11,
-    Operation.IDEMPOTENT_WRITE: 12,
+    AclOperation.READ: 3,
+    AclOperation.WRITE: 4,
+    AclOperation.CREATE: 5,
+    AclOperation.DELETE: 6,
+    AclOperation.ALTER: 7,
+    AclOperation.DESCRIBE: 8,
+    AclOperation.CLUSTER_ACTION: 9,
+    AclOperation.DESCRIBE_CONFIGS: 10,
+    AclOperation.ALTER_CONFIGS: 11,
+    AclOperation.IDEMPOTENT_WRITE: 12,
 }
-_POSSIBLE: Final[Mapping[ResourceType, frozenset[Operation]]] = {
-    ResourceType.TOPIC: frozenset(_BITS) - {Operation.CLUSTER_ACTION, Operation.IDEMPOTENT_WRITE},
-    ResourceType.CLUSTER: frozenset(_BITS) - {Operation.READ, Operation.WRITE, Operation.DELETE},
+_POSSIBLE: Final[Mapping[AclResourceType, frozenset[AclOperation]]] = {
+    AclResourceType.TOPIC: frozenset(_BITS) - {AclOperation.CLUSTER_ACTION, AclOperation.IDEMPOTENT_WRITE},
+    AclResourceType.CLUSTER: frozenset(_BITS) - {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE},
 }
 
 
 def authorized_operations(
-    authorizer: Authorizer, context: RequestContext, resource: ResourceType, name: str
+    authorizer: Authorizer, context: RequestContext, resource: AclResourceType, name: str
 ) -> int:
     """Authorized operations on a topic or the cluster, as the bit field of responses (KIP-430)."""
     return sum(

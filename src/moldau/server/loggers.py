@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from moldau.cluster.decisions.configs import Operation
+from moldau.cluster.decisions.configs import ConfigOperation
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 ROOT: Final = "root"
@@ -46,19 +46,21 @@ def apply(changes: Sequence[LevelChange]) -> None:
     """Make changes that have passed :func:`check`. Nothing is remembered over a restart."""
     for change in changes:
         logger = logging.root if change.name == ROOT else logging.getLogger(change.name)
-        is_set = change.config_operation == Operation.SET
+        is_set = change.config_operation == ConfigOperation.SET
         logger.setLevel(LEVELS[change.value or ""] if is_set else logging.NOTSET)
 
 
 def _check(change: LevelChange) -> None:
     name, operation = change.name, change.config_operation
-    if operation not in (Operation.SET, Operation.DELETE):
-        known = operation in (Operation.APPEND, Operation.SUBTRACT)
-        what = f"{Operation(operation).name} operation" if known else f"Unknown operation type {operation}"
+    if operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
+        known = operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT)
+        what = (
+            f"{ConfigOperation(operation).name} operation" if known else f"Unknown operation type {operation}"
+        )
         raise KafkaError(ErrorCode.invalid_request, f"{what} is not allowed for the BROKER_LOGGER resource")
     if name != ROOT and name not in logging.root.manager.loggerDict:
         raise KafkaError(ErrorCode.invalid_config, f"Logger {name} does not exist!")
-    if operation == Operation.DELETE:
+    if operation == ConfigOperation.DELETE:
         if name == ROOT:
             raise KafkaError(
                 ErrorCode.invalid_request, f"Removing the log level of the {ROOT} logger is not allowed"

@@ -19,7 +19,7 @@ from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """Operations of IncrementalAlterConfigs on a key (KIP-339)."""
 
     SET = 0
@@ -124,16 +124,21 @@ def _operated(
     for config in resource.configs:
         if names[config.name] > 1:
             raise KafkaError(ErrorCode.invalid_request, f"Config {config.name} is named more than once.")
-        if config.config_operation == Operation.DELETE:
+        if config.config_operation == ConfigOperation.DELETE:
             values.pop(config.name, None)
             continue
         if config.value is None:
             raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for config {config.name}.")
-        if config.config_operation == Operation.SET:
+        if config.config_operation == ConfigOperation.SET:
             values[config.name] = config.value
-        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+        elif config.config_operation in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
             values[config.name] = _list_changed(
-                view, resource_type, values, config.name, Operation(config.config_operation), config.value
+                view,
+                resource_type,
+                values,
+                config.name,
+                ConfigOperation(config.config_operation),
+                config.value,
             )
         else:
             raise KafkaError(
@@ -147,7 +152,7 @@ def _list_changed(
     resource_type: ResourceType,
     values: Mapping[str, str],
     key: str,
-    operation: Operation,
+    operation: ConfigOperation,
     value: str,
 ) -> str:
     if not view.configs.is_list(resource_type, key):
@@ -159,7 +164,7 @@ def _list_changed(
         current = view.configs.default(resource_type, key) or ""
     items = [item for item in current.split(",") if item]
     for item in (part.strip() for part in value.split(",")):
-        if operation is Operation.SUBTRACT:
+        if operation is ConfigOperation.SUBTRACT:
             items = [kept for kept in items if kept != item]
         elif item and item not in items:
             items.append(item)

@@ -31,7 +31,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """What changes of a topic's partitions depend on, beside the partitions themselves."""
+    """The surroundings on which changes of a topic's partitions depend."""
 
     can_lead: Callable[[int], bool]
     default_directory: Callable[[int], UUID]
@@ -75,7 +75,7 @@ def _min_in_sync(view: View, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a decision asks of a partition; ``None`` leaves a field as it is."""
+    """The wishes of a decision for a partition; ``None`` leaves a field as it is."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None

@@ -29,10 +29,10 @@ from moldau.records.builder import build_batch
 from moldau.records.control import (
     ControlRecord,
     KRaftVersion,
+    RecordedVoters,
     SnapshotFooter,
     SnapshotHeader,
     VoterEndpoint,
-    VoterSet,
     VotersRecordEntry,
     build_control_batch,
 )
@@ -168,7 +168,7 @@ def bootstrap_snapshot(
     """
     control: list[ControlRecord] = [SnapshotHeader(last_contained_log_timestamp=now_ms)]
     if voters:
-        control += [KRaftVersion(1), VoterSet(voters)]
+        control += [KRaftVersion(1), RecordedVoters(voters)]
     first = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=metadata_version)
     features = [] if any(_is_feature(record) for record in records) else default_features(metadata_version)
     values = [encode_record(record, metadata_version) for record in (first, *features, *records)]

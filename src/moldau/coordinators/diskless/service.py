@@ -19,7 +19,7 @@ from moldau.coordinators.diskless.reads.finding import Finder
 from moldau.coordinators.diskless.reads.offsets import StoredOffsetLister
 from moldau.coordinators.diskless.reads.reading import StoreReader
 from moldau.coordinators.diskless.reads.waiting import CommitWaiters
-from moldau.coordinators.diskless.state.files import DisklessSettings
+from moldau.coordinators.diskless.state.files import CoordinatorTimes
 from moldau.coordinators.diskless.state.records import DisklessRecord
 from moldau.coordinators.diskless.state.shard import DisklessShard
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
@@ -48,12 +48,12 @@ class DisklessCoordinator:
     def __init__(
         self,
         machine: Machine,
-        settings: DisklessSettings | None = None,
+        settings: CoordinatorTimes | None = None,
         *,
         opener: SqliteOpener = open_sqlite,
         commit_timeout_ms: int = 5000,
     ) -> None:
-        self.settings = settings or DisklessSettings()
+        self.settings = settings or CoordinatorTimes()
         self._machine = machine
         self._opener = opener
         self._waiters = CommitWaiters()

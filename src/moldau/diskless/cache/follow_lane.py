@@ -44,7 +44,7 @@ class BatchFinder(Protocol):
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
 
 
-class Follower(Protocol):
+class LaneOwner(Protocol):
     """The owner of a lane: interprets the answers and takes the batches."""
 
     async def judge(self, cache: PartitionCache, found: FoundPartition) -> bool:
@@ -80,7 +80,7 @@ class LaneSettings:
 
 
 @dataclass(slots=True)
-class Member:
+class LanePartition:
     """A partition in the lane."""
 
     cache: PartitionCache
@@ -109,7 +109,7 @@ class FollowLane:
         name: str,
         finder: BatchFinder,
         reads: ObjectReads,
-        follower: Follower,
+        follower: LaneOwner,
         settings: LaneSettings,
         meters: ReadMeters,
         unexpected: UnexpectedErrors,
@@ -121,7 +121,7 @@ class FollowLane:
         self._settings = settings
         self._meters = meters
         self._unexpected = unexpected
-        self._members: dict[PartitionId, Member] = {}
+        self._members: dict[PartitionId, LanePartition] = {}
         self._changed = asyncio.Event()
         self._slow: set[asyncio.Task[None]] = set()
         self._turn = 0
@@ -140,7 +140,7 @@ class FollowLane:
         return len(self._members)
 
     def add(self, cache: PartitionCache) -> None:
-        self._members[cache.partition_id] = Member(cache)
+        self._members[cache.partition_id] = LanePartition(cache)
         self._changed.set()
 
     def remove(self, cache: PartitionCache) -> bool:
@@ -216,7 +216,7 @@ class FollowLane:
                 task.cancel()
             await asyncio.gather(*slow, return_exceptions=True)
 
-    def _ready(self) -> list[Member]:
+    def _ready(self) -> list[LanePartition]:
         """Members to ask for now, starting with another one each time."""
         ready = [member for member in self._members.values() if member.may_be_asked_for]
         self._turn += 1
@@ -226,7 +226,7 @@ class FollowLane:
         new = [member for member in turned if not member.cache.is_known]
         return new[:_NEW_AT_A_TIME] or turned
 
-    async def _find(self, members: Sequence[Member]) -> Sequence[FoundPartition] | None:
+    async def _find(self, members: Sequence[LanePartition]) -> Sequence[FoundPartition] | None:
         """Ask the coordinator; ``None`` when meanwhile something has changed about what to ask."""
         settings = self._settings
         loop = asyncio.get_running_loop()
@@ -262,8 +262,8 @@ class FollowLane:
         return found
 
     async def _process(self, found: Sequence[FoundPartition]) -> None:
-        wanted: list[tuple[Member, Sequence[BatchCoordinate]]] = []
-        starved: list[Member] = []
+        wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]] = []
+        starved: list[LanePartition] = []
         left_bytes = self._settings.max_bytes
         for partition in found:
             member = self._members.get(PartitionId(partition.topic_id, partition.partition_index))
@@ -299,13 +299,13 @@ class FollowLane:
             for member in starved:
                 self._retry_later(member)
 
-    def _is_answer(self, member: Member, found: FoundPartition) -> bool:
+    def _is_answer(self, member: LanePartition, found: FoundPartition) -> bool:
         if found.error in (ErrorCode.none, ErrorCode.offset_out_of_range):
             return True
         self._retry_later(member)
         return False
 
-    async def _read(self, wanted: list[tuple[Member, Sequence[BatchCoordinate]]]) -> None:
+    async def _read(self, wanted: list[tuple[LanePartition, Sequence[BatchCoordinate]]]) -> None:
         # Since they were judged, others of this broker's own may have been promised.
         wanted = [(member, some) for member, some in wanted if not member.cache.is_promised]
         members = [member for member, _ in wanted]
@@ -340,7 +340,7 @@ class FollowLane:
             if read_round.is_over(number):
                 self._over(member)
 
-    async def _finish(self, read_round: ReadRound, members: list[Member]) -> None:
+    async def _finish(self, read_round: ReadRound, members: list[LanePartition]) -> None:
         try:
             await read_round.run()
         finally:
@@ -348,7 +348,7 @@ class FollowLane:
             for member in members:
                 self._over(member)
 
-    def _over(self, member: Member) -> None:
+    def _over(self, member: LanePartition) -> None:
         """A round is over for a partition: it may be asked for again."""
         if not member.is_busy:
             return
@@ -359,7 +359,7 @@ class FollowLane:
             self._changed.set()
             self._follower.round_over(member.cache)
 
-    def _read_failed(self, member: Member, error: StorageError) -> None:
+    def _read_failed(self, member: LanePartition, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
             # Its batches have moved to the tier or were deleted since, and the coordinator will say so; or
             # the store has lost it, and readers are told.
@@ -370,12 +370,12 @@ class FollowLane:
         )
         self._retry_later(member)
 
-    def _retry_later(self, member: Member) -> None:
+    def _retry_later(self, member: LanePartition) -> None:
         if not member.is_resting:
             # By a flag and not by the time: a timer may fire a little before its time has come.
             asyncio.get_running_loop().call_later(member.back_off(), self._rested, member)
 
-    def _rested(self, member: Member) -> None:
+    def _rested(self, member: LanePartition) -> None:
         member.is_resting = False
         self._changed.set()
 

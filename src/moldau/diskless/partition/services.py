@@ -6,7 +6,7 @@ from typing import Protocol
 
 from moldau.coordinators.diskless.calls import DeletedRecords, OffsetToDelete
 from moldau.diskless.reading.cold_reads import ColdReads
-from moldau.diskless.reading.offset_lookup import OffsetLookup
+from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import FetchMeters
 from moldau.records.batch import BatchHeader
 from moldau.replication.partition import AppendAnswer, PartitionKey
@@ -48,7 +48,7 @@ class PartitionServices:
     deleter: RecordDeleter
     cold_reads: ColdReads
     """Reads of what is not in a local cache."""
-    lookup: OffsetLookup
+    lookup: WalOffsetLookup
     """Offsets by timestamp."""
     opening: FairLane
     """Opens batches that take long to check."""

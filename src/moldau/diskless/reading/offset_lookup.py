@@ -48,7 +48,7 @@ class OffsetLister(Protocol):
     async def find_batches(self, call: FindBatchesCall) -> Sequence[FoundPartition]: ...
 
 
-class OffsetLookup:
+class WalOffsetLookup:
     """Answers lookups; the latest and earliest offsets are the coordinator's, strictly."""
 
     def __init__(self, lister: OffsetLister, reads: ObjectReads, machine: Machine) -> None:

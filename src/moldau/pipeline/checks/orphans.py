@@ -16,7 +16,7 @@ from uuid import UUID
 from moldau.client.cluster import Client, connected, parse_bootstrap
 from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
-from moldau.coordinators.diskless.state.files import DisklessSettings
+from moldau.coordinators.diskless.state.files import CoordinatorTimes
 from moldau.diskless.object_keys import wal_folders
 from moldau.diskless.store_claim import StoreClaim
 from moldau.diskless.upkeep.orphans import OrphanReport, OrphanScan, OrphanSettings
@@ -179,7 +179,7 @@ async def _prepare(job: OrphansJob, clock: Clock) -> ScanFolders:
         grace_ms = job.older_than_ms
         if grace_ms is None:
             grace_ms = int(await broker_config(client, GRACE) or 0)
-        rules = DisklessSettings()
+        rules = CoordinatorTimes()
         settings = OrphanSettings(
             rules.max_commit_age_ms, rules.clock_skew_ms, grace_ms, max_objects=OBJECTS_MAX
         )

@@ -13,7 +13,7 @@ from moldau.pipeline.reading.broker import TopicGoneError
 from moldau.pipeline.reading.decoding import SCHEMA, FoundBatch, decode_found
 from moldau.pipeline.reading.fetching import fetch_found
 from moldau.pipeline.reading.planning import OffsetRange, TopicSource
-from moldau.pipeline.source.filters import Bounds
+from moldau.pipeline.source.filters import NumberBounds
 from moldau.pipeline.source.units import UnitPartition
 from moldau.pipeline.spark_versions import arrow_schema
 from moldau.pipeline.tasks import one_line_errors, settle
@@ -34,11 +34,13 @@ class Columns:
             if name != TOPIC and name not in SCHEMA.names:
                 raise ToolError(f"a topic has no column {name!r}")
 
-    def read(self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: Bounds) -> Iterator[Any]:
+    def read(
+        self, source: TopicSource, unit: Sequence[OffsetRange], timestamp_us: NumberBounds
+    ) -> Iterator[Any]:
         """The unit's records whose timestamps lie in the span, as record batches."""
         settle()
         wanted = set(self._schema.names)
-        bounded = timestamp_us != Bounds()
+        bounded = timestamp_us != NumberBounds()
         if bounded:
             wanted.add("timestamp")
         topics = pa.array([], pa.string())
@@ -51,11 +53,11 @@ class Columns:
             for start in range(0, shaped.num_rows, count):
                 yield shaped.slice(start, count)
 
-    def read_unit(self, partition: Any, timestamp_us: Bounds | None = None) -> Iterator[Any]:
+    def read_unit(self, partition: Any, timestamp_us: NumberBounds | None = None) -> Iterator[Any]:
         """Read a unit; empty for ``None``, which Spark makes of an empty list of partitions."""
         if isinstance(partition, UnitPartition):
             with one_line_errors():
-                yield from self.read(partition.source, partition.unit, timestamp_us or Bounds())
+                yield from self.read(partition.source, partition.unit, timestamp_us or NumberBounds())
 
     def _shape(self, rows: Any, topics: Any) -> Any:
         """The query's columns, in its order; ``topics`` has the topic's name as often at least."""
@@ -78,7 +80,7 @@ def _going_on(source: TopicSource, unit: Sequence[OffsetRange]) -> Iterator[Foun
         logger.warning("data was lost: %s", error)
 
 
-def _within(rows: Any, span: Bounds) -> Any:
+def _within(rows: Any, span: NumberBounds) -> Any:
     times = rows.column("timestamp").view(pa.int64())
     if span.start is not None:
         rows = rows.filter(pc.greater_equal(times, span.start))

@@ -6,16 +6,16 @@ from moldau.pipeline.reading.planning import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class NumberBounds:
     """Whole numbers from ``start`` to below ``end``; ``None`` for no bound."""
 
     start: int | None = None
     end: int | None = None
 
-    def narrowed(self, start: int | None, end: int | None) -> "Bounds":
+    def narrowed(self, start: int | None, end: int | None) -> "NumberBounds":
         starts = [one for one in (self.start, start) if one is not None]
         ends = [one for one in (self.end, end) if one is not None]
-        return Bounds(max(starts, default=None), min(ends, default=None))
+        return NumberBounds(max(starts, default=None), min(ends, default=None))
 
     def __contains__(self, number: int) -> bool:
         return (self.start is None or number >= self.start) and (self.end is None or number < self.end)
@@ -26,10 +26,10 @@ class Narrowing:
     """Topics, partitions, offsets and times that pass the filters."""
 
     topics: frozenset[str] | None = None
-    partition: Bounds = Bounds()
+    partition: NumberBounds = NumberBounds()
     partitions: frozenset[int] | None = None
-    offset: Bounds = Bounds()
-    timestamp_us: Bounds = Bounds()
+    offset: NumberBounds = NumberBounds()
+    timestamp_us: NumberBounds = NumberBounds()
     """Microseconds since the epoch."""
 
     def takes(self, topic: str, partition: int) -> bool:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.network.context import RequestContext
-from moldau.server.authorization import Authorizer, Operation, ResourceType
+from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
 from moldau.server.handlers.diskless import DisklessHandlers
 from moldau.server.handlers.own_calls import check_cluster_action
@@ -41,5 +41,5 @@ def _check_lookup(authorizer: Authorizer, topic: str, context: RequestContext) -
 
     Raises CLUSTER_AUTHORIZATION_FAILED.
     """
-    if not authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic):
+    if not authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic):
         check_cluster_action(authorizer, context)

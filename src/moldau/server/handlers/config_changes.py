@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from moldau.cluster.controller.channel import ControllerChannel
-from moldau.cluster.decisions.configs import Operation
+from moldau.cluster.decisions.configs import ConfigOperation
 from moldau.cluster.image.image import ResourceType
 from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey
@@ -48,7 +48,7 @@ class ConfigChangeHandlers:
         self, context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
     ) -> incremental.IncrementalAlterConfigsResponse:
         def judge(resource: incremental.AlterConfigsResource) -> bool:
-            needs_values = [row for row in resource.configs if row.config_operation != Operation.DELETE]
+            needs_values = [row for row in resource.configs if row.config_operation != ConfigOperation.DELETE]
             self._check(resource, [row.name for row in needs_values if row.value is None])
             if resource.resource_type != ResourceType.BROKER_LOGGER:
                 return False
@@ -135,8 +135,8 @@ class ConfigChangeHandlers:
     ) -> None:
         if not self._authorizer.allows(
             context,
-            authorization.Operation.ALTER_CONFIGS,
-            authorization.ResourceType.CLUSTER,
+            authorization.AclOperation.ALTER_CONFIGS,
+            authorization.AclResourceType.CLUSTER,
             CLUSTER_NAME,
         ):
             raise KafkaError(ErrorCode.cluster_authorization_failed)

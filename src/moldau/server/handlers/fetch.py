@@ -27,7 +27,7 @@ from moldau.replication.partition import PartitionKey, ReadOutcome, ReadRequest
 from moldau.replication.throttling import ReplicationQuota
 from moldau.replication.waiters import Waiter, WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.dispatch import Handler, Outcome
 from moldau.server.requests.fetch_sessions import FetchPosition, FetchScope, FetchSessions, FetchTarget
 from moldau.server.topics.registry import PartitionRegistry
@@ -251,7 +251,7 @@ class FetchHandlers:
         """Targets that the principal may not read: by topic for a consumer, all or none for a follower."""
         allows = self._authorizer.allows
         if fetcher.replica_id >= 0:
-            may_follow = allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+            may_follow = allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
             return NOTHING if may_follow else frozenset(scope.positions)
         forbidden: list[FetchTarget] = []
         asked: FetchTarget | None = None
@@ -261,7 +261,7 @@ class FetchHandlers:
             if asked is None or target.topic_id is not asked.topic_id or target.topic != asked.topic:
                 asked = target
                 name = target.topic or self._partitions.name_of(target.topic_id)
-                allowed = name is None or allows(context, Operation.READ, ResourceType.TOPIC, name)
+                allowed = name is None or allows(context, AclOperation.READ, AclResourceType.TOPIC, name)
             if not allowed:
                 forbidden.append(target)
         return frozenset(forbidden) if forbidden else NOTHING

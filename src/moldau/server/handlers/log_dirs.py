@@ -7,7 +7,7 @@ from moldau.protocol.api import ApiKey
 from moldau.protocol.messages import alter_replica_log_dirs as alteration
 from moldau.protocol.messages import describe_log_dirs as description
 from moldau.runtime.errors import ErrorCode
-from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.dispatch import Handler
 from moldau.storage.folders.log_directory import LogDirectory
 from moldau.storage.log.partition_log import PartitionLog
@@ -31,7 +31,7 @@ class LogDirHandlers:
     def describe_log_dirs(
         self, context: RequestContext, request: description.DescribeLogDirsRequest
     ) -> description.DescribeLogDirsResponse:
-        if not self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        if not self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.CLUSTER, CLUSTER_NAME):
             return description.DescribeLogDirsResponse(error_code=ErrorCode.cluster_authorization_failed)
         wanted: dict[str, set[int]] | None = None
         if request.topics is not None:
@@ -71,7 +71,7 @@ class LogDirHandlers:
     def alter_replica_log_dirs(
         self, context: RequestContext, request: alteration.AlterReplicaLogDirsRequest
     ) -> alteration.AlterReplicaLogDirsResponse:
-        allowed = self._authorizer.allows(context, Operation.ALTER, ResourceType.CLUSTER, CLUSTER_NAME)
+        allowed = self._authorizer.allows(context, AclOperation.ALTER, AclResourceType.CLUSTER, CLUSTER_NAME)
         return alteration.AlterReplicaLogDirsResponse(
             results=[
                 alteration.AlterReplicaLogDirTopicResult(

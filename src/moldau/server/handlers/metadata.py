@@ -29,9 +29,9 @@ from moldau.protocol.schema import ZERO_UUID
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import (
     CLUSTER_NAME,
+    AclOperation,
+    AclResourceType,
     Authorizer,
-    Operation,
-    ResourceType,
     authorized_operations,
 )
 from moldau.server.cluster_view import ClusterView
@@ -158,11 +158,11 @@ class MetadataHandlers:
     ) -> MetadataResponseTopic:
         if topic.error_code is not ErrorCode.none or topic.name is None:
             return topic
-        operations = authorized_operations(self._authorizer, context, ResourceType.TOPIC, topic.name)
+        operations = authorized_operations(self._authorizer, context, AclResourceType.TOPIC, topic.name)
         return replace(topic, topic_authorized_operations=operations)
 
     def _cluster_operations(self, context: RequestContext) -> int:
-        return authorized_operations(self._authorizer, context, ResourceType.CLUSTER, CLUSTER_NAME)
+        return authorized_operations(self._authorizer, context, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def _find(
         self, context: RequestContext, wanted: MetadataRequestTopic, errors: dict[str, ErrorCode]
@@ -174,7 +174,7 @@ class MetadataHandlers:
                 return _failed(None, wanted.topic_id, ErrorCode.unknown_topic_id)
             return self._render(context, topic)
         name = wanted.name or ""
-        if not self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+        if not self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, name):
             return _failed(name, ZERO_UUID, ErrorCode.topic_authorization_failed)
         topic = topics.get(name)
         if topic is None:
@@ -188,7 +188,7 @@ class MetadataHandlers:
         if wanted.topic_id != ZERO_UUID:
             return topics.get_by_id(wanted.topic_id)
         name = wanted.name or ""
-        if not self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name):
+        if not self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, name):
             return None
         return topics.get(name)
 

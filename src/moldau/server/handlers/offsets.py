@@ -19,7 +19,7 @@ from moldau.protocol.special_timestamps import (
     MAX_TIMESTAMP,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import Authorizer, Operation, ResourceType
+from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topics.registry import PartitionRegistry
 
@@ -56,7 +56,9 @@ class OffsetHandlers:
         )
         topics = []
         for topic in request.topics:
-            allowed = self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+            allowed = self._authorizer.allows(
+                context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.name
+            )
             rows = []
             for part in topic.partitions:
                 if not allowed:
@@ -101,7 +103,9 @@ class OffsetHandlers:
     ) -> epochs.OffsetForLeaderEpochResponse:
         topics = []
         for topic in request.topics:
-            allowed = self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+            allowed = self._authorizer.allows(
+                context, AclOperation.DESCRIBE, AclResourceType.TOPIC, topic.topic
+            )
             rows = [self._epoch_end(topic.topic, part, allowed) for part in topic.partitions]
             topics.append(epochs.OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
         return epochs.OffsetForLeaderEpochResponse(topics=topics)
@@ -143,7 +147,7 @@ class OffsetHandlers:
         return deletion.DeleteRecordsResponse(topics=topics)
 
     def _may_delete(self, context: RequestContext, topic: str) -> bool:
-        return self._authorizer.allows(context, Operation.DELETE, ResourceType.TOPIC, topic)
+        return self._authorizer.allows(context, AclOperation.DELETE, AclResourceType.TOPIC, topic)
 
     async def _delete_one(
         self, topic: str, part: deletion.DeleteRecordsPartition, allowed: bool, timeout_ms: int

@@ -12,7 +12,7 @@ from moldau.protocol.own.describe_own_apis import DescribeOwnApisRequest, Descri
 from moldau.protocol.own.rights import Right
 from moldau.protocol.schema import Message, parse_versions
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from moldau.server.authorization import CLUSTER_NAME, AclOperation, AclResourceType, Authorizer
 from moldau.server.requests.dispatch import Handler
 
 S = TypeVar("S")
@@ -75,7 +75,7 @@ def waited_ms(context: RequestContext) -> float:
 
 def acts_for_cluster(authorizer: Authorizer, context: RequestContext) -> bool:
     """Whether a principal is a node of the cluster or an operator."""
-    return authorizer.allows(context, Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME)
+    return authorizer.allows(context, AclOperation.CLUSTER_ACTION, AclResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def check_cluster_action(authorizer: Authorizer, context: RequestContext) -> None:
@@ -92,7 +92,7 @@ def cluster_action_needed() -> KafkaError:
 def may_read(authorizer: Authorizer, context: RequestContext, topic: str) -> bool:
     """Whether a principal may make the calls of readers about a topic."""
     return acts_for_cluster(authorizer, context) or authorizer.allows(
-        context, Operation.READ, ResourceType.TOPIC, topic
+        context, AclOperation.READ, AclResourceType.TOPIC, topic
     )
 
 

@@ -22,7 +22,7 @@ from moldau.records.batch import claims_zstd
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.authorization import AllowEveryone, Authorizer, Operation, ResourceType
+from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
 from moldau.server.handlers.lone_produce import lone_produce
 from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
 from moldau.server.requests.throttles import Throttles
@@ -79,7 +79,7 @@ class ProduceHandlers:
 
     def _may_write(self, context: RequestContext, partition: Partition) -> bool:
         topic = partition.topic
-        return self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, topic) and (
+        return self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, topic) and (
             topic not in INTERNAL_TOPICS or self._may_write_for_brokers(context, topic)
         )
 
@@ -99,7 +99,7 @@ class ProduceHandlers:
         name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
         if name is None:
             return AppendOutcome(ErrorCode.unknown_topic_id)
-        if not self._authorizer.allows(context, Operation.WRITE, ResourceType.TOPIC, name):
+        if not self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, name):
             return AppendOutcome(ErrorCode.topic_authorization_failed)
         if name in INTERNAL_TOPICS and not self._may_write_for_brokers(context, name):
             return AppendOutcome(

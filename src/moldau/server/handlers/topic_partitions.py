@@ -14,7 +14,7 @@ from moldau.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
 )
 from moldau.runtime.errors import ErrorCode
-from moldau.server.authorization import Authorizer, Operation, ResourceType, authorized_operations
+from moldau.server.authorization import AclOperation, AclResourceType, Authorizer, authorized_operations
 from moldau.server.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topics.topic_creation import TopicCreator
@@ -89,7 +89,7 @@ class TopicPartitionHandlers:
         return found
 
     def _may_describe(self, context: RequestContext, name: str) -> bool:
-        return self._authorizer.allows(context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+        return self._authorizer.allows(context, AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
 
     def _row(
         self, context: RequestContext, topic: Topic, first: int, end: int
@@ -116,7 +116,7 @@ class TopicPartitionHandlers:
                 for index, partition in enumerate(topic.partitions[first:end], start=first)
             ],
             topic_authorized_operations=authorized_operations(
-                self._authorizer, context, ResourceType.TOPIC, topic.name
+                self._authorizer, context, AclResourceType.TOPIC, topic.name
             ),
         )
 

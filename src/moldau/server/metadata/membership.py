@@ -1,4 +1,4 @@
-"""What a controller says of itself among the voters of the metadata quorum (KIP-853)."""
+"""A controller's own entry among the voters of the metadata quorum (KIP-853)."""
 
 import uuid
 from dataclasses import replace

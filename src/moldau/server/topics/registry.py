@@ -18,7 +18,7 @@ class PartitionRegistry:
         self.offline: dict[PartitionKey, str] = {}
         """Partitions of this broker that could not be opened, and why."""
         self.elsewhere: Callable[[Topic, int], Partition | None] = lambda topic, index: None
-        """What stands for a partition of the metadata that has no replica here."""
+        """Stand-ins for partitions of the metadata that have no replica here."""
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_key: dict[tuple[UUID, int], Partition] = {}
         # As they stand in requests: by the bytes of the name, and of the id.

@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from moldau.metrics import Meters
-from moldau.objects import ObjectInfo, ObjectStorage, RetryingStorage, StorageError
-from moldau.objects import ObjectNotFoundError as NotFoundError
+from moldau.objects import ObjectInfo, ObjectNotFoundError, ObjectStorage, RetryingStorage, StorageError
 from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
 from moldau.simulation.world.defects import DefectPlace
@@ -19,7 +18,7 @@ from moldau.simulation.world.disk import MountedDisk
 from moldau.simulation.world.loop import SimulatedLoop
 from moldau.simulation.world.object_store import (
     NoAnswerError,
-    ObjectNotFoundError,
+    NoSuchObjectError,
     ObjectStoreError,
     SimulatedObjectStore,
     SlowDownError,
@@ -103,8 +102,8 @@ class SimulatedObjectStorage:
         under_way.add_done_callback(finish, context=context)
         try:
             return await asyncio.shield(under_way)
-        except ObjectNotFoundError as error:
-            raise NotFoundError(error.key) from error
+        except NoSuchObjectError as error:
+            raise ObjectNotFoundError(error.key) from error
         except SlowDownError as error:
             raise ThrottledError(str(error)) from error
         except NoAnswerError as error:

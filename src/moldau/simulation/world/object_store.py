@@ -18,7 +18,7 @@ class ObjectStoreError(Exception):
         self.retriable = retriable
 
 
-class ObjectNotFoundError(ObjectStoreError):
+class NoSuchObjectError(ObjectStoreError):
     """There is no such object."""
 
     def __init__(self, key: str) -> None:
@@ -90,13 +90,13 @@ class SimulatedObjectStore:
         await self._answer()
 
     async def get_range(self, key: str, offset: int, length: int) -> bytes:
-        """Bytes of an object, fewer at its end; raises ObjectNotFoundError."""
+        """Bytes of an object, fewer at its end; raises NoSuchObjectError."""
         await self._arrive()
         self.counts.gets += 1
         content = self.objects.get(key)
         await self._answer(lossy=False)
         if content is None:
-            raise ObjectNotFoundError(key)
+            raise NoSuchObjectError(key)
         found = content[offset : offset + length]
         if found and self._chance.random() < self.weather.partial_read_chance:
             raise ObjectStoreError(f"{key}: broke off after {self._chance.randrange(len(found))} bytes")

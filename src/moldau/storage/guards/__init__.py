@@ -1,1 +1,1 @@
-"""What keeps a damaged log from being taken for an empty one."""
+"""Guards that keep a damaged log from being taken for an empty one."""

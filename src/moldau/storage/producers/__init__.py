@@ -1,1 +1,1 @@
-"""What a log knows of the producers that wrote to it."""
+"""The state of the producers that wrote to a log, and its snapshots."""

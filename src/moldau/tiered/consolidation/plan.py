@@ -22,11 +22,11 @@ from moldau.tiered.storage.builder import LEADER_EPOCH, BatchRun
 __all__ = [
     "GatheredSegment",
     "ObjectRange",
+    "PlannedRun",
     "PlannedSegment",
     "SegmentGathering",
     "SegmentRules",
     "Unit",
-    "WalRun",
     "lay_out_units",
     "plan_ranges",
 ]
@@ -38,7 +38,7 @@ DEFAULT_GAP_BYTES: Final = 8 * 1024**2
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
-class WalRun(NamedTuple):
+class PlannedRun(NamedTuple):
     """Batches of one partition that lie one behind the other in a WAL object, dense in offsets."""
 
     object_key: str
@@ -68,7 +68,7 @@ class SegmentRules:
 class GatheredSegment(NamedTuple):
     """Batches that make one segment."""
 
-    runs: tuple[WalRun, ...]
+    runs: tuple[PlannedRun, ...]
     batches: int
     size_bytes: int
     max_timestamp_ms: int
@@ -93,7 +93,7 @@ class SegmentGathering:
         self._begin()
 
     def _begin(self) -> None:
-        self._runs: list[WalRun] = []
+        self._runs: list[PlannedRun] = []
         self._open: _OpenRun | None = None
         self._batches = self._size_bytes = 0
         self._max_timestamp_ms = NO_TIMESTAMP
@@ -148,7 +148,7 @@ class SegmentGathering:
         run = self._open
         if run is not None:
             self._runs.append(
-                WalRun(
+                PlannedRun(
                     run.object_key,
                     run.byte_offset,
                     run.size_bytes,
@@ -197,7 +197,7 @@ class PlannedSegment:
 
     metadata: RemoteLogSegmentMetadata
     """As recorded, in COPY_SEGMENT_STARTED: what the storage manager is given with the copy."""
-    runs: tuple[WalRun, ...]
+    runs: tuple[PlannedRun, ...]
     index_interval_bytes: int = 4096
     """The topic's ``index.interval.bytes``."""
 

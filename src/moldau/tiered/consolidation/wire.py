@@ -13,7 +13,7 @@ from moldau.protocol.own.consolidation_plan import (
 )
 from moldau.protocol.own.consolidation_publish import ConsolidationCopy, ConsolidationPublished
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
-from moldau.tiered.consolidation.plan import PlannedSegment, WalRun
+from moldau.tiered.consolidation.plan import PlannedRun, PlannedSegment
 from moldau.tiered.metadata.segments import (
     EpochStart,
     RemoteLogSegmentId,
@@ -91,13 +91,13 @@ def _segment(message: ConsolidationSegment, keys: Sequence[str]) -> PlannedSegme
     count = reader.count()
     objects, starts, sizes, deltas, times = (reader.column(count) for _ in range(5))
     reader.end()
-    runs: list[WalRun] = []
+    runs: list[PlannedRun] = []
     offset = message.base_offset
     for at in range(count):
         if not 0 <= objects[at] < len(keys):
             raise ColumnError(f"there is no object number {objects[at]}")
         last_offset = offset + deltas[at]
-        runs.append(WalRun(keys[objects[at]], starts[at], sizes[at], offset, last_offset, times[at]))
+        runs.append(PlannedRun(keys[objects[at]], starts[at], sizes[at], offset, last_offset, times[at]))
         offset = last_offset + 1
     if offset != message.end_offset + 1 or sum(sizes) != message.size_bytes:
         raise ColumnError("the runs are not those of the segment")

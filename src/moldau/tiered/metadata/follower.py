@@ -31,7 +31,7 @@ from moldau.tiered.metadata.segments import (
     RemotePartitionDeleteMetadata,
     TopicIdPartition,
 )
-from moldau.tiered.metadata.store import NOTHING_APPLIED, AppliedEvents, MetadataStore, Outcome
+from moldau.tiered.metadata.store import NOTHING_APPLIED, AppliedEvents, EventOutcome, MetadataStore
 from moldau.tiered.metadata.topic import MetadataTopic, TopicOffsets, TopicRecords
 from moldau.tiered.storage.storage_manager import RemoteStorageError
 
@@ -382,7 +382,7 @@ class MetadataFollower:
         else:
             self._forget(partition)
 
-    def _answer(self, outcomes: Collection[Outcome]) -> None:
+    def _answer(self, outcomes: Collection[EventOutcome]) -> None:
         failures = {outcome.offset: outcome.error for outcome in outcomes if outcome.error is not None}
         if self._writers:
             self._dropped.update(failures)
@@ -413,7 +413,7 @@ async def _first(*waits: Awaitable[Any]) -> None:
 
 def _apply_records(
     store: MetadataStore, partition: int, records: Sequence[tuple[int, bytes]], applied: AppliedEvents
-) -> list[Outcome]:
+) -> list[EventOutcome]:
     """Runs on a worker: a thousand events take longer than the loop may be kept."""
     return store.apply(partition, list(_decoded(partition, records)), applied)
 

@@ -41,7 +41,7 @@ from moldau.tiered.metadata.segments import (
 )
 from moldau.tiered.storage.storage_manager import RemoteResourceNotFoundError
 
-__all__ = ["NOTHING_APPLIED", "AppliedEvents", "MetadataStore", "Outcome", "StoredSegments"]
+__all__ = ["NOTHING_APPLIED", "AppliedEvents", "EventOutcome", "MetadataStore", "StoredSegments"]
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class AppliedEvents(NamedTuple):
 NOTHING_APPLIED: Final = AppliedEvents(0, -1)
 
 
-class Outcome(NamedTuple):
+class EventOutcome(NamedTuple):
     """The result of an event: the segment or deletion as it is now, or the reason why it was dropped."""
 
     offset: int
@@ -210,15 +210,15 @@ class MetadataStore:
         metadata_partition: int,
         events: Sequence[tuple[int, RemoteLogMetadata]],
         applied: AppliedEvents,
-    ) -> list[Outcome]:
+    ) -> list[EventOutcome]:
         """Apply events in order, all or none; what a table of moves forbids is dropped and said."""
         outcomes = []
         with self._transaction():
             for offset, event in events:
                 try:
-                    outcomes.append(Outcome(offset, self._apply(metadata_partition, event)))
+                    outcomes.append(EventOutcome(offset, self._apply(metadata_partition, event)))
                 except (IllegalTransitionError, RemoteResourceNotFoundError) as error:
-                    outcomes.append(Outcome(offset, None, error))
+                    outcomes.append(EventOutcome(offset, None, error))
             self._connection.execute(
                 "insert or replace into applied values (?, ?, ?)", (metadata_partition, *applied)
             )

@@ -1,1 +1,1 @@
-"""What leaves the remote tier: by retention, with its topic, or because nothing knows it."""
+"""Removal from the remote tier: by retention, with a topic, or of what nothing knows."""

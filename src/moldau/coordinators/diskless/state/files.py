@@ -8,7 +8,7 @@ from moldau.coordinators.diskless.state.records import FileCommitted
 
 
 @dataclass(frozen=True, slots=True)
-class DisklessSettings:
+class CoordinatorTimes:
     """How long the coordinator waits and remembers."""
 
     max_commit_age_ms: int = 120_000

@@ -26,7 +26,7 @@ from moldau.coordinators.diskless.calls import (
 )
 from moldau.coordinators.diskless.codecs.file_codec import decode_receipt, encode_receipt
 from moldau.coordinators.diskless.state import commit
-from moldau.coordinators.diskless.state.files import DisklessSettings, FileMemory
+from moldau.coordinators.diskless.state.files import CoordinatorTimes, FileMemory
 from moldau.coordinators.diskless.state.gaps import ProducerGaps
 from moldau.coordinators.diskless.state.partitions import PartitionState, PartitionTable
 from moldau.coordinators.diskless.state.records import (
@@ -49,8 +49,8 @@ from moldau.runtime import ErrorCode, KafkaError
 class DisklessShard:
     """State and decisions of one coordinator. Operations return effects that end in one answer."""
 
-    def __init__(self, settings: DisklessSettings | None = None) -> None:
-        self.settings = settings or DisklessSettings()
+    def __init__(self, settings: CoordinatorTimes | None = None) -> None:
+        self.settings = settings or CoordinatorTimes()
         self.partitions = PartitionTable()
         self.files = FileMemory()
         self._gaps = ProducerGaps()

@@ -42,7 +42,7 @@ class Reconfiguration:
         self._pending: Pending | None = None
         self._is_appending = False
         self._told: dict[int, Voter] = {}
-        """What static voters said of themselves: their directories are in no record yet."""
+        """Static voters' entries as they gave them: their directories are in no record yet."""
 
     @property
     def deadlines_ms(self) -> list[int]:

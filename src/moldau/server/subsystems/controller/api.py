@@ -39,7 +39,7 @@ QUORUM_APIS: Final = (
 FORWARDED_APIS: Final = frozenset(
     key for key in (*DECIDED_APIS, *QUORUM_CHANGE_APIS, ApiKey.DESCRIBE_QUORUM) if Scope.BROKER in scopes(key)
 )
-"""What clients may ask of brokers, and brokers pass on."""
+"""Requests that clients send to brokers, and brokers pass on."""
 
 
 class ControllerApi:

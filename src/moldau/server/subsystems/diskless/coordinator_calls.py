@@ -23,7 +23,7 @@ CALL_TIMEOUT_MS: Final = 15_000
 _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms=500)
 
 
-class LeaderAddress(NamedTuple):
+class CoordinatorAddress(NamedTuple):
     """Where the leader of a coordinator listens."""
 
     host: str
@@ -53,7 +53,7 @@ class ClusterCoordinators:
         self._others = _Lane(self, "calls")
         self._waiting: dict[int, _Lane] = {}
         """For questions that wait at a coordinator, by its number."""
-        self._leaders: dict[int, LeaderAddress | None] = {}
+        self._leaders: dict[int, CoordinatorAddress | None] = {}
 
     # -- the calls ------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class ClusterCoordinators:
                 lane.rpc.disconnect(*address)
         return moved
 
-    def address(self, coordinator_id: int) -> LeaderAddress:
+    def address(self, coordinator_id: int) -> CoordinatorAddress:
         """The broker that leads a coordinator. Raises COORDINATOR_NOT_AVAILABLE."""
         found = self._leader_or_none(coordinator_id)
         if found is None:
@@ -134,11 +134,11 @@ class ClusterCoordinators:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
         return self._local if leader_id == self._view.local_id else lane.calls
 
-    def _leader_or_none(self, coordinator_id: int) -> LeaderAddress | None:
+    def _leader_or_none(self, coordinator_id: int) -> CoordinatorAddress | None:
         leader_id = self._view.leader_of(DISKLESS_METADATA_TOPIC, coordinator_id)
         broker = None if leader_id is None else self._view.image.brokers.get(leader_id)
         endpoint = None if broker is None else broker.endpoint(self._listener_name)
-        return None if endpoint is None else LeaderAddress(endpoint.host, endpoint.port)
+        return None if endpoint is None else CoordinatorAddress(endpoint.host, endpoint.port)
 
     def _new_lane(self, coordinator_id: int) -> "_Lane":
         lane = self._waiting[coordinator_id] = _Lane(self, f"finds-{coordinator_id}")

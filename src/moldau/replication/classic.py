@@ -338,8 +338,12 @@ class ClassicPartition:
     def _flushed(self, end_offset: int) -> None:
         """The log is flushed below an offset as ``flush.messages`` wants it."""
         leader = self._leader
-        if leader is not None and leader.local_append(max(end_offset, leader.log_end_offset)):
+        if leader is None:
+            return
+        if leader.local_append(max(end_offset, leader.log_end_offset)):
             self._watermark_moved()
+        elif leader.followers:
+            self._arrivals.notify(self._key)
 
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None

@@ -7,7 +7,7 @@ its log is cut or synced, or after an error: meanwhile the leader is not asked f
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -42,6 +42,9 @@ HURRIES_MAX: Final = 5
 """Errors in a row of a partition after which other ones are not disturbed for it."""
 THROTTLED_S: Final = 0.1
 """The pause after which a follower looks at its quota again."""
+SYNC_POLL_MS: Final = 5
+"""Longest wait of a fetch for other partitions while one is synced: the next fetch acknowledges what was
+synced, and a connection has one fetch at a time."""
 BYTES_A_TURN: Final = 1 << 20
 """So much is appended without a turn of the event loop."""
 
@@ -103,6 +106,7 @@ class ReplicaFetcher:
         self._session = FollowerSession(local_id, settings.limits)
         self._partitions: dict[PartitionKey, ClassicPartition] = {}
         self._held: dict[PartitionKey, asyncio.TimerHandle | asyncio.Task[None]] = {}
+        self._syncs: set[asyncio.Task[None]] = set()
         self._failures: dict[PartitionKey, int] = {}
         self._caught_up: set[PartitionKey] = set()
         """Partitions that had all that the leader had committed, at their last answers."""
@@ -188,6 +192,8 @@ class ReplicaFetcher:
         request = self._session.request(self._position, broker_epoch)
         if request is None:
             return False
+        if self._syncs:
+            request = replace(request, max_wait_ms=min(request.max_wait_ms, SYNC_POLL_MS))
         timeout_ms = self._settings.request_timeout_ms + self._settings.limits.wait_max_ms
         self._waits, self._gives_up = True, False
         try:
@@ -232,7 +238,9 @@ class ReplicaFetcher:
             return None
         if following.acknowledged_offset() < position.offset:
             # A fetch acknowledges what lies before it, and that has to be synced first.
-            self._hold(key, following.synced)
+            sync = self._hold(key, following.synced)
+            self._syncs.add(sync)
+            sync.add_done_callback(self._syncs.discard)
             return None
         if key not in self._caught_up and self._is_over_quota(self._partitions[key]):
             loop = asyncio.get_running_loop()
@@ -375,10 +383,11 @@ class ReplicaFetcher:
 
     # -- holding --------------------------------------------------------------------------------
 
-    def _hold(self, key: PartitionKey, work: Work) -> None:
-        """Ask for a partition again when some work on it is done."""
+    def _hold(self, key: PartitionKey, work: Work) -> asyncio.Task[None]:
+        """Ask for a partition again when some work on it is done; return the work's task."""
         self._session.changed(key)
-        self._held[key] = asyncio.get_running_loop().create_task(self._do(key, work))
+        task = self._held[key] = asyncio.get_running_loop().create_task(self._do(key, work))
+        return task
 
     async def _do(self, key: PartitionKey, work: Work) -> None:
         try:

@@ -25,8 +25,8 @@ $(STAMP): requirements/dev.lock pyproject.toml
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
-demo: $(STAMP) ## Start a node, stream through it, kill it in the middle, show that nothing is lost
-	$(BIN)/python examples/demo.py
+demo: $(STAMP) ## Stream through a node, kill it in the middle, lose nothing (a cluster: ARGS=--cluster)
+	$(BIN)/python examples/demo.py $(ARGS)
 
 run: $(STAMP) ## Run a development node in ./moldau-data (PORT=9092)
 	$(BIN)/moldau dev --data moldau-data --port $(or $(PORT),9092)

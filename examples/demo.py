@@ -6,23 +6,25 @@ without warning half-way, deletes its local cache of the topic, starts it again 
 another ordinary client (kafka-python) reads everything back, and the demo prints what lies in the object
 store. At last Spark moves the topic into Kafka segments, exports it to a table and is asked about it, and the
 demo prints how many requests the node made of the store. Needs nothing but this repository and, for the
-table, Java: ``make demo``.
+table, Java: ``make demo``. ``make demo ARGS=--cluster`` shows a cluster instead: see ``demo_cluster.py``.
 """
 
+import argparse
 import json
 import logging
 import pathlib
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+import demo_cluster
 from confluent_kafka import KafkaError, Message, Producer
 from demo_node import Node, console, stored_objects
+from demo_orders import orders
 from kafka import KafkaConsumer
 from rich.table import Table
 
@@ -33,20 +35,6 @@ TOPIC = "orders"
 PARTITIONS = 6
 MIB = 1 << 20
 GIB = 1 << 30
-
-
-def orders(seed: int = 7) -> Iterator[tuple[str, bytes]]:
-    """A realistic stream: many customers, a few of them busy, values of 100 to 400 bytes."""
-    chance = random.Random(seed)
-    for number in range(ORDER_COUNT):
-        customer = f"customer-{int(chance.paretovariate(1.2)) % 500:03d}"
-        order = {
-            "order": number,
-            "customer": customer,
-            "amount": round(chance.lognormvariate(3, 1), 2),
-            "items": [chance.randrange(10_000) for _ in range(chance.randrange(1, 40))],
-        }
-        yield customer, json.dumps(order).encode()
 
 
 def moldau(node: Node, *arguments: str) -> str:
@@ -75,7 +63,7 @@ def produce(node: Node) -> set[int]:
 
         return on_delivery
 
-    for number, (key, value) in enumerate(orders()):
+    for number, (key, value) in enumerate(orders(ORDER_COUNT)):
         producer.produce(TOPIC, value, key=key, on_delivery=note(number))
         producer.poll(0)
         if number == ORDER_COUNT // 2:
@@ -187,6 +175,15 @@ def show_bill(node: Node) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Kill Moldau in the middle of a stream; nothing is missing.")
+    parser.add_argument("--cluster", action="store_true", help="show a cluster of six processes")
+    parser.add_argument("--timeout", type=float, default=80.0, metavar="SECONDS", help="of --cluster")
+    options = parser.parse_args()
+    return demo_cluster.run(options.timeout) if options.cluster else single_node()
+
+
+def single_node() -> int:
+    """Show one node; return the exit code."""
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="moldau-demo-") as folder:
         node = Node(folder)

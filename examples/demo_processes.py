@@ -1,0 +1,150 @@
+"""The cluster demo's processes: one ``moldau dev`` with several nodes, and those that were started again.
+
+``moldau dev`` does not start a node again that died; it says on stderr with which command to do so. The demo
+follows that advice, and ends the processes that it started so by their own pids.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+from demo_node import console
+
+SETTINGS = (
+    # A killed broker is fenced after 3 s instead of Kafka's 9 s: a demo is short.
+    "broker.heartbeat.interval.ms=500",
+    "broker.session.timeout.ms=3000",
+    # One coordinator for all diskless partitions, so that its broker is the worst one to lose.
+    "diskless.metadata.topic.num.partitions=1",
+    "min.insync.replicas=2",
+    # A tiered topic's segments leave the brokers' disks within seconds instead of minutes.
+    "log.retention.check.interval.ms=1000",
+    "remote.log.manager.task.interval.ms=500",
+    "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
+)
+STOP_TIMEOUT_S = 20.0
+
+
+class Late(Exception):
+    """Something did not happen before the demo's deadline; the message says what."""
+
+
+class Deadline:
+    """The time by which the demo has to be done."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end = time.monotonic() + timeout_s
+
+    def left_s(self, awaited: str) -> float:
+        """Seconds that are left. Raises :class:`Late` when there are none."""
+        left_s = self._end - time.monotonic()
+        if left_s <= 0:
+            raise Late(awaited)
+        return left_s
+
+
+class ClusterProcesses:
+    """Three brokers in three racks and three controllers, each a process."""
+
+    def __init__(self, folder: pathlib.Path, deadline: Deadline) -> None:
+        self.bootstrap = ""
+        self._data = folder / "data"
+        self._stderr = folder / "dev.log"
+        self._deadline = deadline
+        self._dev: subprocess.Popen[str] | None = None
+        self._advice: dict[int, str] = {}
+        """The commands that start the killed nodes again, by node id."""
+        self._restarted: dict[int, subprocess.Popen[str]] = {}
+
+    def start(self) -> None:
+        """Start all nodes; return once each accepts clients."""
+        began = time.monotonic()
+        arguments = ["dev", "--data", str(self._data), "--port", "0"]
+        arguments += ["--brokers", "3", "--controllers", "3", "--racks", "a,b,c"]
+        for setting in SETTINGS:
+            arguments += ["--set", setting]
+        self._dev = self._run(arguments, self._stderr)
+        self.bootstrap = self._ready(self._dev, "a cluster that accepts clients", self._stderr).split()[1]
+        console.print(
+            f"[green]three brokers and three controllers ready[/] at {self.bootstrap}"
+            f" after {(time.monotonic() - began) * 1000:.0f} ms"
+        )
+
+    def kill(self, node_id: int, kind: str) -> None:
+        """End a node with SIGKILL, and wait until ``moldau dev`` has reported it."""
+        pid = self._node(node_id)["pid"]
+        os.kill(pid, signal.SIGKILL)
+        console.print(f"[red]{kind} {node_id} (pid {pid}) killed[/] with SIGKILL")
+        report = re.compile(rf"\(pid {pid}\) was ended by SIGKILL; `moldau (.*)` starts it again")
+        while (found := report.search(self._stderr.read_text())) is None:
+            self._deadline.left_s(f"the report that node {node_id} has died")
+            time.sleep(0.05)
+        self._advice[node_id] = found[1]
+
+    def start_again(self, node_id: int) -> None:
+        """Start a killed node on its data, as ``moldau dev`` advised; return once it accepts clients."""
+        began = time.monotonic()
+        log = pathlib.Path(self._node(node_id)["log"])
+        process = self._run([*shlex.split(self._advice[node_id]), "--log-level", "warning"], log)
+        self._restarted[node_id] = process
+        self._ready(process, f"node {node_id}, which was started again", log)
+        console.print(
+            f"[green]node {node_id} ready again[/] (pid {process.pid})"
+            f" after {(time.monotonic() - began) * 1000:.0f} ms"
+        )
+
+    def stop(self) -> list[str]:
+        """End all processes, brokers before controllers; return what did not end cleanly."""
+        dev = [] if self._dev is None else [("moldau dev", self._dev)]
+        roles = {node_id: self._node(node_id)["roles"] for node_id in self._restarted}
+        again = [(f"node {node_id}", process) for node_id, process in self._restarted.items()]
+        brokers = [each for each, role in zip(again, roles.values(), strict=True) if "broker" in role]
+        controllers = [each for each in again if each not in brokers]
+        problems = []
+        for name, process in [*brokers, *dev, *controllers]:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                # `moldau dev` ends two groups of nodes, one after the other.
+                code = process.wait(STOP_TIMEOUT_S * (2 if name == "moldau dev" else 1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                problems.append(f"{name} (pid {process.pid}) did not stop and was killed")
+            else:
+                problems += [f"{name} ended with exit code {code}"] if code else []
+        return problems
+
+    def _node(self, node_id: int) -> dict[str, Any]:
+        nodes: list[dict[str, Any]] = json.loads((self._data / "cluster.json").read_text())["nodes"]
+        return next(node for node in nodes if node["id"] == node_id)
+
+    def _run(self, arguments: list[str], log: pathlib.Path) -> subprocess.Popen[str]:
+        with log.open("a") as stderr:
+            return subprocess.Popen(
+                [sys.executable, "-m", "moldau", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                # A terminal's Ctrl-C is for the demo alone, which ends the others in order.
+                start_new_session=True,
+            )
+
+    def _ready(self, process: subprocess.Popen[str], awaited: str, log: pathlib.Path) -> str:
+        """The line by which a process says that it accepts clients."""
+        assert process.stdout is not None
+        if not select.select([process.stdout], [], [], self._deadline.left_s(awaited))[0]:
+            raise Late(awaited)
+        line = process.stdout.readline()
+        if not line:
+            raise Late(f"{awaited}; its log says:\n{log.read_text()[-2000:]}")
+        return line

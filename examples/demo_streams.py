@@ -89,11 +89,12 @@ class GroupReader:
         self.numbers: dict[str, list[int]] = {topic: [] for topic in topics}
         settings = {"group.id": "demo", "auto.offset.reset": "earliest", "client.rack": "b"}
         self._consumer = Consumer({"bootstrap.servers": bootstrap, **settings, **QUIET})
-        self._consumer.subscribe(list(topics))
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
+        """Subscribe; to topics that exist, for a client looks for new ones every five minutes."""
+        self._consumer.subscribe(list(self.numbers))
         self._thread.start()
 
     def end(self, expected: Mapping[str, set[int]], deadline: Deadline) -> None:

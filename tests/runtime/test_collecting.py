@@ -1,9 +1,10 @@
-"""Collections of cycles see the objects of the last second; others wait until the objects have doubled."""
+"""Collections do not visit what a node has kept as it grew; what comes and goes is collected as ever."""
 
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 
@@ -28,26 +29,65 @@ def collector() -> Iterator[None]:
     gc.set_threshold(*thresholds)
 
 
-def test_a_full_collection_is_made_when_objects_have_doubled(
+def rings_of(count: int) -> tuple[list[Ring], "weakref.ref[Ring]"]:
+    """Cycles, and a way to see whether the last of them is there."""
+    rings = [Ring() for _ in range(count)]
+    return rings, weakref.ref(rings[-1])
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def beside_it() -> None:
+        task = asyncio.get_running_loop().create_task(collecting.keep_collections_short())
+        await asyncio.sleep(0)
+        await story()
+        task.cancel()
+
+    with World(1) as world:
+        world.run(beside_it())
+
+
+def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
     collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collecting, "GROWTH", 1.01)
 
     async def story() -> None:
-        task = asyncio.get_running_loop().create_task(collecting.keep_collections_short())
-        await asyncio.sleep(0)
-        rings = [Ring() for _ in range(gc.get_freeze_count() // 20)]
-        await asyncio.sleep(2)
+        rings, last = rings_of(collecting.PIECE_BLOCKS)
+        await asyncio.sleep(1)
         assert len(gc.get_objects(2)) < len(rings)
-        gone = weakref.ref(rings[0])
         rings.clear()
         gc.collect()
-        assert gone() is not None  # out of the collector's sight
-        await asyncio.sleep(collecting.FULL_EVERY_S - 60)
-        assert gone() is not None
-        await asyncio.sleep(180)
-        assert gone() is None
-        task.cancel()
+        assert last() is not None
+        more, _ = rings_of(collecting.PIECE_BLOCKS)
+        await asyncio.sleep(1)
+        assert last() is not None  # too early for a full collection
+        await asyncio.sleep(collecting.FULL_EVERY_S)
+        more += rings_of(collecting.PIECE_BLOCKS)[0]
+        await asyncio.sleep(1)
+        assert last() is None
 
-    with World(1) as world:
-        world.run(story())
+    play(story)
+
+
+def test_a_cycle_that_ended_is_not_kept_with_the_rest(collector: None) -> None:
+    async def story() -> None:
+        _, gone = rings_of(1)
+        kept, _ = rings_of(collecting.PIECE_BLOCKS)
+        await asyncio.sleep(1)
+        assert gc.get_freeze_count() > len(kept)
+        assert gone() is None
+
+    play(story)
+
+
+def test_a_node_that_does_not_grow_is_left_alone(collector: None) -> None:
+    async def story() -> None:
+        before = gc.get_freeze_count()
+        rings, last = rings_of(100)
+        await asyncio.sleep(120)
+        assert gc.get_freeze_count() <= before
+        rings.clear()
+        gc.collect()
+        assert last() is None
+
+    play(story)

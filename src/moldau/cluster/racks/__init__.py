@@ -1,0 +1,1 @@
+"""Racks: which broker of a rack serves a diskless partition or an object. Pure."""

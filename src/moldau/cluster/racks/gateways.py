@@ -1,0 +1,167 @@
+"""Produce gateways (KIP-1164): the brokers of each rack that take records for a diskless coordinator.
+
+A producer that sends records to the gateway of its rack crosses no rack, and a gateway collects the records
+of few coordinators, so that one WAL object takes few commit calls over the network.
+
+A pure function of the registered brokers, their racks and the *preferred* replicas of the coordinators'
+partitions. Who leads a coordinator at the moment does not count: a failover moves no gateway.
+
+* A rack with as many brokers as there are coordinators, or more, is *saturated*: each coordinator has
+  ``brokers // coordinators`` gateways there, and a broker is the gateway of at most one coordinator.
+* In a smaller rack each coordinator has one gateway. Coordinators with the same preferred replica have the
+  same gateway there (co-location), which calls one broker for all of them. Where there are fewer preferred
+  replicas than brokers, the largest of these groups are divided until every broker has a part.
+* A coordinator's preferred replica is its gateway in its own rack, which takes no call over the network.
+* A fenced broker keeps its place. Until it is back, other gateways of the coordinator in the rack serve for
+  it, or else, where there are none, live brokers of the rack that share its coordinators evenly.
+
+Bounds, while no broker is fenced: in a saturated rack a broker makes at most one network commit call for a
+WAL object. In a smaller one it makes at most ``ceil(hosts of S / brokers)`` for each other rack S, where
+hosts are preferred replicas; that is one for each other rack where racks are equally large.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from moldau.cluster.racks.rendezvous import even_quotas, preferred, spread
+
+
+class RackBroker(NamedTuple):
+    """A registered broker."""
+
+    broker_id: int
+    rack: str | None
+    """None: it says none; such brokers are a rack of their own here."""
+    is_live: bool = True
+    """Neither fenced nor about to stop."""
+
+
+class _Unit(NamedTuple):
+    """Coordinators that have the same gateway in a rack."""
+
+    name: str
+    host: int
+    """Their preferred replica."""
+    coordinators: tuple[int, ...]
+    stays: bool
+    """In the rack of the host, the host itself is the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """The gateways of a cluster."""
+
+    hosts: Sequence[int]
+    """The preferred replica of each coordinator, by its number."""
+    by_rack: Mapping[str | None, Mapping[int, tuple[int, ...]]]
+    """By rack and coordinator; a rack without live brokers is not in it."""
+
+    def of(self, coordinator_id: int, rack: str | None) -> tuple[int, ...]:
+        """The gateways of a coordinator in a rack; empty where there are none."""
+        return self.by_rack.get(rack, {}).get(coordinator_id, ())
+
+    def of_partition(self, topic_id: UUID, index: int, coordinator_id: int, rack: str | None) -> int | None:
+        """The gateway in a rack that a partition's clients are led to; None where there is none."""
+        found = self.of(coordinator_id, rack)
+        if len(found) <= 1:
+            return found[0] if found else None
+        return preferred(f"{topic_id.hex}-{index}", found)
+
+    def coordinators_of(self, broker_id: int) -> tuple[int, ...]:
+        """The coordinators whose gateway a broker is."""
+        return tuple(
+            sorted(
+                coordinator_id
+                for rows in self.by_rack.values()
+                for coordinator_id, brokers in rows.items()
+                if broker_id in brokers
+            )
+        )
+
+    def commit_calls(self, broker_id: int) -> int:
+        """Network commit calls for one WAL object of a gateway, at most, while preferred replicas lead."""
+        return len({self.hosts[each] for each in self.coordinators_of(broker_id)} - {broker_id})
+
+
+def produce_gateways(brokers: Iterable[RackBroker], hosts: Sequence[int]) -> Gateways:
+    """The gateways. ``hosts``: the preferred replica of each coordinator, by its number.
+
+    A host that is not registered counts as one of a rack of its own.
+    """
+    racks: dict[str | None, list[RackBroker]] = defaultdict(list)
+    for broker in sorted(set(brokers)):
+        racks[broker.rack].append(broker)
+    rack_of: dict[int, str | None] = {
+        broker.broker_id: rack for rack, members in racks.items() for broker in members
+    }
+    found: dict[str | None, Mapping[int, tuple[int, ...]]] = {}
+    for rack, members in racks.items():
+        if hosts and any(broker.is_live for broker in members):
+            found[rack] = _in_rack(members, hosts, rack_of)
+    return Gateways(tuple(hosts), found)
+
+
+def _in_rack(
+    members: Sequence[RackBroker], hosts: Sequence[int], rack_of: Mapping[int, str | None]
+) -> dict[int, tuple[int, ...]]:
+    """The gateways of one rack by coordinator."""
+    units = _units(hosts, len(members))
+    places = _places(units, [broker.broker_id for broker in members], rack_of)
+    live = {broker.broker_id for broker in members if broker.is_live}
+    gateways: dict[int, list[int]] = defaultdict(list)
+    for unit, place in zip(units, places, strict=True):
+        if place in live:
+            for coordinator_id in unit.coordinators:
+                gateways[coordinator_id].append(place)
+    orphans = {unit.name: unit for unit in units if unit.coordinators[0] not in gateways}
+    loads = {broker_id: places.count(broker_id) for broker_id in live}
+    # One substitute is enough, also for a coordinator with several places.
+    wanted = {unit.coordinators: name for name, unit in reversed(orphans.items())}
+    names = sorted(wanted.values())
+    substitutes = spread(names, even_quotas(len(names), loads, "substitutes"))
+    for name in names:
+        for coordinator_id in orphans[name].coordinators:
+            gateways[coordinator_id].append(substitutes[name])
+    return {coordinator_id: tuple(sorted(found)) for coordinator_id, found in sorted(gateways.items())}
+
+
+def _units(hosts: Sequence[int], broker_count: int) -> list[_Unit]:
+    """The units that are placed in a rack: at most one for each broker, or one for each host."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for coordinator_id, host in enumerate(hosts):
+        groups[host].append(coordinator_id)
+    parts = dict.fromkeys(groups, 1)
+    for _ in range(min(broker_count, len(hosts)) - len(groups)):
+        largest = max(sorted(groups), key=lambda host: len(groups[host]) / parts[host])
+        parts[largest] += 1
+    units = []
+    for copy in range(max(1, broker_count // len(hosts))):
+        for host, coordinators in sorted(groups.items()):
+            for part in range(parts[host]):
+                some = tuple(coordinators[part :: parts[host]])
+                units.append(_Unit(f"{some[0]}/{copy}", host, some, stays=part == copy == 0))
+    return units
+
+
+def _places(
+    units: Sequence[_Unit], broker_ids: Sequence[int], rack_of: Mapping[int, str | None]
+) -> list[int]:
+    """A broker of the rack for each unit, whether it lives or not."""
+    found = {unit.name: unit.host for unit in units if unit.stays and unit.host in broker_ids}
+    loads = {broker_id: list(found.values()).count(broker_id) for broker_id in broker_ids}
+    sources: dict[tuple[bool, str], list[str]] = defaultdict(list)
+    for unit in units:
+        if unit.name not in found:
+            # Those of one other rack are shared evenly, which is what bounds the calls.
+            rack = rack_of.get(unit.host)
+            source = (unit.host in rack_of, "" if rack is None else f"rack {rack}")
+            sources[source if len(units) > len(broker_ids) else (True, "all")].append(unit.name)
+    for source, names in sorted(sources.items()):
+        placed = spread(names, even_quotas(len(names), loads, source[1]))
+        for broker_id in placed.values():
+            loads[broker_id] += 1
+        found |= placed
+    return [found[unit.name] for unit in units]

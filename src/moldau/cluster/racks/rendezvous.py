@@ -1,0 +1,49 @@
+"""Rendezvous hashing: each item has an order of candidates that does not depend on which of them exist.
+
+The scores are the same in every process, so that brokers agree without asking each other.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+
+
+def score(item: str, candidate: int) -> int:
+    """How much an item prefers a candidate: 64 bits, evenly spread."""
+    digest = blake2b(f"{item}|{candidate}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big")
+
+
+def preferred(item: str, candidates: Iterable[int]) -> int:
+    """The candidate that an item prefers. ``candidates`` must not be empty.
+
+    Without one candidate only its own items move, and with one more only those that prefer it.
+    """
+    return max(candidates, key=lambda candidate: (score(item, candidate), candidate))
+
+
+def spread(items: Sequence[str], quotas: Mapping[int, int]) -> dict[str, int]:
+    """A candidate for each item, none with more items than its quota; the quotas have room for all items.
+
+    The pair with the highest score is matched first, so that an item loses a candidate only to one that the
+    candidate's quota is better spent on.
+    """
+    pairs = sorted(
+        ((score(item, candidate), item, candidate) for item in items for candidate in quotas), reverse=True
+    )
+    left = dict(quotas)
+    found: dict[str, int] = {}
+    for _, item, candidate in pairs:
+        if item not in found and left[candidate] > 0:
+            found[item] = candidate
+            left[candidate] -= 1
+    return found
+
+
+def even_quotas(item_count: int, loads: Mapping[int, int], name: str) -> dict[int, int]:
+    """Quotas that share ``item_count`` items evenly; one more goes to the least loaded candidates.
+
+    ``loads`` are the items that each candidate has already; ``name`` breaks ties.
+    """
+    share, rest = divmod(item_count, len(loads))
+    by_load = sorted(loads, key=lambda candidate: (loads[candidate], score(name, candidate)))
+    return {candidate: share + (position < rest) for position, candidate in enumerate(by_load)}

@@ -20,7 +20,7 @@ from bench.measure import MEGABYTE, Sample
 from bench.plan import FULL, QUICK, Plan, topic
 from bench.report import Report, environment, rounded
 from moldau.client.cluster import Client, NodeAddress, with_client
-from moldau.protocol.own.diskless_describe_topics import DisklessDescribeTopicsRequest
+from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.tiered.storage.builder import BatchRun, build_segment

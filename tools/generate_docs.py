@@ -184,7 +184,7 @@ def protocol_page() -> str:
 def _own_rows() -> Iterator[str]:
     """Each API of our own with the first sentence of its module, which begins with the API's name."""
     for key, (module, versions, _) in sorted(MODULES.items()):
-        text = importlib.import_module(f"moldau.protocol.own.{module}").__doc__ or ""
+        text = importlib.import_module(module, "moldau.protocol.own").__doc__ or ""
         name, _, meaning = text.split("\n\n")[0].replace("\n", " ").strip().partition(" ")
         name, meaning = name.rstrip(":"), meaning.rstrip(".")
         if meaning.startswith("(") and meaning.endswith(")"):

@@ -11,7 +11,8 @@ from moldau.coordinators.diskless.state.records import FileCommitted, PartitionC
 from moldau.coordinators.diskless.store.checkpoint import encode_rows
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.diskless.wal import footer_size_bytes, write_tail
-from moldau.protocol.group_records import (
+from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.records.groups import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
@@ -21,8 +22,7 @@ from moldau.protocol.group_records import (
     encode_subscription,
     encode_value,
 )
-from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
-from moldau.protocol.metadata_records import TopicRecord, encode_record
+from moldau.protocol.records.metadata import TopicRecord, encode_record
 from moldau.records.batch import parse_header
 from moldau.records.builder import build_batch
 from moldau.records.compression import Compression

@@ -48,7 +48,7 @@ from moldau.protocol.messages import (
     unregister_broker,
     update_features,
 )
-from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.protocol.schema import ZERO_UUID, Message
 from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 

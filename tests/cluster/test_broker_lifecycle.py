@@ -28,7 +28,7 @@ from moldau.protocol.messages.broker_registration import (
 )
 from moldau.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from moldau.protocol.metadata_records import RECORDS, RegisterBrokerRecord
+from moldau.protocol.records.metadata import RECORDS, RegisterBrokerRecord
 from moldau.protocol.schema import Message
 from moldau.quorum.core.voters import ReplicaKey, VoterSet
 from moldau.quorum.driver import QuorumDriver

@@ -21,7 +21,6 @@ from moldau.cluster.metadata_log import MetadataBatch
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.snapshots import SnapshotGenerator
 from moldau.network.context import Principal
-from moldau.protocol import metadata_records as r
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest, Feature
 from moldau.protocol.messages.create_topics import (
@@ -30,6 +29,7 @@ from moldau.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, SeededEntropy
 from moldau.runtime.workers import InlineWorkers

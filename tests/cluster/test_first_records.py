@@ -7,7 +7,7 @@ from moldau.cluster.decisions.features import METADATA_VERSION_LATEST
 from moldau.cluster.decisions.view import ControllerSettings
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import EMPTY_IMAGE
-from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.runtime import SeededEntropy
 
 

@@ -10,7 +10,7 @@ from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.delta import MetadataDelta, image_of
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, ResourceType
 from moldau.cluster.image.image_records import encode_record, to_records
-from moldau.protocol import metadata_records as r
+from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 
 ids = st.integers(1000, 1007).map(lambda number: uuid.UUID(int=number))

@@ -13,11 +13,11 @@ from moldau.cluster.folders.formatter import (
     new_cluster_id,
 )
 from moldau.cluster.folders.meta_properties import FormatError, MetaProperties, read_meta_properties
-from moldau.protocol.metadata_records import RECORDS, FeatureLevelRecord
+from moldau.protocol.records.metadata import RECORDS, FeatureLevelRecord
 from moldau.records.batch import check_batch, iter_headers
 from moldau.records.record import iter_records
 from moldau.runtime import LocalDisk, SeededEntropy
-from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.disks.disk import SimulatedDisk
 from moldau.simulation.world.process import Process
 
 ENTROPY = SeededEntropy(3)

@@ -11,7 +11,6 @@ from moldau.coordinators.groups.records import ConsumerOffsetsRecord
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.groups.shard import GroupShard
 from moldau.coordinators.groups.turn import ExpiryTimer
-from moldau.protocol.group_records import encode_subscription
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
 from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -22,6 +21,7 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from moldau.protocol.records.groups import encode_subscription
 
 
 def subscription(topic: str) -> bytes:

@@ -9,7 +9,6 @@ from moldau.coordinators.groups.calls import GroupCaller
 from moldau.coordinators.groups.service import GroupService
 from moldau.coordinators.groups.settings import GroupSettings
 from moldau.coordinators.log import MemoryLog
-from moldau.protocol.group_records import encode_subscription
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.delete_groups import DeleteGroupsRequest
 from moldau.protocol.messages.describe_groups import DescribeGroupsRequest
@@ -34,6 +33,7 @@ from moldau.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from moldau.protocol.records.groups import encode_subscription
 from moldau.runtime import ErrorCode, KafkaError, SeededEntropy
 from moldau.simulation.world.world import World
 

@@ -18,8 +18,8 @@ from moldau.coordinators.groups.records import (
 )
 from moldau.coordinators.partitioning import coordinator_partition, java_string_hash
 from moldau.coordinators.pending import KeyValue, batch_size_bytes
-from moldau.protocol.group_records import encode_subscription
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from moldau.protocol.records.groups import encode_subscription
 
 CODEC = ConsumerOffsetsCodec()
 int32s, int64s = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)

@@ -17,7 +17,7 @@ from moldau.records import check_batch, iter_records
 from moldau.replication.partition import FoundOffset, PartitionKey
 from moldau.runtime import ErrorCode, KafkaError, Machine
 from moldau.runtime.workers import InlineWorkers
-from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disks.disk import MountedDisk
 
 T = TypeVar("T")
 K = key()

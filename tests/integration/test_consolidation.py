@@ -17,7 +17,7 @@ from moldau.client.cluster import Client, NodeAddress, with_client
 from moldau.client.consolidation import give_up, plan_everywhere, publish_everywhere, renew
 from moldau.metrics import Meters
 from moldau.objects import open_by_url
-from moldau.protocol.own.diskless_describe_topics import DisklessDescribeTopicsRequest
+from moldau.protocol.own.diskless.describe_topics import DisklessDescribeTopicsRequest
 from moldau.runtime import ErrorCode, Machine
 from moldau.testing import Node
 from moldau.tiered.consolidation.building import build_segments, copy_segment

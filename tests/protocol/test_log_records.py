@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio_twins import random_message
 
-from moldau.protocol import consumer_group_records as consumer
-from moldau.protocol import group_records as group
-from moldau.protocol import metadata_records as metadata
-from moldau.protocol import transaction_records as transaction
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.record_schema import FramedRecords, UnknownRecordTypeError, latest_version
+from moldau.protocol.records import consumer_groups as consumer
+from moldau.protocol.records import groups as group
+from moldau.protocol.records import metadata
+from moldau.protocol.records import transactions as transaction
+from moldau.protocol.records.schema import FramedRecords, UnknownRecordTypeError, latest_version
 from moldau.protocol.schema import Message, parse_versions
 
 TOPIC_ID = UUID("01020304-0506-0708-090a-0b0c0d0e0f10")

@@ -15,7 +15,7 @@ from moldau.replication.partition import AppendAnswer, PartitionKey
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode
-from moldau.simulation.world.disk import DiskFault, MountedDisk
+from moldau.simulation.world.disks.disk import DiskFault, MountedDisk
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World
 from moldau.storage.log.config import LogConfig

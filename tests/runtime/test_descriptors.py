@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from moldau.runtime.descriptors import Descriptors
-from moldau.runtime.disk import DiskError, File
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.descriptors import Descriptors
+from moldau.runtime.files.disk import DiskError, File
+from moldau.runtime.files.local_disk import LocalDisk
 
 LIMIT = 4
 

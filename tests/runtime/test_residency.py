@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from moldau.runtime import LocalDisk, residency
-from moldau.runtime.local_disk import LocalFile
+from moldau.runtime import LocalDisk
+from moldau.runtime.files import residency
+from moldau.runtime.files.local_disk import LocalFile
 
 MIB = 1024 * 1024
 BOUND = 32 * MIB

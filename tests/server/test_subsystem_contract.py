@@ -10,7 +10,7 @@ from moldau.cluster.image.delta import MetadataDelta
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
 from moldau.cluster.image.registrations import Endpoint
 from moldau.cluster.publisher import MetadataPublisher
-from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.records.metadata import ConfigRecord
 from moldau.server.subsystem import Subsystem, SubsystemList
 from moldau.server.topics.partition_kinds import KindClaim, PartitionKinds
 

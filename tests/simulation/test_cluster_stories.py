@@ -7,7 +7,7 @@ import pytest
 
 from moldau.coordinators.groups.records import OffsetRecord
 from moldau.coordinators.loader import ShardLoader
-from moldau.server.handlers import lone_produce
+from moldau.server.handlers.records import lone_produce
 from moldau.simulation.nodes import SCENARIOS
 from moldau.simulation.scenario import run_seed
 

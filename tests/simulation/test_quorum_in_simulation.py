@@ -10,7 +10,7 @@ from moldau.cluster import snapshots
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.service import ControllerService
 from moldau.cluster.image.image_records import to_records
-from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.records.metadata import ConfigRecord
 from moldau.quorum.core import effects as fx
 from moldau.quorum.core import events as ev
 from moldau.quorum.core.raft import RaftCore

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from moldau.cluster.broker_lifecycle import BrokerLifecycle
-from moldau.cluster.decisions import brokers, partition_change, partitions
+from moldau.cluster.decisions import brokers
+from moldau.cluster.decisions.partitions import in_sync_sets as partitions
+from moldau.cluster.decisions.partitions import partition_change
 from moldau.cluster.image.partition import Partition
 from moldau.replication import reads
 from moldau.replication.core.leader import Leader

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from moldau.runtime import DiskError
-from moldau.simulation.world.disk import DiskFault, MountedDisk, SimulatedDisk
+from moldau.simulation.world.disks.disk import DiskFault, MountedDisk, SimulatedDisk
+from moldau.simulation.world.disks.volume import SECTOR_BYTES
 from moldau.simulation.world.process import Process
-from moldau.simulation.world.volume import SECTOR_BYTES
 
 SEEDS = range(60)
 

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.disks.disk import SimulatedDisk
+from moldau.simulation.world.disks.sqlite import open_sqlite
 from moldau.simulation.world.object_store import NoSuchObjectError, ObjectStoreError, SimulatedObjectStore
 from moldau.simulation.world.process import Process
-from moldau.simulation.world.sqlite import open_sqlite
 from moldau.simulation.world.world import World
 
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from moldau.runtime import DiskError, DiskSpace, InlineWorkers, Machine, SeededEntropy
-from moldau.runtime.disk import Buffer
+from moldau.runtime.files.disk import Buffer
 
 
 class Inode:

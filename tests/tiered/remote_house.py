@@ -14,7 +14,7 @@ from moldau.records.control import build_end_transaction_marker
 from moldau.records.record import Record
 from moldau.replication.partition import ReadOutcome
 from moldau.runtime import InlineWorkers, Machine, SeededEntropy
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.log.append_info import AppendOrigin, ReadResult
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.partition_log import PartitionLog

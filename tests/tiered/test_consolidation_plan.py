@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moldau.coordinators.diskless.calls import BatchCoordinate
-from moldau.protocol.own.consolidation_plan import ConsolidationPlanResponse
+from moldau.protocol.own.consolidation.plan import ConsolidationPlanResponse
 from moldau.tiered.consolidation.leader import HeldPlan, Plan, PlannedWork
 from moldau.tiered.consolidation.plan import (
     GatheredSegment,

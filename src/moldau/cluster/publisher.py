@@ -10,7 +10,7 @@ from moldau.cluster.image.delta import MetadataDelta, delta_between
 from moldau.cluster.image.image import EMPTY_IMAGE, MetadataImage, Provenance
 from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, Value
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.metadata_records import (
+from moldau.protocol.records.metadata import (
     RECORDS,
     AbortTransactionRecord,
     BeginTransactionRecord,

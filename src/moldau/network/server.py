@@ -17,7 +17,7 @@ from moldau.network.context import ANONYMOUS, ConnectionContext, Dispatcher
 from moldau.network.limits import Listener, NetworkCounters, NetworkLimits
 from moldau.network.memory import ReceiveMemory, RequestMemory
 from moldau.network.writing import TurnShare, transport_sends_vectors
-from moldau.runtime.open_files import last_descriptor_for_clients
+from moldau.runtime.files.open_files import last_descriptor_for_clients
 
 log = logging.getLogger("moldau.network")
 

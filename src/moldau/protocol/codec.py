@@ -48,10 +48,9 @@ def _load(api_key: int) -> tuple[type[Message], type[Message]]:
             path = "moldau.protocol.messages." + KAFKA_MODULES[api_key][0]
         elif api_key in OWN_MODULES:
             path = OWN_MODULES[api_key][0]
-            path = path if "." in path else "moldau.protocol.own." + path
         else:
             raise ProtocolError(f"API key {api_key} is not known")
-        module = importlib.import_module(path)
+        module = importlib.import_module(path, "moldau.protocol.own")
         found = _classes[api_key] = (module.REQUEST, module.RESPONSE)
     return found
 

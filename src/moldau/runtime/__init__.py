@@ -5,11 +5,11 @@ machine (see ``moldau.simulation``). This is the only package that may be import
 """
 
 from moldau.runtime.clock import Clock, DeletionClock, SystemClock
-from moldau.runtime.disk import Disk, DiskError, DiskSpace, File, Lock
 from moldau.runtime.entropy import Entropy, SeededEntropy, SystemEntropy
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.runtime.folders import DurableFolders
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.disk import Disk, DiskError, DiskSpace, File, Lock
+from moldau.runtime.files.folders import DurableFolders
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.runtime.machine import Machine
 from moldau.runtime.unexpected import UnexpectedErrors
 from moldau.runtime.workers import InlineWorkers, ThreadWorkers, Workers

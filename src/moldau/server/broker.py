@@ -7,11 +7,11 @@ from moldau.cluster.controller.channel import ControllerChannel
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server.authorization import AllowEveryone
-from moldau.server.cluster_view import ClusterView
 from moldau.server.composition import compose_broker
 from moldau.server.context import BrokerContext, NodeContext
 from moldau.server.extensions import Extensions
 from moldau.server.identity import Address
+from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.metadata.view import MetadataView
 from moldau.server.subsystem import Subsystem, SubsystemList, in_spite_of_errors
 from moldau.server.subsystems.listeners import ListenersSubsystem

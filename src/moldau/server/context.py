@@ -10,8 +10,8 @@ from moldau.replication.waiters import WaitingRoom
 from moldau.runtime.machine import Machine
 from moldau.server.authorization import Authorizer
 from moldau.server.bound_listeners import BoundListeners
-from moldau.server.cluster_view import ClusterView
 from moldau.server.identity import Identity
+from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.metadata.view import MetadataView
 from moldau.server.observing.meters import NodeMeters
 from moldau.server.topics.registry import PartitionRegistry

@@ -10,8 +10,8 @@ from enum import Enum
 from moldau.simulation.history import History
 from moldau.simulation.judges.answers_judge import stop_and_judge
 from moldau.simulation.world.defects import DefectPlace
-from moldau.simulation.world.disk import DiskFault
-from moldau.simulation.world.disk_losses import lose_databases, lose_folders
+from moldau.simulation.world.disks.disk import DiskFault
+from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folders
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.object_store import StoreWeather
 from moldau.simulation.world.world import World

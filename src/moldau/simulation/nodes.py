@@ -27,7 +27,7 @@ from moldau.simulation.stories.tiered_stories import tiered, tiered_clock, tiere
 from moldau.simulation.stories.tiny_node import PARTITION as TINY_PARTITION
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
 from moldau.simulation.stories.tiny_node import Flaw, TinyNode
-from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.process import serving
 
 _SPECIAL = (Fault.DEFECTS, Fault.STOP, Fault.ONE_WAY, Fault.OVERTAKE)

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
+from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.cleaner.cleaner import LogCleaner
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import (

@@ -12,7 +12,7 @@ from moldau.config.broker import BrokerConfig
 from moldau.records.control import VotersRecordEntry
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.server.development_cluster import (
     BROKER,
     CONTROLLER,

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from moldau.config.broker import BrokerConfig
-from moldau.runtime.disk import Lock
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.disk import Lock
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.runtime.machine import Machine
 from moldau.server.node import Node
 

@@ -6,11 +6,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.network.own_calls import BrokerCall, BrokerChannel
-from moldau.protocol.own import tiered_describe_topics as topics_wire
-from moldau.protocol.own import tiered_list_segments as segments_wire
 from moldau.protocol.own.rights import Right
-from moldau.protocol.own.tiered_describe_topics import TieredDescribedTopic
-from moldau.protocol.own.tiered_list_segments import TieredSegment
+from moldau.protocol.own.tiered import describe_topics as topics_wire
+from moldau.protocol.own.tiered import list_segments as segments_wire
+from moldau.protocol.own.tiered.describe_topics import TieredDescribedTopic
+from moldau.protocol.own.tiered.list_segments import TieredSegment
 
 __all__ = ["CALLS", "ListSegmentsCall", "ListedSegments", "RemoteTier", "TieredCalls"]
 

@@ -27,7 +27,7 @@ from moldau.coordinators.diskless.state.partitions import PartitionState, Partit
 from moldau.coordinators.diskless.state.producers import extended, last_sequence, opened
 from moldau.coordinators.diskless.store.checkpoint import decode_rows, encode_rows
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.own import diskless_records as wire
+from moldau.protocol.records import diskless as wire
 from moldau.records.builder import build_batch
 from moldau.records.record import Record
 from moldau.runtime import ErrorCode

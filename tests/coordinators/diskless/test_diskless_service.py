@@ -29,10 +29,7 @@ from moldau.coordinators.diskless.store.database import Database
 from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.upkeep import Upkeep, UpkeepSettings
 from moldau.protocol.codec import decode_request, decode_response, encode_request, encode_response
-from moldau.protocol.own import diskless_create_partitions as create_partitions
-from moldau.protocol.own import diskless_describe_topics as describe_topics
-from moldau.protocol.own import diskless_find_batches as find_batches
-from moldau.protocol.own import diskless_oldest_file as oldest_file
+from moldau.protocol.own.diskless import create_partitions, describe_topics, find_batches, oldest_file
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.server.coordinators.entry import entry_of

@@ -22,7 +22,7 @@ from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_overrides, parse_properties
 from moldau.runtime.clock import SystemClock
 from moldau.runtime.entropy import SystemEntropy
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.local_disk import LocalDisk
 
 app = new_app(help="Make a node's folders ready.", no_args_is_help=True)
 

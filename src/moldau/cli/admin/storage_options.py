@@ -15,7 +15,7 @@ from moldau.cluster.folders.initial_voters import parse_initial_controllers
 from moldau.cluster.folders.meta_properties import FormatError
 from moldau.cluster.image.image import ELIGIBLE_LEADER_REPLICAS_FEATURE, METADATA_VERSION_FEATURE
 from moldau.config.broker import BrokerConfig
-from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE, KRAFT_VERSION_MAX
 from moldau.server.metadata.membership import controller_endpoints
 

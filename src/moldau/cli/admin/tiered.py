@@ -12,8 +12,8 @@ from moldau.cli.output import print_json, print_table, time_text
 from moldau.client.cluster import Client, with_client
 from moldau.cluster.folders.meta_properties import encode_uuid as topic_id_text
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.own.tiered_describe_topics import TieredDescribedPartition
-from moldau.protocol.own.tiered_list_segments import TieredSegment
+from moldau.protocol.own.tiered.describe_topics import TieredDescribedPartition
+from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState
 from moldau.tiered.storage.object_layout import decode_location

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from moldau.cli.errors import CommandError
 from moldau.client.cluster import Client, NodeAddress
-from moldau.protocol.own.tiered_describe_topics import TieredDescribedPartition
-from moldau.protocol.own.tiered_list_segments import TieredSegment
+from moldau.protocol.own.tiered.describe_topics import TieredDescribedPartition
+from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier
 
 SEGMENTS_A_PAGE: Final = 1000

@@ -12,9 +12,11 @@ from moldau.cluster.internal_topics import (
     REMOTE_LOG_METADATA_TOPIC,
     TRANSACTION_STATE_TOPIC,
 )
-from moldau.protocol import group_records, metadata_records, transaction_records
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.record_schema import KeyedRecords
+from moldau.protocol.records import groups as group_records
+from moldau.protocol.records import metadata as metadata_records
+from moldau.protocol.records import transactions as transaction_records
+from moldau.protocol.records.schema import KeyedRecords
 from moldau.protocol.schema import Message
 from moldau.records.record import Record
 

@@ -19,7 +19,7 @@ from moldau.coordinators.diskless.store.checkpoint import decode_rows
 from moldau.coordinators.diskless.store.extents import unpack
 from moldau.coordinators.diskless.store.schema import TABLE_NAMES
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.record_schema import UnknownRecordTypeError
+from moldau.protocol.records.schema import UnknownRecordTypeError
 from moldau.records.record import Record
 
 _CODEC: Final = DisklessCodec()

@@ -8,7 +8,7 @@ from struct import Struct
 from moldau.cli.dump.file_kind import PROBLEM, DumpedFile, FileKind, Row, by_suffix, opened
 from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.errors import KafkaError
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.storage.producers.producer_snapshot import decode_producer_snapshot
 from moldau.storage.segments.offset_index import OffsetIndex
 from moldau.storage.segments.time_index import TimeIndex

@@ -6,12 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from moldau.client.cluster import MAX_OFFSET_VERSION, RETRIABLE, Client, ClusterTopic, NodeAddress
-from moldau.protocol.group_records import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from moldau.protocol.messages.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
 from moldau.protocol.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from moldau.protocol.messages.heartbeat import HeartbeatRequest
@@ -23,6 +17,12 @@ from moldau.protocol.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from moldau.protocol.records.groups import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 SESSION_TIMEOUT_MS: Final = 45_000

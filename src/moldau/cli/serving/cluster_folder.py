@@ -9,7 +9,7 @@ from typing import Any, Final
 from moldau.cli.errors import CommandError
 from moldau.cluster.folders.folder_contents import data_in
 from moldau.cluster.folders.meta_properties import FILE_NAME as META_PROPERTIES
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.local_disk import LocalDisk
 from moldau.server.development_cluster import BROKER, CONTROLLER, ClusterNode
 
 CLUSTER_FILE: Final = "cluster.json"

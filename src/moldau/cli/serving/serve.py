@@ -18,8 +18,8 @@ from moldau.config.definition import ConfigError
 from moldau.config.properties import parse_properties
 from moldau.runtime.collecting import collect_rarely, keep_collections_short
 from moldau.runtime.errors import KafkaError
+from moldau.runtime.files.open_files import lack_of_open_files
 from moldau.runtime.machine import Machine
-from moldau.runtime.open_files import lack_of_open_files
 from moldau.server.identity import Address
 from moldau.server.node import Node
 from moldau.server.subsystems.registration import CONTROLLED_SHUTDOWN_TIMEOUT_MS, RegistrationSubsystem

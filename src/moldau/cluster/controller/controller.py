@@ -13,18 +13,10 @@ The driver's contract (:mod:`.service` keeps it):
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from moldau.cluster.decisions import (
-    brokers,
-    configs,
-    elections,
-    features,
-    partitions,
-    producer_ids,
-    reassignments,
-    topics,
-)
+from moldau.cluster.decisions import brokers, configs, features, producer_ids, topics
 from moldau.cluster.decisions.brokers import BrokerInputs
 from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.partitions import additions, elections, in_sync_sets, reassignments
 from moldau.cluster.decisions.view import (
     ConfigPolicy,
     ControllerResult,
@@ -51,7 +43,7 @@ from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterC
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.messages.update_features import UpdateFeaturesRequest
-from moldau.protocol.metadata_records import FeatureLevelRecord
+from moldau.protocol.records.metadata import FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import Entropy, ErrorCode, KafkaError
 
@@ -69,8 +61,8 @@ def _elect_leaders(view: View, _context: BrokerInputs, request: ElectLeadersRequ
 DECISIONS: dict[type[Message], Decision] = {
     CreateTopicsRequest: lambda view, _, request: topics.create_topics(view, request),
     DeleteTopicsRequest: lambda view, _, request: topics.delete_topics(view, request),
-    CreatePartitionsRequest: lambda view, _, request: partitions.create_partitions(view, request),
-    AlterPartitionRequest: lambda view, _, request: partitions.alter_partition(view, request),
+    CreatePartitionsRequest: lambda view, _, request: additions.create_partitions(view, request),
+    AlterPartitionRequest: lambda view, _, request: in_sync_sets.alter_partition(view, request),
     ElectLeadersRequest: _elect_leaders,
     IncrementalAlterConfigsRequest: lambda view, _, request: configs.incremental_alter_configs(view, request),
     AlterConfigsRequest: lambda view, _, request: configs.alter_configs(view, request),

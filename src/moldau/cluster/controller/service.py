@@ -19,7 +19,7 @@ from moldau.cluster.metadata_log import RECORDS_A_TURN, MetadataBatch, MetadataL
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.protocol.api import Scope, scopes
 from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
-from moldau.protocol.metadata_records import BrokerRegistrationChangeRecord
+from moldau.protocol.records.metadata import BrokerRegistrationChangeRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.workers import Workers

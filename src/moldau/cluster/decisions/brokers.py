@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
-from moldau.cluster.decisions.elections import (
+from moldau.cluster.decisions.heartbeats import Heartbeats
+from moldau.cluster.decisions.partitions.elections import (
     changes_with_broker,
     changes_without_broker,
     leads_any_partition,
     view_after,
 )
-from moldau.cluster.decisions.heartbeats import Heartbeats
-from moldau.cluster.decisions.partition_change import keeps_eligible
+from moldau.cluster.decisions.partitions.partition_change import keeps_eligible
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import ENTER_CONTROLLED_SHUTDOWN, FENCE, UNFENCE, image_of
 from moldau.cluster.image.image import METADATA_VERSION_FEATURE
@@ -20,7 +20,6 @@ from moldau.cluster.image.partition import RESERVED_DIRECTORY_COUNT
 from moldau.cluster.image.registrations import BrokerRegistration
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import DECISIVE_TOPICS
-from moldau.protocol import metadata_records as r
 from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from moldau.protocol.messages.broker_registration import (
     BrokerRegistrationRequest,
@@ -31,6 +30,7 @@ from moldau.protocol.messages.controller_registration import (
     ControllerRegistrationResponse,
 )
 from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -7,14 +7,14 @@ from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from moldau.cluster.decisions import diskless, tiered
-from moldau.cluster.decisions.elections import eligible_changes
-from moldau.cluster.decisions.partition_change import MIN_IN_SYNC_REPLICAS
+from moldau.cluster.decisions.partitions.elections import eligible_changes
+from moldau.cluster.decisions.partitions.partition_change import MIN_IN_SYNC_REPLICAS
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
 from moldau.cluster.image.image import ResourceType
 from moldau.protocol.messages import alter_configs as legacy
 from moldau.protocol.messages import incremental_alter_configs as incremental
-from moldau.protocol.metadata_records import ConfigRecord
+from moldau.protocol.records.metadata import ConfigRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 

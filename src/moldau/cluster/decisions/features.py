@@ -12,7 +12,7 @@ from moldau.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from moldau.protocol.metadata_records import ClearElrRecord, FeatureLevelRecord
+from moldau.protocol.records.metadata import ClearElrRecord, FeatureLevelRecord
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -6,7 +6,7 @@ from moldau.protocol.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
 )
-from moldau.protocol.metadata_records import ProducerIdsRecord
+from moldau.protocol.records.metadata import ProducerIdsRecord
 from moldau.runtime import ErrorCode, KafkaError
 
 BLOCK_SIZE = 1000

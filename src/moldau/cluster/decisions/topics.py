@@ -7,7 +7,7 @@ from itertools import chain
 from uuid import UUID
 
 from moldau.cluster.decisions import diskless
-from moldau.cluster.decisions.placement import check_assignment, default_directory, place
+from moldau.cluster.decisions.partitions.placement import check_assignment, default_directory, place
 from moldau.cluster.decisions.topic_names import check_new_name
 from moldau.cluster.decisions.view import ControllerResult, View
 from moldau.cluster.image.delta import image_of
@@ -27,7 +27,7 @@ from moldau.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from moldau.protocol.metadata_records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from moldau.protocol.records.metadata import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from moldau.protocol.schema import ZERO_UUID, Message
 from moldau.runtime import ErrorCode, KafkaError
 

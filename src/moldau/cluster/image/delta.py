@@ -23,7 +23,7 @@ from moldau.cluster.image.registrations import (
     SupportedFeature,
 )
 from moldau.cluster.image.topics_delta import TopicsDelta
-from moldau.protocol import metadata_records as r
+from moldau.protocol.records import metadata as r
 
 K = TypeVar("K")
 V = TypeVar("V")

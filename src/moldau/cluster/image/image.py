@@ -9,7 +9,7 @@ from typing import NewType
 from moldau.cluster.image.persistent_map import PersistentMap
 from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
 from moldau.cluster.image.topics_image import TopicsImage
-from moldau.protocol.metadata_records import (
+from moldau.protocol.records.metadata import (
     AccessControlEntryRecord,
     DelegationTokenRecord,
     UserScramCredentialRecord,

@@ -6,8 +6,8 @@ from moldau.cluster.image.image import METADATA_VERSION_FEATURE, MetadataImage
 from moldau.cluster.image.partition import Partition
 from moldau.cluster.image.registrations import BrokerRegistration, ControllerRegistration
 from moldau.cluster.image.topics_image import Topic
-from moldau.protocol import metadata_records as r
-from moldau.protocol.record_schema import latest_version
+from moldau.protocol.records import metadata as r
+from moldau.protocol.records.schema import latest_version
 from moldau.protocol.schema import Message
 
 _VERSIONS: Mapping[type[Message], tuple[tuple[int, int], ...]] = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from moldau.cluster.errors import MetadataError
 from moldau.cluster.image.partition import NO_LEADER, LeaderRecoveryState, Partition
 from moldau.cluster.image.topics_image import Topic, TopicsImage
-from moldau.protocol.metadata_records import (
+from moldau.protocol.records.metadata import (
     ClearElrRecord,
     PartitionChangeRecord,
     PartitionRecord,

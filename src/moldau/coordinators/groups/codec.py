@@ -11,7 +11,7 @@ from moldau.coordinators.groups.records import (
     StoredMember,
 )
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.group_records import (
+from moldau.protocol.records.groups import (
     RECORDS,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -20,7 +20,7 @@ from moldau.protocol.group_records import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from moldau.protocol.record_schema import UnknownRecordTypeError
+from moldau.protocol.records.schema import UnknownRecordTypeError
 from moldau.protocol.schema import ZERO_UUID
 
 GROUP_VALUE_VERSION: Final = 3

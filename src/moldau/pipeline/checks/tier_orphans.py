@@ -14,7 +14,7 @@ from moldau.client.cluster import Client, parse_bootstrap
 from moldau.metrics import Meters
 from moldau.objects.factory import open_storage
 from moldau.pipeline.reading.tier_segments import Tier, list_known_segments
-from moldau.protocol.own.tiered_list_segments import TieredSegment
+from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState

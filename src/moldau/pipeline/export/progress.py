@@ -1,4 +1,4 @@
-"""Which offsets a table has of each partition, and what the next round reads. Pure but for one look-up."""
+"""The offsets of each partition that an Iceberg table has, and the ranges that the next round reads."""
 
 import asyncio
 import datetime

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyiceberg.io import load_file_io
 
 from moldau.client.errors import ToolError
-from moldau.runtime.folders import DurableFolders
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.folders import DurableFolders
+from moldau.runtime.files.local_disk import LocalDisk
 
 _LOCAL: Final = "file://"
 

@@ -16,7 +16,7 @@ from moldau.pipeline.reading.wal_access import (
     find_config,
     find_storage,
 )
-from moldau.protocol.own.tiered_list_segments import TieredSegment
+from moldau.protocol.own.tiered.list_segments import TieredSegment
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.tiered.calls import ListSegmentsCall, RemoteTier
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState

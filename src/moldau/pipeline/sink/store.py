@@ -16,8 +16,8 @@ from moldau.objects.obstore_errors import OBSTORE_ERRORS, translated
 from moldau.objects.obstore_storage import open_obstore
 from moldau.objects.storage import Buffer, ObjectNotFoundError, StorageError
 from moldau.runtime.entropy import SystemEntropy
-from moldau.runtime.folders import DurableFolders
-from moldau.runtime.local_disk import LocalDisk
+from moldau.runtime.files.folders import DurableFolders
+from moldau.runtime.files.local_disk import LocalDisk
 
 T = TypeVar("T")
 

@@ -1,13 +1,13 @@
 """Moldau's own APIs (KIP-1163/1164/1165 and internal calls), declared like Kafka's.
 
-To add one, write ``own/<name>.py`` with message classes in the form that ``moldau.protocol.schema`` shows,
+To add one, write ``own/<room>/<name>.py`` with message classes in the form of ``moldau.protocol.schema``,
 ending in::
 
     REQUEST = CommitFileRequest
     RESPONSE = CommitFileResponse
 
-and add a row to ``MODULES``: API key -> (module in this folder, versions, flexible versions), the same as
-the classes say. That is all: ``codec``, ``framing`` and ``api`` then know the key (its scope is INTERNAL, so
+and add a row to ``MODULES``: API key -> (module, versions, flexible versions), the same as in
+the classes. That is all: ``codec``, ``framing`` and ``api`` then know the key (its scope is INTERNAL, so
 it is never advertised to clients). The module is imported when the first message of it is coded.
 
 Other floors' records (KIP-1164's 100 to 103) need no row: declare the classes and make a
@@ -21,33 +21,33 @@ from moldau.protocol.schema import parse_versions
 DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
 """FindCoordinator's key type for diskless coordinators (Kafka has 0 to 2); a key is a number in decimals."""
 
-# API key: (module in this folder or full path, versions, versions that are flexible)
+# API key: (module, relative to this package where it begins with a dot; versions, versions that are flexible)
 MODULES: dict[int, tuple[str, str, str]] = {
     # What a listener serves of these: asked before any other.
-    11600: ("describe_own_apis", "0", "0+"),
+    11600: (".describe_own_apis", "0", "0+"),
     # The diskless coordinator: 11640 + n - 93 is KIP-1164's n; from 11650 on what it implies.
-    11640: ("diskless_create_partitions", "0", "0+"),
-    11641: ("diskless_delete_topics", "0", "0+"),
-    11642: ("diskless_commit_file", "0-1", "0+"),
-    11643: ("diskless_delete_records", "0", "0+"),
-    11644: ("diskless_list_offsets", "0-1", "0+"),
-    11645: ("diskless_find_batches", "0-1", "0+"),
-    11647: ("diskless_describe_files", "0", "0+"),
-    11650: ("diskless_oldest_file", "0", "0+"),
-    11651: ("diskless_close_files", "0", "0+"),
-    11652: ("diskless_hand_over", "0", "0+"),
-    11653: ("diskless_prune", "0", "0+"),
-    11654: ("diskless_describe_topics", "0", "0+"),
-    11655: ("diskless_describe_coordinator", "0", "0+"),
+    11640: (".diskless.create_partitions", "0", "0+"),
+    11641: (".diskless.delete_topics", "0", "0+"),
+    11642: (".diskless.commit_file", "0-1", "0+"),
+    11643: (".diskless.delete_records", "0", "0+"),
+    11644: (".diskless.list_offsets", "0-1", "0+"),
+    11645: (".diskless.find_batches", "0-1", "0+"),
+    11647: (".diskless.describe_files", "0", "0+"),
+    11650: (".diskless.oldest_file", "0", "0+"),
+    11651: (".diskless.close_files", "0", "0+"),
+    11652: (".diskless.hand_over", "0", "0+"),
+    11653: (".diskless.prune", "0", "0+"),
+    11654: (".diskless.describe_topics", "0", "0+"),
+    11655: (".diskless.describe_coordinator", "0", "0+"),
     # Consolidation: the WAL of diskless partitions becomes segments, built by whoever asks for a plan.
-    11656: ("consolidation_plan", "0", "0+"),
-    11657: ("consolidation_publish", "0", "0+"),
-    11658: ("consolidation_lease", "0", "0+"),
+    11656: (".consolidation.plan", "0", "0+"),
+    11657: (".consolidation.publish", "0", "0+"),
+    11658: (".consolidation.lease", "0", "0+"),
     # The remote tier.
-    11660: ("tiered_describe_topics", "0", "0+"),
-    11661: ("tiered_list_segments", "0", "0+"),
-    11662: ("tiered_append_event", "0", "0+"),
-    11663: ("tiered_event_offsets", "0", "0+"),
+    11660: (".tiered.describe_topics", "0", "0+"),
+    11661: (".tiered.list_segments", "0", "0+"),
+    11662: (".tiered.append_event", "0", "0+"),
+    11663: (".tiered.event_offsets", "0", "0+"),
 }
 
 

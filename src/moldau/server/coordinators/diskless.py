@@ -8,8 +8,8 @@ from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.network.context import RequestContext
 from moldau.server.authorization import AclOperation, AclResourceType, Authorizer
 from moldau.server.coordinators.entry import CoordinatorEntry, entry_of
-from moldau.server.handlers.diskless import DisklessHandlers
-from moldau.server.handlers.own_calls import check_cluster_action
+from moldau.server.handlers.own.diskless import DisklessHandlers
+from moldau.server.handlers.own.own_calls import check_cluster_action
 from moldau.server.topics.topic_creation import InternalTopic
 
 

@@ -11,8 +11,8 @@ from moldau.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.cluster_view import ClusterView
 from moldau.server.coordinators.entry import KeyLookup
+from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.requests.dispatch import Handler
 from moldau.server.topics.topic_creation import InternalTopic, TopicCreator
 

@@ -20,8 +20,8 @@ from moldau.quorum.core.voters import NO_DIRECTORY, ReplicaKey, Voter, VoterSet
 from moldau.quorum.driver import QuorumDriver
 from moldau.quorum.state_store import FILE_NAME as QUORUM_STATE
 from moldau.quorum.state_store import QuorumStateStore
-from moldau.runtime.disk import Disk
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.files.disk import Disk
 from moldau.runtime.machine import Machine
 from moldau.server import settings
 from moldau.server.bound_listeners import BoundListeners

@@ -16,9 +16,9 @@ from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
 from moldau.cluster.publisher import MetadataPublisher
 from moldau.cluster.quorum_log import data_batches
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.metadata_records import RECORDS, RemoveTopicRecord
-from moldau.runtime.disk import Disk
+from moldau.protocol.records.metadata import RECORDS, RemoveTopicRecord
 from moldau.runtime.errors import KafkaError
+from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,

@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from moldau.protocol.api import ApiKey
-from moldau.protocol.own import (
-    diskless_close_files,
-    diskless_create_partitions,
-    diskless_delete_records,
-    diskless_delete_topics,
-    diskless_describe_files,
-    diskless_list_offsets,
-    diskless_prune,
+from moldau.protocol.own.diskless import (
+    close_files,
+    create_partitions,
+    delete_records,
+    delete_topics,
+    describe_files,
+    list_offsets,
+    prune,
 )
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode
@@ -58,13 +58,13 @@ CUTS: Final[Mapping[int, tuple[Cut, ...]]] = MappingProxyType(
         # One resource has a hundred keys and more.
         ApiKey.DESCRIBE_CONFIGS: (Cut(("resources",), ("results",), rows=8),),
         # FindBatches is not here: its answer waits for bytes of all its partitions together.
-        diskless_create_partitions.REQUEST.API_KEY: (Cut(("topics",), ("topics",)),),
-        diskless_delete_topics.REQUEST.API_KEY: (Cut(("topics",), ("responses",)),),
-        diskless_delete_records.REQUEST.API_KEY: (_PARTITIONS,),
-        diskless_list_offsets.REQUEST.API_KEY: (_PARTITIONS,),
-        diskless_prune.REQUEST.API_KEY: (_PARTITIONS,),
-        diskless_describe_files.REQUEST.API_KEY: (Cut(("files",), ("files",)),),
-        diskless_close_files.REQUEST.API_KEY: (Cut(("object_keys",), ("files",)),),
+        create_partitions.REQUEST.API_KEY: (Cut(("topics",), ("topics",)),),
+        delete_topics.REQUEST.API_KEY: (Cut(("topics",), ("responses",)),),
+        delete_records.REQUEST.API_KEY: (_PARTITIONS,),
+        list_offsets.REQUEST.API_KEY: (_PARTITIONS,),
+        prune.REQUEST.API_KEY: (_PARTITIONS,),
+        describe_files.REQUEST.API_KEY: (Cut(("files",), ("files",)),),
+        close_files.REQUEST.API_KEY: (Cut(("object_keys",), ("files",)),),
     }
 )
 

@@ -9,12 +9,12 @@ from moldau.network.context import RequestContext
 from moldau.protocol.api import ApiKey, Scope, scopes
 from moldau.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from moldau.server.context import BrokerContext
-from moldau.server.handlers.config_changes import ConfigChangeHandlers
-from moldau.server.handlers.configs import ConfigHandlers
-from moldau.server.handlers.forwarded import ForwardedHandlers
-from moldau.server.handlers.metadata import MetadataHandlers
-from moldau.server.handlers.quorum import describe_quorum
-from moldau.server.handlers.topic_partitions import TopicPartitionHandlers
+from moldau.server.handlers.admin.config_changes import ConfigChangeHandlers
+from moldau.server.handlers.admin.configs import ConfigHandlers
+from moldau.server.handlers.admin.forwarded import ForwardedHandlers
+from moldau.server.handlers.metadata.metadata import MetadataHandlers
+from moldau.server.handlers.metadata.quorum import describe_quorum
+from moldau.server.handlers.metadata.topic_partitions import TopicPartitionHandlers
 from moldau.server.requests.dispatch import routes
 from moldau.server.requests.forwarding import forward
 from moldau.server.subsystem import Contribution, Subsystem

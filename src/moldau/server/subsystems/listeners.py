@@ -9,7 +9,7 @@ from moldau.protocol.api import Scope
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
-from moldau.server.handlers.versions import VersionHandlers, finalized_features
+from moldau.server.handlers.metadata.versions import VersionHandlers, finalized_features
 from moldau.server.requests.dispatch import Dispatcher, routes
 from moldau.server.subsystem import Subsystem
 

@@ -4,16 +4,16 @@ from moldau.protocol.api import ApiKey
 from moldau.replication.appending.append_turn import AppendTurn
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
-from moldau.server.handlers.fetch import FetchHandlers
-from moldau.server.handlers.log_dirs import LogDirHandlers
-from moldau.server.handlers.offsets import OffsetHandlers
-from moldau.server.handlers.produce import ProduceHandlers
-from moldau.server.handlers.producers import ProducerHandlers
-from moldau.server.producer_ids import ProducerIds
+from moldau.server.handlers.admin.log_dirs import LogDirHandlers
+from moldau.server.handlers.records.fetch import FetchHandlers
+from moldau.server.handlers.records.offsets import OffsetHandlers
+from moldau.server.handlers.records.produce import ProduceHandlers
+from moldau.server.handlers.records.producers import ProducerHandlers
 from moldau.server.requests.dispatch import DirectHandlers, routes
 from moldau.server.requests.fetch_sessions import FetchSessions
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem
+from moldau.server.topics.producer_ids import ProducerIds
 
 
 class RecordsSubsystem(Subsystem):

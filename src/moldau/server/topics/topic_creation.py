@@ -16,7 +16,7 @@ from moldau.protocol.messages.create_topics import (
 )
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.gathered_lines import GatheredLines
-from moldau.server.cluster_view import ClusterView
+from moldau.server.metadata.cluster_view import ClusterView
 
 logger = logging.getLogger(__name__)
 

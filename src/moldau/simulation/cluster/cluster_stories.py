@@ -25,7 +25,7 @@ from moldau.simulation.offsets.committer import OffsetCommitter
 from moldau.simulation.offsets.member import CommittingMember, GroupJudge
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
-from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World

@@ -39,7 +39,7 @@ from moldau.simulation.judges.diskless_judge import QUIET_S, ObjectsJudge
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
-from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.loop import SimulationError
 from moldau.simulation.world.object_storage import CLASS_NAME

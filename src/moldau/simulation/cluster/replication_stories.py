@@ -34,7 +34,7 @@ from moldau.simulation.judges.checker import check
 from moldau.simulation.nemesis import Fault, Nemesis, Weather
 from moldau.simulation.scenario import Scenario
 from moldau.simulation.seeds import stream
-from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.host import Host, Program
 from moldau.simulation.world.process import serving
 from moldau.simulation.world.world import World

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from moldau.simulation.world.disk import MountedDisk
-from moldau.simulation.world.disk_losses import DATA
+from moldau.simulation.world.disks.disk import MountedDisk
+from moldau.simulation.world.disks.disk_losses import DATA
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.process import Process
 

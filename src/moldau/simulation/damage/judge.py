@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from moldau.simulation.damage.files import FileDamage
 from moldau.simulation.history import Partition
-from moldau.simulation.world.disk_losses import DATA
+from moldau.simulation.world.disks.disk_losses import DATA
 
 
 @dataclass(frozen=True, slots=True)

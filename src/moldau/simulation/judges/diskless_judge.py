@@ -19,7 +19,7 @@ from moldau.server.node import Node
 from moldau.server.subsystems.diskless.subsystem import DisklessSubsystem
 from moldau.simulation.history import History
 from moldau.simulation.judges.answers_judge import judge_budgets, judge_defects
-from moldau.simulation.world.disk_losses import lose_databases, lose_folders
+from moldau.simulation.world.disks.disk_losses import lose_databases, lose_folders
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 

@@ -6,7 +6,7 @@ from typing import cast
 from moldau.server.node import Node
 from moldau.server.subsystems.tiered.subsystem import TieredSubsystem
 from moldau.simulation.history import History
-from moldau.simulation.world.disk_losses import lose_databases
+from moldau.simulation.world.disks.disk_losses import lose_databases
 from moldau.simulation.world.host import Host
 from moldau.simulation.world.world import World
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState

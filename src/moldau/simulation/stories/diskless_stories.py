@@ -12,8 +12,8 @@ from moldau.simulation.judges.diskless_judge import DisklessAfterlife
 from moldau.simulation.nemesis import Fault, Weather
 from moldau.simulation.scenario import Afterlife, Scenario
 from moldau.simulation.stories.tiny_node import PORT as NODE_PORT
-from moldau.simulation.world.disk import MountedDisk
-from moldau.simulation.world.disk_losses import DATA
+from moldau.simulation.world.disks.disk import MountedDisk
+from moldau.simulation.world.disks.disk_losses import DATA
 from moldau.simulation.world.object_storage import CLASS_NAME
 from moldau.simulation.world.process import serving
 

@@ -8,9 +8,9 @@ from moldau.runtime import Machine, SeededEntropy, UnexpectedErrors
 from moldau.simulation.seeds import stream
 from moldau.simulation.world.clock import SimulatedClock
 from moldau.simulation.world.defects import DefectiveEntropy, Defects
-from moldau.simulation.world.disk import SimulatedDisk
+from moldau.simulation.world.disks.disk import SimulatedDisk
+from moldau.simulation.world.disks.sqlite import open_sqlite
 from moldau.simulation.world.process import Process
-from moldau.simulation.world.sqlite import open_sqlite
 from moldau.simulation.world.workers import SimulatedWorkers
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from moldau.objects import ObjectInfo, ObjectNotFoundError, ObjectStorage, Retry
 from moldau.objects.storage import Buffer, StorageTimeoutError, ThrottledError, check_by_use, check_length
 from moldau.runtime import Machine
 from moldau.simulation.world.defects import DefectPlace
-from moldau.simulation.world.disk import MountedDisk
+from moldau.simulation.world.disks.disk import MountedDisk
 from moldau.simulation.world.loop import SimulatedLoop
 from moldau.simulation.world.object_store import (
     NoAnswerError,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from moldau.records.batch import BatchHeader
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import iter_records
-from moldau.runtime.disk import Disk, File
+from moldau.runtime.files.disk import Disk, File
 from moldau.storage.cleaner.offset_map import OffsetMap
 from moldau.storage.cleaner.record_filter import BatchFilter, kind_of_control
 from moldau.storage.cleaner.transactions import CleanedTransactions

@@ -6,8 +6,8 @@ import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from moldau.runtime.disk import Disk, DiskError, DiskSpace, Lock
 from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.runtime.files.disk import Disk, DiskError, DiskSpace, Lock
 from moldau.storage.folders.checkpoint import CheckpointError, read_offset_checkpoint, write_offset_checkpoint
 from moldau.storage.folders.file_names import (
     CLEAN_SHUTDOWN,

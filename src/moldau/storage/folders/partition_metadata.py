@@ -4,7 +4,7 @@ import base64
 import uuid
 from typing import Final
 
-from moldau.runtime.disk import Disk
+from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import PARTITION_METADATA
 
 _VERSION: Final = 0

@@ -30,7 +30,7 @@ from crc32c import crc32c
 
 from moldau.records.batch import HEADER_SIZE_BYTES, check_batch
 from moldau.records.errors import CorruptRecordError
-from moldau.runtime.disk import Disk, File
+from moldau.runtime.files.disk import Disk, File
 from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_SUFFIX, segment_file
 from moldau.storage.folders.log_directory import LogDirectoryError
 from moldau.storage.log.leader_epochs import LeaderEpochs

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 
 from moldau.records.batch import BatchHeader, iter_headers
-from moldau.runtime.disk import File
+from moldau.runtime.files.disk import File
 from moldau.storage.log.staging import StagingLog
 from moldau.storage.segments.segment import Segment
 

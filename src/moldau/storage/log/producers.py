@@ -6,7 +6,7 @@ from moldau.records.batch import CONTROL_BIT, BatchHeader, Buffer
 from moldau.records.control import EndTransactionMarker, parse_control_record
 from moldau.records.errors import InvalidRecordError
 from moldau.records.record import iter_records
-from moldau.runtime.disk import Disk
+from moldau.runtime.files.disk import Disk
 from moldau.storage.log.append_info import AbortedEntry, AppendOrigin
 from moldau.storage.log.config import LogConfig
 from moldau.storage.log.segmented_log import SegmentedLog

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 
 from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.runtime.descriptors import LACK_OF_DESCRIPTORS
+from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
 from moldau.storage.folders.checkpoint import CheckpointError
 from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_START_OFFSETS, PARTITION_METADATA
 from moldau.storage.folders.partition_metadata import (

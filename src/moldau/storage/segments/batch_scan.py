@@ -15,7 +15,7 @@ from moldau.records.batch import (
     unchecked_header,
 )
 from moldau.records.errors import CorruptRecordError
-from moldau.runtime.disk import File
+from moldau.runtime.files.disk import File
 
 # base offset, batch length, (epoch, magic, CRC, attributes), last offset delta, (base timestamp),
 # max timestamp

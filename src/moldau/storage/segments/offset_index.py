@@ -2,7 +2,7 @@
 
 from struct import Struct
 
-from moldau.runtime.disk import Disk
+from moldau.runtime.files.disk import Disk
 from moldau.storage.segments.sparse_index import SparseIndex
 
 

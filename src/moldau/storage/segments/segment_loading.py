@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from moldau.records.batch import LOG_OVERHEAD_BYTES
-from moldau.runtime.disk import Disk
+from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,

@@ -15,7 +15,7 @@ The log file moves last in each step, after everything else of that step is dura
 import contextlib
 import logging
 
-from moldau.runtime.disk import Disk
+from moldau.runtime.files.disk import Disk
 from moldau.storage.folders.file_names import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from struct import Struct
 from typing import ClassVar
 
-from moldau.runtime.disk import Disk, File
+from moldau.runtime.files.disk import Disk, File
 
 CHUNK_ENTRIES = 512
 """So many new entries are written out at once, to keep the append that rolls a segment short."""

@@ -4,7 +4,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from moldau.records.batch import NO_TIMESTAMP
-from moldau.runtime.disk import Disk
+from moldau.runtime.files.disk import Disk
 from moldau.storage.segments.sparse_index import SparseIndex
 
 

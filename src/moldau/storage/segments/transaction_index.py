@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from struct import Struct
 
-from moldau.runtime.disk import Buffer, Disk
+from moldau.runtime.files.disk import Buffer, Disk
 from moldau.storage.log.append_info import AbortedEntry
 from moldau.storage.segments.sparse_index import CorruptIndexError
 

@@ -21,7 +21,7 @@ from moldau.records.control import (
 from moldau.records.errors import CorruptRecordError
 from moldau.records.record import Record, iter_records
 from moldau.runtime import KafkaError, Machine
-from moldau.runtime.disk import File
+from moldau.runtime.files.disk import File
 from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 

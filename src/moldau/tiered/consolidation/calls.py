@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.network.own_calls import BrokerCall, BrokerChannel, Fields
-from moldau.protocol.own import consolidation_lease as lease_wire
-from moldau.protocol.own import consolidation_plan as plan_wire
-from moldau.protocol.own import consolidation_publish as publish_wire
+from moldau.protocol.own.consolidation import lease as lease_wire
+from moldau.protocol.own.consolidation import plan as plan_wire
+from moldau.protocol.own.consolidation import publish as publish_wire
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.tiered.consolidation import wire

@@ -5,13 +5,13 @@ from typing import Any
 from uuid import UUID
 
 from moldau.coordinators.diskless.codecs.columns import ColumnError, ColumnReader, put_column, put_varint
-from moldau.protocol.own.consolidation_lease import ConsolidationLeasePartition
-from moldau.protocol.own.consolidation_plan import (
+from moldau.protocol.own.consolidation.lease import ConsolidationLeasePartition
+from moldau.protocol.own.consolidation.plan import (
     ConsolidationHeldPlan,
     ConsolidationPlanResponse,
     ConsolidationSegment,
 )
-from moldau.protocol.own.consolidation_publish import ConsolidationCopy, ConsolidationPublished
+from moldau.protocol.own.consolidation.publish import ConsolidationCopy, ConsolidationPublished
 from moldau.tiered.consolidation.leader import BuiltCopy, HeldPlan, Plan, PlannedWork, PublishedSegment
 from moldau.tiered.consolidation.plan import PlannedRun, PlannedSegment
 from moldau.tiered.metadata.segments import (

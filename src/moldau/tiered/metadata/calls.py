@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from moldau.network.own_calls import BrokerCall
-from moldau.protocol.own import tiered_append_event as append_wire
-from moldau.protocol.own import tiered_event_offsets as offsets_wire
 from moldau.protocol.own.rights import Right
+from moldau.protocol.own.tiered import append_event as append_wire
+from moldau.protocol.own.tiered import event_offsets as offsets_wire
 from moldau.tiered.metadata.topic import TopicOffsets
 
 __all__ = [

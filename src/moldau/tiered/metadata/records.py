@@ -9,7 +9,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.record_schema import FramedRecords
+from moldau.protocol.records.schema import FramedRecords
 from moldau.protocol.schema import ZERO_UUID, Buffer, Message, message, wire
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, RemotePartitionDeleteState
 from moldau.tiered.metadata.segments import (

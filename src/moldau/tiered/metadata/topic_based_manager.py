@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import apsw
 
 from moldau.runtime import KafkaError, Machine
-from moldau.runtime.sealed_files import SUM_SUFFIX
+from moldau.runtime.files.sealed_files import SUM_SUFFIX
 from moldau.tiered.metadata.follower import FollowedPartition, MetadataFollower, StoreRenewedError
 from moldau.tiered.metadata.lifecycle import RemoteLogSegmentState, check_segment_move
 from moldau.tiered.metadata.manager import (

@@ -8,10 +8,10 @@ from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
 from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
-from moldau.protocol.own import diskless_create_partitions as create_wire
-from moldau.protocol.own import diskless_delete_records as records_wire
-from moldau.protocol.own import diskless_delete_topics as topics_wire
-from moldau.protocol.own import diskless_prune as prune_wire
+from moldau.protocol.own.diskless import create_partitions as create_wire
+from moldau.protocol.own.diskless import delete_records as records_wire
+from moldau.protocol.own.diskless import delete_topics as topics_wire
+from moldau.protocol.own.diskless import prune as prune_wire
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 

@@ -11,7 +11,7 @@ from moldau.coordinators.diskless.codecs.batch_columns import (
     encode_results,
 )
 from moldau.coordinators.diskless.codecs.columns import ColumnError
-from moldau.protocol.own import diskless_commit_file as wire
+from moldau.protocol.own.diskless import commit_file as wire
 from moldau.protocol.own.rights import Right
 from moldau.runtime import ErrorCode, KafkaError
 

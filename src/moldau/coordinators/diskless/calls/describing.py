@@ -5,8 +5,8 @@ from typing import Any, Final
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
 from moldau.coordinators.diskless.calls.grouping import by_topic
-from moldau.protocol.own import diskless_describe_coordinator as coordinator_wire
-from moldau.protocol.own import diskless_describe_topics as topics_wire
+from moldau.protocol.own.diskless import describe_coordinator as coordinator_wire
+from moldau.protocol.own.diskless import describe_topics as topics_wire
 from moldau.protocol.own.rights import Right
 
 # -- describe topics ---------------------------------------------------------------------------

@@ -6,10 +6,10 @@ from typing import Any, Final
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
 from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
-from moldau.protocol.own import diskless_close_files as close_wire
-from moldau.protocol.own import diskless_describe_files as describe_wire
-from moldau.protocol.own import diskless_hand_over as hand_over_wire
-from moldau.protocol.own import diskless_oldest_file as oldest_wire
+from moldau.protocol.own.diskless import close_files as close_wire
+from moldau.protocol.own.diskless import describe_files as describe_wire
+from moldau.protocol.own.diskless import hand_over as hand_over_wire
+from moldau.protocol.own.diskless import oldest_file as oldest_wire
 from moldau.protocol.own.rights import Right
 
 # -- describe files ----------------------------------------------------------------------------

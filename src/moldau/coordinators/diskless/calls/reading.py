@@ -7,8 +7,8 @@ from uuid import UUID
 from moldau.coordinators.diskless import calls
 from moldau.coordinators.diskless.calls.declaration import DisklessCall, Fields
 from moldau.coordinators.diskless.calls.grouping import rows_of, topics_of
-from moldau.protocol.own import diskless_find_batches as find_wire
-from moldau.protocol.own import diskless_list_offsets as offsets_wire
+from moldau.protocol.own.diskless import find_batches as find_wire
+from moldau.protocol.own.diskless import list_offsets as offsets_wire
 from moldau.protocol.own.rights import Right
 
 

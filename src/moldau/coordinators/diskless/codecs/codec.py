@@ -17,7 +17,7 @@ from moldau.coordinators.diskless.state.records import (
     TopicDeleted,
 )
 from moldau.protocol.errors import ProtocolError
-from moldau.protocol.own import diskless_records as wire
+from moldau.protocol.records import diskless as wire
 from moldau.protocol.schema import Message
 
 _FILE_KEY = wire.RECORDS.encode_key(wire.DisklessFileCommittedKey())

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from moldau.coordinators.diskless.codecs.columns import ColumnReader, put_column, put_varint
 from moldau.coordinators.diskless.state.records import FileCommitted, MarkerExtent, Rejected, Run
-from moldau.protocol.own.diskless_records import DisklessFileCommittedRecord
+from moldau.protocol.records.diskless import DisklessFileCommittedRecord
 from moldau.runtime import ErrorCode
 
 

@@ -7,7 +7,7 @@ from moldau.coordinators.diskless.state.records import (
     FileCommitted,
     Run,
 )
-from moldau.protocol.own import diskless_records as wire
+from moldau.protocol.records import diskless as wire
 
 
 def encode_kip_file(record: FileCommitted) -> bytes:

@@ -15,7 +15,7 @@ from moldau.coordinators.diskless.state.producers import Window
 from moldau.coordinators.diskless.store.extents import Extent, trim
 from moldau.coordinators.diskless.store.schema import TABLES, VERSION, SqliteOpener, prepare
 from moldau.runtime import Disk, ErrorCode, KafkaError
-from moldau.runtime.sealed_files import Seal, break_seal, remove_database
+from moldau.runtime.files.sealed_files import Seal, break_seal, remove_database
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from moldau.coordinators.diskless.store.schema import SqliteOpener, open_sqlite
 from moldau.coordinators.diskless.store.view import CommittedView, StoredPartition
 from moldau.coordinators.shard import CommittedRecord
 from moldau.runtime import ErrorCode, KafkaError, Machine
-from moldau.runtime.sealed_files import SUM_SUFFIX, seal_database
+from moldau.runtime.files.sealed_files import SUM_SUFFIX, seal_database
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from moldau.protocol.messages.describe_cluster import (
 from moldau.protocol.schema import Message
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.server import settings
-from moldau.server.handlers.envelope import EnvelopeHandler
-from moldau.server.handlers.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
-from moldau.server.handlers.quorum import describe_quorum
-from moldau.server.handlers.versions import VersionHandlers, finalized_features
+from moldau.server.handlers.admin.envelope import EnvelopeHandler
+from moldau.server.handlers.metadata.metadata import ENDPOINT_BROKERS, ENDPOINT_CONTROLLERS
+from moldau.server.handlers.metadata.quorum import describe_quorum
+from moldau.server.handlers.metadata.versions import VersionHandlers, finalized_features
 from moldau.server.identity import Address
 from moldau.server.metadata.node import MetadataNode
 from moldau.server.requests.dispatch import Handler, routes

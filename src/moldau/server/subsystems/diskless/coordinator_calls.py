@@ -17,7 +17,7 @@ from moldau.network.client import ClientLimits, RpcClient
 from moldau.protocol.schema import Message
 from moldau.runtime.entropy import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
-from moldau.server.cluster_view import ClusterView
+from moldau.server.metadata.cluster_view import ClusterView
 
 CALL_TIMEOUT_MS: Final = 15_000
 _LIMITS: Final = ClientLimits(connect_timeout_ms=2_000, reconnect_backoff_max_ms=500)

@@ -9,7 +9,7 @@ from moldau.replication.partition import Partition
 from moldau.server import settings
 from moldau.server.context import BrokerContext
 from moldau.server.extensions import Extensions
-from moldau.server.handlers.snapshots import SnapshotHandlers
+from moldau.server.handlers.records.snapshots import SnapshotHandlers
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting

@@ -14,7 +14,7 @@ from moldau.protocol.messages.fetch import FetchPartition, FetchRequest, FetchRe
 from moldau.runtime import Entropy
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
-from moldau.server.cluster_view import ClusterView
+from moldau.server.metadata.cluster_view import ClusterView
 from moldau.tiered.metadata.calls import APPEND_EVENT, EVENT_OFFSETS, AppendEventCall, EventOffsetsCall
 from moldau.tiered.metadata.manager import RemoteMetadataNotReadyError, RemoteMetadataUnknownOutcomeError
 from moldau.tiered.metadata.topic import EventWriter, TopicOffsets

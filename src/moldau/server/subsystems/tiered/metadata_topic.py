@@ -19,8 +19,8 @@ from moldau.replication.partition import PartitionKey
 from moldau.runtime import Machine
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairLane
-from moldau.server.cluster_view import ClusterView
 from moldau.server.context import BrokerContext
+from moldau.server.metadata.cluster_view import ClusterView
 from moldau.server.subsystems.tiered.metadata_events import read_events
 from moldau.server.subsystems.tiered.metadata_peers import MetadataPeers
 from moldau.server.topics.topic_creation import InternalTopic

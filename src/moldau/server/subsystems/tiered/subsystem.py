@@ -12,7 +12,7 @@ from moldau.metrics.byte_rate import ByteRateQuota
 from moldau.server.context import BrokerContext
 from moldau.server.coordinators.remote_metadata import remote_metadata_leaders
 from moldau.server.deletion_hold import DeletionHold
-from moldau.server.handlers.tiered import tiered_handlers
+from moldau.server.handlers.own.tiered import tiered_handlers
 from moldau.server.settings import classic_log_config
 from moldau.server.subsystem import Contribution, Subsystem
 from moldau.server.subsystems.partitions.subsystem import PartitionsSubsystem

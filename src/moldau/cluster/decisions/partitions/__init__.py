@@ -1,0 +1,1 @@
+"""Decisions about partitions: additions, placement, in-sync sets, elections and reassignments."""

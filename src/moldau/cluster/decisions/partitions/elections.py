@@ -1,0 +1,216 @@
+"""Elections of leaders: when a broker comes or goes, by request, and at intervals."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from moldau.cluster.decisions.partitions.partition_change import Election, Wanted, change_partition, rules_of
+from moldau.cluster.decisions.view import View
+from moldau.cluster.image.image import MetadataImage, ResourceType
+from moldau.cluster.image.topics_delta import NO_LEADER_CHANGE
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import DECISIVE_TOPICS
+from moldau.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from moldau.protocol.records.metadata import PartitionChangeRecord
+from moldau.runtime import ErrorCode
+
+UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
+
+
+def changes_without_broker(
+    view: View, broker_id: int, is_incomplete: Callable[[Topic], bool] = lambda topic: False
+) -> list[PartitionChangeRecord]:
+    """Take a broker, which no longer is active in ``view``, out of all in-sync sets and leaderships.
+
+    ``is_incomplete``: whether its replicas of a topic may lack records that it had acknowledged (KIP-966).
+    """
+    records = []
+    for topic in view.image.topics:
+        rules, incomplete = None, None
+        for index, partition in enumerate(topic.partitions):
+            is_member = broker_id in partition.isr or broker_id in partition.eligible_leader_replicas
+            if not is_member and partition.leader != broker_id:
+                continue
+            if rules is None:
+                rules, incomplete = rules_of(view, topic), broker_id if is_incomplete(topic) else None
+            isr = tuple(replica for replica in partition.isr if replica != broker_id)
+            wanted = Wanted(isr=isr, election=recovery_election(view, topic), incomplete=incomplete)
+            record = change_partition(topic.topic_id, index, partition, rules, wanted)
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
+    """Give leaders to partitions that were waiting for this broker, which now is active in ``view``.
+
+    Replicas of diskless partitions copy from the object store, not from a leader, so no leader would
+    ever ask for them to be in sync: they are as soon as their broker is active.
+    """
+    records = []
+    for topic in view.image.topics:
+        rules = None
+        for index, partition in enumerate(topic.partitions):
+            if broker_id not in partition.replicas:
+                continue
+            joins = topic.is_diskless and broker_id not in partition.isr
+            if partition.has_leader and not joins:
+                continue
+            rules = rules or rules_of(view, topic)
+            isr = (*partition.isr, broker_id) if joins else None
+            wanted = Wanted(isr=isr, election=recovery_election(view, topic))
+            record = change_partition(topic.topic_id, index, partition, rules, wanted)
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
+    """Let go of eligible replicas by the minima of in-sync replicas that hold now, of some topics or of all.
+
+    Where enough are in sync for a new minimum, the watermark moves on without the others (KIP-966).
+    """
+    topics = view.image.topics
+    records = []
+    for topic in topics if names is None else filter(None, map(topics.get, names)):
+        for index, partition in enumerate(topic.partitions):
+            if partition.eligible_leader_replicas:
+                record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), Wanted())
+                if record is not None:
+                    records.append(record)
+    return records
+
+
+def recovery_election(view: View, topic: Topic) -> Election:
+    """How a topic gets a leader when no in-sync replica can lead."""
+    if topic.is_diskless:
+        return Election.UNCLEAN
+    if topic.name in DECISIVE_TOPICS:
+        return Election.ONLINE
+    configs = view.image.config(ResourceType.TOPIC, topic.name)
+    allowed = configs.get(UNCLEAN_LEADER_ELECTION_ENABLE)
+    if allowed is None:
+        allowed = view.configs.default(ResourceType.TOPIC, UNCLEAN_LEADER_ELECTION_ENABLE)
+    return Election.UNCLEAN if (allowed or "").lower() == "true" else Election.ONLINE
+
+
+def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
+    """Give leaderships back to preferred replicas that are in sync and active, at most so many."""
+    records: list[PartitionChangeRecord] = []
+    for topic in view.image.topics:
+        for index, partition in enumerate(topic.partitions):
+            preferred = partition.preferred_leader
+            if partition.leader == preferred or preferred not in partition.isr:
+                continue
+            if len(records) == count_max:
+                return records
+            wanted = Wanted(election=Election.PREFERRED)
+            record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
+            if record is not None:
+                records.append(record)
+    return records
+
+
+def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
+    """Give leaders to partitions without one whose topics allow an unclean election, at most so many."""
+    records: list[PartitionChangeRecord] = []
+    for topic in view.image.topics:
+        for index, partition in enumerate(topic.partitions):
+            if partition.has_leader or recovery_election(view, topic) is not Election.UNCLEAN:
+                continue
+            wanted = Wanted(election=Election.UNCLEAN)
+            record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
+            if record is not None:
+                records.append(record)
+            if len(records) == count_max:
+                return records
+    return records
+
+
+def leads_any_partition(image: MetadataImage, broker_id: int) -> bool:
+    """Whether a broker still leads something."""
+    return any(partition.leader == broker_id for topic in image.topics for partition in topic.partitions)
+
+
+def elect_leaders(
+    view: View, request: ElectLeadersRequest
+) -> tuple[ElectLeadersResponse, list[PartitionChangeRecord]]:
+    """Preferred (0) or unclean (1) elections. Without a list, all partitions that need one are answered."""
+    if request.election_type not in (0, 1):
+        message = f"Unknown election type {request.election_type}."
+        refused = [
+            ReplicaElectionResult(
+                topic=name,
+                partition_result=[_answer(index, ErrorCode.invalid_request, message) for index in indexes],
+            )
+            for name, indexes in _requested(view.image, request)
+        ]
+        response = ElectLeadersResponse(
+            error_code=ErrorCode.invalid_request, replica_election_results=refused
+        )
+        return response, []
+    election = Election.PREFERRED if request.election_type == 0 else Election.UNCLEAN
+    records: list[PartitionChangeRecord] = []
+    results: list[ReplicaElectionResult] = []
+    for name, indexes in _requested(view.image, request):
+        answers = []
+        for index in indexes:
+            result = _elect_one(view, name, index, election, records)
+            if request.topic_partitions is None and result.error_code is ErrorCode.election_not_needed:
+                continue
+            answers.append(result)
+        if answers:
+            results.append(ReplicaElectionResult(topic=name, partition_result=answers))
+    return ElectLeadersResponse(replica_election_results=results), records
+
+
+def _requested(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
+    if request.topic_partitions is None:
+        return ((topic.name, range(len(topic.partitions))) for topic in image.topics)
+    # A partition that is named twice gets one election and one answer.
+    by_name: dict[str, dict[int, None]] = {}
+    for entry in request.topic_partitions:
+        by_name.setdefault(entry.topic, {}).update(dict.fromkeys(entry.partitions))
+    return by_name.items()
+
+
+def _elect_one(
+    view: View, name: str, index: int, election: Election, records: list[PartitionChangeRecord]
+) -> PartitionResult:
+    topic = view.image.topics.get(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        return _answer(index, ErrorCode.unknown_topic_or_partition, f"There is no partition {name}-{index}.")
+    partition = topic.partitions[index]
+    if election is Election.PREFERRED and partition.leader == partition.preferred_leader:
+        return _answer(index, ErrorCode.election_not_needed, "The preferred replica leads already.")
+    if election is Election.UNCLEAN and partition.has_leader:
+        return _answer(index, ErrorCode.election_not_needed, "The partition has a leader.")
+    if election is Election.UNCLEAN and name in DECISIVE_TOPICS:
+        election = Election.ONLINE
+    wanted = Wanted(election=election)
+    record = change_partition(topic.topic_id, index, partition, rules_of(view, topic), wanted)
+    new_leader = partition.leader if record is None or record.leader == NO_LEADER_CHANGE else record.leader
+    if election is Election.PREFERRED and new_leader != partition.preferred_leader:
+        return _answer(
+            index,
+            ErrorCode.preferred_leader_not_available,
+            "The preferred replica is not in sync or not active.",
+        )
+    if record is None:
+        which = "in-sync replica" if election is Election.ONLINE else "replica"
+        return _answer(index, ErrorCode.eligible_leaders_not_available, f"No {which} is active.")
+    records.append(record)
+    return PartitionResult(partition_id=index, error_message=None)
+
+
+def _answer(index: int, code: ErrorCode, message: str) -> PartitionResult:
+    return PartitionResult(partition_id=index, error_code=code, error_message=message)
+
+
+def view_after(view: View, image: MetadataImage) -> View:
+    """A copy of the view with a later image."""
+    return replace(view, image=image)

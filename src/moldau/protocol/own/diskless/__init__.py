@@ -1,0 +1,1 @@
+"""Messages of the calls to a diskless coordinator, one module per API."""

@@ -1,0 +1,1 @@
+"""Messages of the calls about the remote tier, one module per API."""

@@ -1,0 +1,209 @@
+"""A bound on the file descriptors that open files hold.
+
+A node has as many open files as it has segments, and the process may have far fewer descriptors. So a file
+that has not been used for a while gives its descriptor back and opens its path again at its next use. To its
+user it stays open all the time: as the operating system promises, it follows a rename, and it stays readable
+after its name is removed or given to another file.
+
+**Threads.** A file may be used from several threads. A user first enters itself (``users.append``), then
+looks at the descriptor; whoever takes a descriptor away first hides it, then looks for users. One of them
+sees the other, and the uses of a file, which are frequent, need no lock.
+"""
+
+import contextlib
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeVar
+
+from moldau.runtime.files.open_files import descriptors_for_files
+
+T = TypeVar("T")
+
+LACK_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+"""Error numbers of an operation that found no free descriptor; the disk is well."""
+
+_GIVEN_BACK_AT_ONCE: Final = 16
+NO_DESCRIPTOR: Final = -1
+
+
+class Holder(Protocol):
+    """A file that holds a descriptor, and with a memory map a second one."""
+
+    path: str
+    users: list[None]
+    """One entry for each operation under way."""
+    is_recent: bool
+    """Whether it was used since it was last passed over."""
+    pins: int
+    """While above 0, the descriptor is not taken away: the path may name another file."""
+
+    def hide_descriptor(self) -> int:
+        """Take the descriptor out of sight of new users; it is returned."""
+        ...
+
+    def show_descriptor(self, descriptor: int) -> None: ...
+
+    def drop_map(self) -> None: ...
+
+    def ensure_descriptor(self) -> None:
+        """Open the path again if the descriptor was given back. Raises ``OSError``."""
+        ...
+
+
+class Descriptors:
+    """The open files of a process: those that hold a descriptor, the least recently used first."""
+
+    def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
+        """``limit`` is asked each time a file is opened; files in use at the moment may exceed it."""
+        self._limit = limit
+        self._lock = threading.RLock()
+        self._holders: OrderedDict[Holder, None] = OrderedDict()
+        self._by_folder: dict[str, dict[str, list[Holder]]] = {}
+        self._unclosed: list[tuple[Holder, int]] = []
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while a file's descriptor is installed or taken away; never during a call that may wait."""
+        return self._lock
+
+    def __len__(self) -> int:
+        """The files that hold a descriptor."""
+        return len(self._holders)
+
+    def enter(self, holder: Holder) -> None:
+        """A file was opened."""
+        with self._lock:
+            folder, name = os.path.split(holder.path)
+            self._by_folder.setdefault(folder, {}).setdefault(name, []).append(holder)
+            self.opened(holder)
+
+    def opened(self, holder: Holder) -> None:
+        """A file has a descriptor (again); others give theirs back when there are too many."""
+        with self._lock:
+            self._holders[holder] = None
+            limit = self._limit()
+            if len(self._holders) > limit:
+                self._give_back(len(self._holders) - limit)
+            self._close_unused()
+
+    def leave(self, holder: Holder, descriptor: int) -> None:
+        """A file is closed; its descriptor, too, once no operation of another thread needs it."""
+        with self._lock:
+            self._holders.pop(holder, None)
+            self._forget_name(holder)
+            if descriptor == NO_DESCRIPTOR:
+                return
+            if holder.users:
+                self._unclosed.append((holder, descriptor))
+            else:
+                os.close(descriptor)
+
+    def _close_unused(self) -> None:
+        if self._unclosed:
+            waiting, self._unclosed = self._unclosed, []
+            for holder, descriptor in waiting:
+                if holder.users:
+                    self._unclosed.append((holder, descriptor))
+                else:
+                    os.close(descriptor)
+
+    def make_room(self) -> bool:
+        """Give some descriptors back; whether there were any to give."""
+        with self._lock:
+            self._close_unused()
+            return self._give_back(_GIVEN_BACK_AT_ONCE) > 0
+
+    def _give_back(self, count: int) -> int:
+        given = 0
+        for _ in range(2 * len(self._holders)):
+            if given >= count or not self._holders:
+                break
+            holder, _none = self._holders.popitem(last=False)
+            if holder.is_recent or holder.pins:
+                holder.is_recent = False
+                self._holders[holder] = None
+                continue
+            descriptor = holder.hide_descriptor()
+            if holder.users:
+                holder.show_descriptor(descriptor)
+                self._holders[holder] = None
+                continue
+            holder.drop_map()
+            os.close(descriptor)
+            given += 1
+        return given
+
+    def with_room(self, function: Callable[[], T]) -> T:
+        """Call ``function``, which opens a descriptor; retry after descriptors were freed if none is left."""
+        while True:
+            try:
+                return function()
+            except OSError as error:
+                if error.errno not in LACK_OF_DESCRIPTORS or not self.make_room():
+                    raise
+
+    # -- names --------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def renaming(self, source: str, target: str) -> Iterator[None]:
+        """The block renames a file, or a folder without open files in its subfolders."""
+        with self._pinned([*self._named(source), *self._inside(source)]) as moved, self.removing(target):
+            yield
+            with self._lock:
+                for holder in moved:
+                    self._forget_name(holder)
+                    holder.path = target + holder.path[len(source) :]
+                    folder, name = os.path.split(holder.path)
+                    self._by_folder.setdefault(folder, {}).setdefault(name, []).append(holder)
+
+    @contextlib.contextmanager
+    def removing(self, path: str) -> Iterator[None]:
+        """The block removes a file's name, or a folder; what is open there stays so."""
+        with self._pinned([*self._named(path), *self._inside(path)]) as nameless:
+            yield
+            with self._lock:
+                self._pin(nameless, 1)
+                for holder in nameless:
+                    self._forget_name(holder)
+
+    @contextlib.contextmanager
+    def _pinned(self, holders: list[Holder]) -> Iterator[list[Holder]]:
+        self._pin(holders, 1)
+        try:
+            for holder in holders:
+                holder.ensure_descriptor()
+            yield holders
+        finally:
+            self._pin(holders, -1)
+
+    def _pin(self, holders: list[Holder], change: int) -> None:
+        with self._lock:
+            for holder in holders:
+                holder.pins += change
+
+    def _named(self, path: str) -> list[Holder]:
+        folder, name = os.path.split(path)
+        with self._lock:
+            return list(self._by_folder.get(folder, {}).get(name, ()))
+
+    def _inside(self, folder: str) -> list[Holder]:
+        with self._lock:
+            return [holder for holders in self._by_folder.get(folder, {}).values() for holder in holders]
+
+    def _forget_name(self, holder: Holder) -> None:
+        folder, name = os.path.split(holder.path)
+        names = self._by_folder.get(folder)
+        holders = names.get(name) if names is not None else None
+        if names is None or holders is None or holder not in holders:
+            return
+        holders.remove(holder)
+        if not holders:
+            del names[name]
+            if not names:
+                del self._by_folder[folder]
+
+
+PROCESS: Final = Descriptors()

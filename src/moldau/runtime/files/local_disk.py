@@ -1,0 +1,462 @@
+"""The machine's own files and folders."""
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from moldau.runtime import recycled
+from moldau.runtime.files import residency
+from moldau.runtime.files.descriptors import NO_DESCRIPTOR, PROCESS, Descriptors
+from moldau.runtime.files.disk import Buffer, DiskError, DiskSpace, File, Lock
+
+_FADVISE = getattr(os, "posix_fadvise", None)  # not on macOS
+
+_O_DIRECT = getattr(os, "O_DIRECT", 0)  # nor is this
+
+UNCACHED_SIZE_BYTES: Final = 1024 * 1024
+"""Less than this is not worth the system calls, nor waiting for the device."""
+
+WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
+"""Of one write into the page cache. For larger ones Linux takes whole blocks of 2 MiB: in a virtual machine
+that gives free memory back, just those that have to come from the host again, for several times the CPU."""
+
+UNCACHED_PIECE_SIZE_BYTES: Final = 2 * 1024 * 1024
+"""Of a read or write: what others sync waits in the device behind a piece, not behind a file."""
+
+UNCACHED_READ_SIZE_BYTES: Final = 128 * 1024
+"""Less than this is what the system would read ahead anyway."""
+
+COPIED_VIEW_SIZE_BYTES: Final = 64 * 1024
+"""A view this small that lies past the map is copied: mapping again would cost more."""
+
+FILES_SYNCED_TOGETHER: Final = 16
+
+
+@contextlib.contextmanager
+def _named(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _disk_error(error, path) from error
+
+
+def _disk_error(error: OSError, path: str) -> DiskError:
+    return DiskError(error.errno or errno.EIO, error.strerror or str(error), path)
+
+
+class _LocalLock:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LocalFile:
+    """A file of the operating system; reads of stable ranges go through one growing memory map.
+
+    Its descriptor may be given back while it is not used: see :mod:`moldau.runtime.files.descriptors`.
+    """
+
+    __slots__ = (
+        "_descriptor",
+        "_descriptors",
+        "_flags",
+        "_inode",
+        "_is_closed",
+        "_map",
+        "_map_view",
+        "is_recent",
+        "path",
+        "pins",
+        "users",
+    )
+
+    def __init__(self, path: str, descriptor: int, flags: int, descriptors: Descriptors) -> None:
+        """``flags`` are those of ``open``; the descriptor is this object's from now on."""
+        self.path = path
+        self.users: list[None] = []
+        self.is_recent = True
+        self.pins = 0
+        self._flags = flags
+        self._descriptors = descriptors
+        self._descriptor = descriptor
+        self._is_closed = False
+        self._map: mmap.mmap | None = None
+        self._map_view: memoryview | None = None
+        found = os.fstat(descriptor)
+        self._inode = (found.st_dev, found.st_ino)
+        descriptors.enter(self)
+
+    # -- the descriptor -----------------------------------------------------------------------
+
+    def hide_descriptor(self) -> int:
+        descriptor, self._descriptor = self._descriptor, NO_DESCRIPTOR
+        return descriptor
+
+    def show_descriptor(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def drop_map(self) -> None:
+        """Leave the map to be removed later: views of it may be on their way to a socket."""
+        unused, self._map, self._map_view = self._map, None, None
+        if unused is not None:
+            residency.PROCESS.retire(unused)
+
+    def ensure_descriptor(self) -> None:
+        if self._descriptor == NO_DESCRIPTOR and not self._is_closed:
+            self._reopen()
+
+    def _reopen(self) -> int:
+        """The descriptor of the path, which still names this file."""
+        if self._is_closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        descriptors = self._descriptors
+        with descriptors.lock:
+            # Whoever takes the descriptor away does so under the lock, and may just have shown it again.
+            if self._descriptor != NO_DESCRIPTOR:
+                return self._descriptor
+        path = self.path
+        opened = descriptors.with_room(lambda: os.open(path, self._flags | os.O_CLOEXEC))
+        found = os.fstat(opened)
+        with descriptors.lock:
+            if self._descriptor == NO_DESCRIPTOR and not self._is_closed:
+                if (found.st_dev, found.st_ino) != self._inode:
+                    os.close(opened)
+                    raise OSError(errno.ESTALE, "another file has taken its place", path)
+                self._descriptor = opened
+                descriptors.opened(self)
+            else:
+                os.close(opened)
+            if self._is_closed:
+                raise OSError(errno.EBADF, os.strerror(errno.EBADF), path)
+            return self._descriptor
+
+    @contextlib.contextmanager
+    def _used(self) -> Iterator[int]:
+        """The descriptor, which stays this file's in the block; errors name the path."""
+        self.users.append(None)
+        self.is_recent = True
+        try:
+            descriptor = self._descriptor
+            yield descriptor if descriptor != NO_DESCRIPTOR else self._reopen()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _disk_error(error, self.path) from error
+        finally:
+            self.users.pop()
+
+    def close(self) -> None:
+        self.drop_map()
+        with self._descriptors.lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._descriptors.leave(self, self.hide_descriptor())
+
+    # -- reading and writing ------------------------------------------------------------------
+
+    def size(self) -> int:
+        with self._used() as descriptor:
+            return os.fstat(descriptor).st_size
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        total = sum(map(len, buffers)) if len(buffers) != 1 else len(buffers[0])
+        if total <= WRITE_SIZE_BYTES_MAX:
+            self._write_piece(position, buffers, total)
+            return total
+        end = position
+        for piece in _pieces(buffers):
+            size = sum(map(len, piece))
+            self._write_piece(end, piece, size)
+            end += size
+        return total
+
+    def _write_piece(self, position: int, buffers: Sequence[Buffer], size: int) -> None:
+        # As _used, without the cost of a context manager: each append comes here.
+        self.users.append(None)
+        self.is_recent = True
+        try:
+            descriptor = self._descriptor
+            if descriptor == NO_DESCRIPTOR:
+                descriptor = self._reopen()
+            written = os.pwritev(descriptor, buffers, position)
+        except OSError as error:
+            raise _disk_error(error, self.path) from error
+        finally:
+            self.users.pop()
+        if written != size:
+            self._write_rest(position, buffers, written)
+
+    def _write_rest(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
+        rest = memoryview(b"".join(buffers))[written:]
+        position += written
+        with self._used() as descriptor:
+            while rest:
+                count = os.pwrite(descriptor, rest, position)
+                rest = rest[count:]
+                position += count
+
+    def read_at(self, position: int, size: int) -> bytes:
+        with self._used() as descriptor:
+            return os.pread(descriptor, size, position)
+
+    def read_once(self, position: int, size: int) -> memoryview:
+        before = position % mmap.PAGESIZE
+        pages = recycled.PROCESS.take(-(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE)
+        with self._used() as descriptor:
+            found = self._read_uncached(descriptor, position - before, pages)
+            while found < before + size:
+                count = os.preadv(descriptor, [pages[found:]], position - before + found)
+                if not count:
+                    break
+                found += count
+        return pages[before : max(before, min(found, before + size))]
+
+    def _read_uncached(self, descriptor: int, position: int, pages: memoryview) -> int:
+        """Whole pages from a page of the file on; how many bytes were read, perhaps none."""
+        if not _O_DIRECT or len(pages) < UNCACHED_READ_SIZE_BYTES:
+            return 0
+        found = 0
+        with self._uncached(descriptor):
+            while found < len(pages):
+                piece = pages[found : found + UNCACHED_PIECE_SIZE_BYTES]
+                count = os.preadv(descriptor, [piece], position + found)
+                found += count
+                if not count or count % mmap.PAGESIZE:
+                    break
+        return found
+
+    @contextlib.contextmanager
+    def _uncached(self, descriptor: int) -> Iterator[None]:
+        """Reads and writes in the block go past the page cache, or end it: not all files know how."""
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
+            yield
+        except OSError as error:
+            # How content that is not aligned, and file systems without such writes, are told.
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
+        finally:
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
+
+    def view(self, position: int, size: int) -> memoryview:
+        end = position + size
+        view = self._map_view
+        if view is None or end > len(view):
+            if size <= COPIED_VIEW_SIZE_BYTES:
+                return self._copied_view(position, size)
+            view = self._remap(end)
+        self.is_recent = True
+        shown = self._map
+        if shown is not None:
+            residency.PROCESS.shown(shown, size)
+        return view[position:end]
+
+    def _copied_view(self, position: int, size: int) -> memoryview:
+        self.users.append(None)
+        self.is_recent = True
+        try:
+            descriptor = self._descriptor
+            if descriptor == NO_DESCRIPTOR:
+                descriptor = self._reopen()
+            content = os.pread(descriptor, size, position)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _disk_error(error, self.path) from error
+        finally:
+            self.users.pop()
+        if len(content) != size:
+            raise DiskError(errno.EIO, f"read of {size} bytes at {position} past the end", self.path)
+        return memoryview(content)
+
+    def _remap(self, needed: int) -> memoryview:
+        with self._used() as descriptor:
+            length = os.fstat(descriptor).st_size
+            if needed > length:
+                raise DiskError(errno.EIO, f"read of {needed} bytes past the end ({length})", self.path)
+            self.drop_map()
+            # The map holds a descriptor of its own.
+            shown = self._descriptors.with_room(lambda: mmap.mmap(descriptor, length, prot=mmap.PROT_READ))
+            view = memoryview(shown)
+            self._map, self._map_view = shown, view
+        return view
+
+    def truncate(self, size: int) -> None:
+        self.drop_map()
+        with self._used() as descriptor:
+            os.ftruncate(descriptor, size)
+
+    def sync(self) -> None:
+        with self._used() as descriptor:
+            os.fdatasync(descriptor)
+
+    def fill(self, content: Buffer) -> None:
+        view = memoryview(content)
+        written = self._write_uncached(view)
+        if written < len(view):
+            self.write_at(written, [view[written:]])
+        self.sync()
+        # Pages that were used a moment ago cost a fraction of new ones: the next file gets these.
+        self.forget_pages()
+
+    def _write_uncached(self, view: memoryview) -> int:
+        """Whole pages from the beginning on; how many bytes were written, perhaps none."""
+        whole = len(view) // mmap.PAGESIZE * mmap.PAGESIZE
+        if not _O_DIRECT or whole < UNCACHED_SIZE_BYTES:
+            return 0
+        written = 0
+        with self._used() as descriptor, self._uncached(descriptor):
+            while written < whole:
+                piece = view[written : min(whole, written + UNCACHED_PIECE_SIZE_BYTES)]
+                count = os.pwrite(descriptor, piece, written)
+                written += count // mmap.PAGESIZE * mmap.PAGESIZE
+                if count % mmap.PAGESIZE:
+                    break
+        return written
+
+    def forget_pages(self, position: int = 0, size: int = 0) -> None:
+        if _FADVISE is not None:
+            with self._used() as descriptor:
+                _FADVISE(descriptor, position, size, os.POSIX_FADV_DONTNEED)
+
+
+def _pieces(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """The buffers, cut where they are too much for one write."""
+    piece: list[Buffer] = []
+    room = WRITE_SIZE_BYTES_MAX
+    for buffer in buffers:
+        rest = memoryview(buffer)
+        while len(rest) > room:
+            yield [*piece, rest[:room]]
+            rest = rest[room:]
+            piece, room = [], WRITE_SIZE_BYTES_MAX
+        piece.append(rest)
+        room -= len(rest)
+    yield piece
+
+
+class LocalDisk:
+    """The machine's file systems."""
+
+    def __init__(self, descriptors: Descriptors = PROCESS) -> None:
+        self._descriptors = descriptors
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        with _named(path):
+            descriptor = self._open(path, flags | (os.O_CREAT if create else 0))
+        return LocalFile(path, descriptor, flags, self._descriptors)
+
+    def _open(self, path: str, flags: int) -> int:
+        return self._descriptors.with_room(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def read(self, path: str) -> bytes:
+        with _named(path):
+            descriptor = self._open(path, os.O_RDONLY)
+            with open(descriptor, "rb") as file:
+                return file.read()
+
+    def write_atomically(self, path: str, content: bytes) -> None:
+        self.write_all_atomically({path: content})
+
+    def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
+        paths = list(contents)
+        for start in range(0, len(paths), FILES_SYNCED_TOGETHER):
+            some = paths[start : start + FILES_SYNCED_TOGETHER]
+            # Written before the first is synced: the file system's journal takes them in one go.
+            with contextlib.ExitStack() as written:
+                descriptors = [written.enter_context(self._written(path, contents[path])) for path in some]
+                for path, descriptor in zip(some, descriptors, strict=True):
+                    with _named(path):
+                        os.fsync(descriptor)
+        for path in paths:
+            self.rename(path + ".tmp", path)
+        for folder in dict.fromkeys(map(os.path.dirname, paths)):
+            self.sync_dir(folder)
+
+    @contextlib.contextmanager
+    def _written(self, path: str, content: bytes) -> Iterator[int]:
+        """The descriptor of a temporary file with this content."""
+        with _named(path):
+            descriptor = self._open(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        try:
+            with _named(path):
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        with _named(path):
+            return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        with _named(path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list(self, path: str) -> list[str]:
+        with _named(path):
+            return sorted(self._descriptors.with_room(lambda: os.listdir(path)))
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_dirs(self, path: str) -> None:
+        with _named(path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _named(source), self._descriptors.renaming(source, target):
+            os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        with _named(path), contextlib.suppress(FileNotFoundError), self._descriptors.removing(path):
+            os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        with _named(path), contextlib.suppress(FileNotFoundError), self._descriptors.removing(path):
+            self._descriptors.with_room(lambda: shutil.rmtree(path))
+
+    def sync_dir(self, path: str) -> None:
+        with _named(path):
+            descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def space(self, path: str) -> DiskSpace:
+        with _named(path):
+            found = os.statvfs(path)
+        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+    def lock(self, path: str) -> Lock:
+        with _named(path):
+            descriptor = self._open(path, os.O_RDWR | os.O_CREAT)
+            try:
+                # flock sees other holders in this process; lockf is the one that Java's FileLock sees.
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise DiskError(errno.EAGAIN, "held by another process", path) from error
+                raise
+        return _LocalLock(descriptor)

@@ -1,0 +1,65 @@
+"""Files with a sum beside them while they are closed: whatever changed meanwhile is noticed.
+
+SQLite finds damage in the structure of its pages alone. A database that is only a cache is sealed when it was
+closed cleanly, and is made anew when it is not what was sealed.
+"""
+
+import enum
+from typing import Final
+
+from crc32c import crc32c
+
+from moldau.runtime.files.disk import Disk
+
+__all__ = ["SUM_SUFFIX", "Seal", "break_seal", "remove_database", "seal_database"]
+
+SUM_SUFFIX: Final = ".sum"
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal", SUM_SUFFIX)
+
+
+class Seal(enum.Enum):
+    """State of a file by its checksum file."""
+
+    NONE = "not sealed"
+    """The file was not closed cleanly, or there is none."""
+    WHOLE = "whole"
+    DAMAGED = "damaged"
+    MISSING = "missing"
+    """The sum is there, and the file is not."""
+
+
+def remove_database(disk: Disk, path: str) -> None:
+    """Remove a closed database with all that belongs to it."""
+    for suffix in _DATABASE_SUFFIXES:
+        disk.remove(path + suffix)
+
+
+def seal_database(disk: Disk, path: str) -> None:
+    """Note the sum of a database that was closed cleanly. Blocking."""
+    if not any(disk.exists(path + suffix) and disk.size(path + suffix) for suffix in ("-wal", "-journal")):
+        disk.write_atomically(path + SUM_SUFFIX, _file_sum(disk, path))
+
+
+def break_seal(disk: Disk, path: str) -> Seal:
+    """Compare a file with its sum, and durably remove the sum: from now on the file may change. Blocking."""
+    if not disk.exists(path + SUM_SUFFIX):
+        return Seal.NONE
+    expected = disk.read(path + SUM_SUFFIX)
+    disk.remove(path + SUM_SUFFIX)
+    disk.sync_dir(path.rpartition("/")[0])
+    if not disk.exists(path):
+        return Seal.MISSING
+    return Seal.WHOLE if _file_sum(disk, path) == expected else Seal.DAMAGED
+
+
+def _file_sum(disk: Disk, path: str) -> bytes:
+    """Size and checksum of a file that nobody writes; a gigabyte takes some tenths of a second."""
+    file = disk.open(path, read_only=True)
+    try:
+        size_bytes, crc = file.size(), 0
+        for position in range(0, size_bytes, _CHUNK_BYTES):
+            crc = crc32c(file.read_at(position, min(_CHUNK_BYTES, size_bytes - position)), crc)
+    finally:
+        file.close()
+    return b"%d %08x\n" % (size_bytes, crc)

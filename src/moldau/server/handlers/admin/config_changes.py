@@ -1,0 +1,151 @@
+"""AlterConfigs and IncrementalAlterConfigs: what this broker judges, and what the controller decides.
+
+The broker refuses what is wrong whatever the cluster looks like, changes the levels of its own loggers, and
+sends the rest on. An answer has a row for each resource of the request, in its order.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from moldau.cluster.controller.channel import ControllerChannel
+from moldau.cluster.decisions.configs import ConfigOperation
+from moldau.cluster.image.image import ResourceType
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages import alter_configs as legacy
+from moldau.protocol.messages import incremental_alter_configs as incremental
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server import authorization
+from moldau.server.authorization import CLUSTER_NAME, Authorizer
+from moldau.server.observing import loggers
+from moldau.server.requests.dispatch import Handler
+from moldau.server.requests.forwarding import forward
+
+_KEPT: Final = frozenset(
+    {ResourceType.TOPIC, ResourceType.BROKER, ResourceType.CLIENT_METRICS, ResourceType.GROUP}
+)
+
+Resource: TypeAlias = incremental.AlterConfigsResource | legacy.AlterConfigsResource
+Outcome: TypeAlias = tuple[ErrorCode, str | None]
+
+
+class ConfigChangeHandlers:
+    """Changes of configs."""
+
+    def __init__(self, local_id: int, controller: ControllerChannel, authorizer: Authorizer) -> None:
+        self._local_id = local_id
+        self._controller = controller
+        self._authorizer = authorizer
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            ApiKey.ALTER_CONFIGS: self.alter,
+            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter,
+        }
+
+    async def incremental_alter(
+        self, context: RequestContext, request: incremental.IncrementalAlterConfigsRequest
+    ) -> incremental.IncrementalAlterConfigsResponse:
+        def judge(resource: incremental.AlterConfigsResource) -> bool:
+            needs_values = [row for row in resource.configs if row.config_operation != ConfigOperation.DELETE]
+            self._check(resource, [row.name for row in needs_values if row.value is None])
+            if resource.resource_type != ResourceType.BROKER_LOGGER:
+                return False
+            self._change_loggers(context, resource, request.validate_only)
+            return True
+
+        rows = await self._answer(context, request, judge, incremental.AlterConfigsResourceResponse)
+        return incremental.IncrementalAlterConfigsResponse(responses=rows)
+
+    async def alter(
+        self, context: RequestContext, request: legacy.AlterConfigsRequest
+    ) -> legacy.AlterConfigsResponse:
+        def judge(resource: legacy.AlterConfigsResource) -> bool:
+            self._check(resource, [row.name for row in resource.configs if row.value is None])
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                raise _unknown(resource.resource_type)
+            return False
+
+        rows = await self._answer(context, request, judge, legacy.AlterConfigsResourceResponse)
+        return legacy.AlterConfigsResponse(responses=rows)
+
+    async def _answer(
+        self,
+        context: RequestContext,
+        request: Any,
+        judge: Callable[[Any], bool],
+        row: Callable[..., Any],
+    ) -> Sequence[Any]:
+        """``judge`` refuses a resource, has done with it (true), or leaves it to the controller."""
+        counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+        judged: dict[tuple[int, str], Outcome] = {}
+        passed_on: list[Resource] = []
+        for resource in request.resources:
+            key = (resource.resource_type, resource.resource_name)
+            try:
+                if counts[key] > 1:
+                    raise KafkaError(ErrorCode.invalid_request, "Each resource must appear at most once.")
+                if judge(resource):
+                    judged[key] = (ErrorCode.none, None)
+                else:
+                    passed_on.append(resource)
+            except KafkaError as error:
+                judged[key] = (error.code, error.message)
+        if passed_on:
+            response = await forward(self._controller, context, replace(request, resources=passed_on))
+            for decided in response.responses:
+                key = (decided.resource_type, decided.resource_name)
+                judged[key] = (decided.error_code, decided.error_message)
+        return [
+            row(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+            for code, message in (judged[resource.resource_type, resource.resource_name],)
+        ]
+
+    def _check(self, resource: Resource, nulls: Sequence[str]) -> None:
+        """Check a request without regard to the cluster's state. Raises ``KafkaError(invalid_request)``."""
+        names = [row.name for row in resource.configs]
+        if len(set(names)) != len(names):
+            raise KafkaError(ErrorCode.invalid_request, "Error due to duplicate config keys")
+        if nulls:
+            raise KafkaError(ErrorCode.invalid_request, f"Null value not supported for : {', '.join(nulls)}")
+        kind, name = resource.resource_type, resource.resource_name
+        if kind == ResourceType.BROKER and name:
+            self._check_is_local(name, "broker")
+        elif kind not in _KEPT and kind != ResourceType.BROKER_LOGGER:
+            raise _unknown(kind)
+
+    def _check_is_local(self, name: str, what: str) -> None:
+        if not name.removeprefix("-").isdecimal():
+            raise KafkaError(ErrorCode.invalid_request, f"Node id must be an integer, but it is: {name}")
+        if int(name) != self._local_id:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"Unexpected {what} id. Expected {self._local_id}, but received {name}",
+            )
+
+    def _change_loggers(
+        self, context: RequestContext, resource: incremental.AlterConfigsResource, validate_only: bool
+    ) -> None:
+        if not self._authorizer.allows(
+            context,
+            authorization.AclOperation.ALTER_CONFIGS,
+            authorization.AclResourceType.CLUSTER,
+            CLUSTER_NAME,
+        ):
+            raise KafkaError(ErrorCode.cluster_authorization_failed)
+        self._check_is_local(resource.resource_name, "node")
+        loggers.check(resource.configs)
+        if not validate_only:
+            loggers.apply(resource.configs)
+
+
+def _unknown(kind: int) -> KafkaError:
+    return KafkaError(ErrorCode.invalid_request, f"Unknown resource type {kind}")

@@ -1,0 +1,1 @@
+"""Requests about the cluster: served APIs, brokers, topics, partitions and the metadata quorum."""

@@ -1,0 +1,85 @@
+"""ApiVersions: which APIs a listener serves, in which versions, and the cluster's features."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from moldau.cluster.image.image import MetadataImage
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ADVERTISED, ApiKey, Scope, scopes
+from moldau.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+from moldau.quorum.core.voters import KRAFT_VERSION_FEATURE
+from moldau.runtime.errors import ErrorCode
+from moldau.server.handlers.own.own_calls import OwnApiHandlers
+from moldau.server.requests.dispatch import Handler
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""Characters of a client's software name and version (KIP-511)."""
+
+
+def finalized_features(image: MetadataImage, kraft_version: int) -> dict[str, int]:
+    """Levels by name; kraft.version is the quorum's, and not shown while it is 0."""
+    levels = {name: int(level) for name, level in image.features.items()}
+    return {**levels, KRAFT_VERSION_FEATURE: kraft_version} if kraft_version else levels
+
+
+class VersionHandlers:
+    """The ApiVersions API of one listener, and DescribeOwnApis.
+
+    ``finalized`` gives the features' epoch and levels as of the current image, ``supported`` the ranges
+    of levels that this node can work with.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        served: Callable[[], Iterable[int]],
+        supported: Mapping[str, tuple[int, int]],
+        finalized: Callable[[], tuple[int, Mapping[str, int]]],
+    ) -> None:
+        self._scope = scope
+        self._served = served
+        self._supported = supported
+        self._finalized = finalized
+
+    def table(self) -> dict[int, Handler]:
+        return {ApiKey.API_VERSIONS: self.api_versions, **OwnApiHandlers(self._served).table()}
+
+    def api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if context.api_version >= 3:
+            for value in (request.client_software_name, request.client_software_version):
+                if not _SOFTWARE.fullmatch(value):
+                    return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=self._rows())
+            context.connection.client_software_name = request.client_software_name
+            context.connection.client_software_version = request.client_software_version
+        epoch, levels = self._finalized()
+        # Up to version 3 a feature whose range begins at 0 would be refused by the Java client (KAFKA-17011).
+        shown = {
+            name: bounds
+            for name, bounds in self._supported.items()
+            if bounds[0] > 0 or context.api_version >= 4
+        }
+        return ApiVersionsResponse(
+            api_keys=self._rows(),
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=low, max_version=high)
+                for name, (low, high) in shown.items()
+            ],
+            finalized_features_epoch=epoch,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in levels.items()
+            ],
+        )
+
+    def _rows(self) -> list[ApiVersion]:
+        return [
+            ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max)
+            for key in sorted(self._served())
+            if scopes(key) & self._scope and (versions := ADVERTISED.get(ApiKey(key))) is not None
+        ]

@@ -1,0 +1,95 @@
+"""The diskless coordinators' APIs (KIP-1164's and what it implies), for nodes, readers and operators' tools.
+
+They are served on every listener of a broker; each call's declaration says which right it asks for.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+from weakref import WeakKeyDictionary
+
+from moldau.coordinators.diskless.calls.declaration import DisklessCall
+from moldau.coordinators.diskless.calls.port import DisklessCoordinatorCalls
+from moldau.coordinators.diskless.calls.reading import FIND_BATCHES
+from moldau.coordinators.diskless.calls.table import CALLS
+from moldau.network.context import ConnectionContext, RequestContext
+from moldau.protocol.own.diskless.find_batches import DisklessFindBatchesRequest
+from moldau.protocol.own.rights import Right
+from moldau.protocol.schema import Message
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import Authorizer
+from moldau.server.handlers.own.own_calls import (
+    acts_for_cluster,
+    check_read,
+    cluster_action_needed,
+    waited_ms,
+)
+from moldau.server.requests.dispatch import Handler
+
+
+class DisklessHandlers:
+    """Passes requests on to the coordinators that this broker leads."""
+
+    def __init__(
+        self,
+        coordinators: DisklessCoordinatorCalls,
+        authorizer: Authorizer,
+        topic_name: Callable[[UUID], str | None],
+    ) -> None:
+        """``topic_name``: the name of a topic of the cluster, ``None`` when there is no such topic."""
+        self._coordinators = coordinators
+        self._authorizer = authorizer
+        self._topic_name = topic_name
+        self._finding: WeakKeyDictionary[ConnectionContext, dict[int, asyncio.Event]] = WeakKeyDictionary()
+
+    def table(self) -> dict[int, Handler]:
+        return dict.fromkeys(CALLS, self.handle)
+
+    def handle(self, context: RequestContext, request: Any) -> Awaitable[Message]:
+        call = CALLS[context.api_key]
+        self._check(context, call, request)
+        if call is FIND_BATCHES and request.max_wait_ms:
+            return self._find(context, request)
+        return call.answer(self._coordinators, request, context.api_version, waited_ms(context))
+
+    async def _find(self, context: RequestContext, request: DisklessFindBatchesRequest) -> Message:
+        """A question that waits is answered with what there is when its connection asks the next one.
+
+        Answers leave in the order of the requests: a reader that gave up waiting would wait on.
+        """
+        version = context.api_version
+        finding = self._finding.setdefault(context.connection, {})
+        earlier, overtaken = finding.get(request.coordinator_id), asyncio.Event()
+        finding[request.coordinator_id] = overtaken
+        if earlier is not None:
+            earlier.set()
+        answer = asyncio.ensure_future(
+            FIND_BATCHES.answer(self._coordinators, request, version, waited_ms(context))
+        )
+        waiting = asyncio.ensure_future(overtaken.wait())
+        try:
+            await asyncio.wait((answer, waiting), return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+        finally:
+            answer.cancel()
+            waiting.cancel()
+            await asyncio.gather(answer, waiting, return_exceptions=True)
+            if finding.get(request.coordinator_id) is overtaken:
+                del finding[request.coordinator_id]
+        at_once = replace(request, max_wait_ms=0)
+        return await FIND_BATCHES.answer(self._coordinators, at_once, version)
+
+    def _check(self, context: RequestContext, call: DisklessCall[Any, Any], request: Any) -> None:
+        """Raises an authorization error; UNKNOWN_TOPIC_ID where a name is needed and unknown."""
+        if acts_for_cluster(self._authorizer, context):
+            return
+        if call.right is not Right.READ_TOPIC:
+            raise cluster_action_needed()
+        for topic_id in call.topic_ids(request):
+            name = self._topic_name(topic_id)
+            if name is None:
+                raise KafkaError(ErrorCode.unknown_topic_id, f"there is no topic {topic_id}")
+            check_read(self._authorizer, context, name)

@@ -1,0 +1,1 @@
+"""Requests of producers, consumers and following brokers: writing, reading and searching records."""

@@ -1,0 +1,229 @@
+"""Produce: hand each partition's bytes to its partition, and answer when all of them are done."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+from moldau.cluster.internal_topics import INTERNAL_TOPICS, MARKED_INTERNAL_TOPICS
+from moldau.network.context import RequestContext
+from moldau.protocol.api import ApiKey
+from moldau.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from moldau.protocol.produce import TOPIC_ID_VERSION
+from moldau.records.batch import claims_zstd
+from moldau.replication.appending.append_turn import AppendTurn
+from moldau.replication.partition import AppendAnswer, AppendOutcome, Partition
+from moldau.runtime.errors import ErrorCode, KafkaError
+from moldau.server.authorization import AclOperation, AclResourceType, AllowEveryone, Authorizer
+from moldau.server.handlers.records.lone_produce import lone_produce
+from moldau.server.requests.dispatch import DirectHandler, Handler, Outcome
+from moldau.server.requests.throttles import Throttles
+from moldau.server.topics.registry import PartitionRegistry
+
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""The one client id that Kafka lets write to internal topics."""
+
+VALID_ACKS: Final = (-1, 0, 1)
+ZSTD_VERSION: Final = 7
+"""The first version whose clients read and write zstd (KIP-110)."""
+
+
+class ProduceHandlers:
+    """The Produce API."""
+
+    def __init__(
+        self,
+        partitions: PartitionRegistry,
+        authorizer: Authorizer,
+        turn: AppendTurn,
+        throttles: Throttles,
+    ) -> None:
+        """``turn``: who calls :meth:`direct` keeps its contract."""
+        self._turn = turn
+        self._partitions = partitions
+        self._authorizer = authorizer
+        self._throttles = throttles
+
+    def table(self) -> dict[int, Handler]:
+        return {ApiKey.PRODUCE: self.produce}
+
+    def direct(self, version: int) -> DirectHandler | None:
+        """The quick way for requests of one partition."""
+        hold = self._throttles.of(ApiKey.PRODUCE)
+        return lone_produce(version, self._partitions, self._turn, self._may_write, row_of, hold)
+
+    def produce(self, context: RequestContext, request: ProduceRequest) -> Outcome:
+        if request.acks not in VALID_ACKS:
+            return self._refuse_all(request, ErrorCode.invalid_required_acks)
+        waiting = 0
+        answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]] = []
+        for topic in request.topic_data:
+            rows: list[tuple[int, AppendAnswer]] = []
+            refusal = self._refusal(context, topic)
+            for data in topic.partition_data:
+                answer = refusal or self._append(context, topic, data, request)
+                waiting += type(answer) is not AppendOutcome
+                rows.append((data.index, answer))
+            answers.append((topic.name, topic.topic_id, rows))
+        if waiting:
+            return self._answer_later(context, request.acks, answers)
+        return self._answer(context, request.acks, answers)
+
+    def _may_write(self, context: RequestContext, partition: Partition) -> bool:
+        topic = partition.topic
+        return self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, topic) and (
+            topic not in INTERNAL_TOPICS or self._may_write_for_brokers(context, topic)
+        )
+
+    def _may_write_for_brokers(self, context: RequestContext, topic: str) -> bool:
+        """Whether a client may write to a topic that brokers keep their state in.
+
+        Kafka lets in a client with the id ``__admin_client``, behind its access control lists. Without an
+        authorizer that id is open to all clients, and one record could close a coordinator.
+        """
+        if isinstance(self._authorizer, AllowEveryone):
+            return False
+        return topic not in MARKED_INTERNAL_TOPICS or context.client_id == ADMIN_CLIENT_ID
+
+    def _refusal(self, context: RequestContext, topic: TopicProduceData) -> AppendOutcome | None:
+        """Why nothing may be written to a topic, if so. What a principal may do hangs on the topic's name."""
+        by_id = context.api_version >= TOPIC_ID_VERSION
+        name = self._partitions.name_of(topic.topic_id) if by_id else topic.name
+        if name is None:
+            return AppendOutcome(ErrorCode.unknown_topic_id)
+        if not self._authorizer.allows(context, AclOperation.WRITE, AclResourceType.TOPIC, name):
+            return AppendOutcome(ErrorCode.topic_authorization_failed)
+        if name in INTERNAL_TOPICS and not self._may_write_for_brokers(context, name):
+            return AppendOutcome(
+                ErrorCode.invalid_topic_exception, message=f"{name} is written by the cluster itself"
+            )
+        return None
+
+    def _append(
+        self,
+        context: RequestContext,
+        topic: TopicProduceData,
+        data: PartitionProduceData,
+        request: ProduceRequest,
+    ) -> AppendAnswer:
+        try:
+            partition = self._partitions.find(topic.name, topic.topic_id, data.index)
+        except KafkaError as error:
+            return AppendOutcome(error.code, message=error.message)
+        records = data.records
+        if records is None:
+            return AppendOutcome(ErrorCode.invalid_record, message="the partition has no records")
+        view = records if isinstance(records, memoryview) else memoryview(b"".join(_parts(records)))
+        if context.api_version < ZSTD_VERSION and claims_zstd(view):
+            return AppendOutcome(
+                ErrorCode.unsupported_compression_type,
+                message=f"zstd needs a produce request of version {ZSTD_VERSION} or newer",
+            )
+        return partition.append(
+            view,
+            required_acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            client=context.connection,
+        )
+
+    async def _answer_later(
+        self,
+        context: RequestContext,
+        acks: int,
+        answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
+    ) -> ProduceResponse | None:
+        for _, _, rows in answers:
+            for position, (index, answer) in enumerate(rows):
+                if isinstance(answer, asyncio.Future):
+                    rows[position] = (index, await answer)
+        return self._answer(context, acks, answers)
+
+    def _answer(
+        self,
+        context: RequestContext,
+        acks: int,
+        answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]],
+    ) -> ProduceResponse | None:
+        if acks == 0:
+            self._close_if_refused(context, answers)
+            return None
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    topic_id=topic_id,
+                    name=name,
+                    partition_responses=[
+                        row_of(index, outcome)
+                        for index, outcome in rows
+                        if isinstance(outcome, AppendOutcome)
+                    ],
+                )
+                for name, topic_id, rows in answers
+            ]
+        )
+
+    @staticmethod
+    def _close_if_refused(
+        context: RequestContext, answers: list[tuple[str, UUID, list[tuple[int, AppendAnswer]]]]
+    ) -> None:
+        """With acks=0 the closed connection is the only way to tell the producer that something failed."""
+        refused = any(
+            isinstance(answer, AppendOutcome) and answer.error is not ErrorCode.none
+            for _, _, rows in answers
+            for _, answer in rows
+        )
+        if refused and context.connection.control is not None:
+            context.connection.control.close_when_answered()
+
+    @staticmethod
+    def _refuse_all(request: ProduceRequest, error: ErrorCode) -> ProduceResponse:
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    topic_id=topic.topic_id,
+                    name=topic.name,
+                    partition_responses=[
+                        PartitionProduceResponse(index=data.index, error_code=error, base_offset=-1)
+                        for data in topic.partition_data
+                    ],
+                )
+                for topic in request.topic_data
+            ]
+        )
+
+
+def row_of(index: int, outcome: AppendOutcome) -> PartitionProduceResponse:
+    """How the answer says what became of one partition's records."""
+    error, base_offset, log_append_time_ms, log_start_offset, message, record_errors = outcome
+    if error is ErrorCode.none:
+        return PartitionProduceResponse(
+            index=index,
+            base_offset=base_offset,
+            log_append_time_ms=log_append_time_ms,
+            log_start_offset=log_start_offset,
+        )
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error,
+        base_offset=-1,
+        log_start_offset=log_start_offset,
+        error_message=message,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=bad.batch_index, batch_index_error_message=bad.message)
+            for bad in record_errors
+        ],
+    )
+
+
+def _parts(
+    records: bytes | bytearray | Sequence[bytes | bytearray | memoryview],
+) -> list[bytes | bytearray | memoryview]:
+    return [records] if isinstance(records, bytes | bytearray) else list(records)

@@ -1,0 +1,144 @@
+"""SQLite on a simulated disk: a virtual file system, so that a database shares its host's fate.
+
+Whoever keeps state in SQLite asks ``Machine.open_sqlite`` for its connections. A real machine's calls
+``apsw.Connection(path)``; a simulated one's adds the file system that :func:`open_sqlite` registers.
+Write-ahead logging needs shared memory, which a virtual file system written in Python has not, so a
+database that wants it must also set ``locking_mode=EXCLUSIVE`` before, as a single owner should anyway.
+"""
+
+import errno
+import itertools
+from typing import Any
+
+import apsw
+
+from moldau.runtime.files.disk import File
+from moldau.simulation.world.defects import DefectPlace
+from moldau.simulation.world.disks.disk import MountedDisk
+
+
+class _SimulatedVfsFile:
+    """One database or journal file. Locks are not needed: a volume has one process at a time.
+
+    When its process is dead, what SQLite does while Python takes a connection apart goes nowhere.
+    """
+
+    def __init__(self, disk: MountedDisk, path: str, flags: list[int]) -> None:
+        create = bool(flags[0] & apsw.SQLITE_OPEN_CREATE)
+        self._disk = disk
+        self._path = path
+        self._new = create and not disk.exists(path)
+        self._file: File = disk.open(path, create=create)
+        self._delete_on_close = bool(flags[0] & apsw.SQLITE_OPEN_DELETEONCLOSE)
+        flags[1] = flags[0]
+
+    @property
+    def _alive(self) -> bool:
+        return self._disk.process.alive
+
+    def xRead(self, amount: int, offset: int) -> bytes:
+        return self._file.read_at(offset, amount) if self._alive else b""
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        if not self._alive:
+            return
+        host = self._disk.process.host
+        if host is not None and host.defects.is_due(DefectPlace.SQLITE):
+            raise apsw.IOError("defect")
+        try:
+            self._file.write_at(offset, [data])
+        except OSError as error:  # as SQLite's own file system reports it
+            kind = apsw.FullError if error.errno == errno.ENOSPC else apsw.IOError
+            raise kind(str(error)) from error
+
+    def xTruncate(self, size: int) -> None:
+        if self._alive:
+            self._file.truncate(size)
+
+    def xSync(self, flags: int) -> None:
+        if not self._alive:
+            return
+        self._file.sync()
+        if self._new:  # SQLite's own file system syncs the folder of a new file too
+            self._disk.sync_dir(self._path.rpartition("/")[0] or "/")
+            self._new = False
+
+    def xFileSize(self) -> int:
+        return self._file.size() if self._alive else 0
+
+    def xClose(self) -> None:
+        self._file.close()
+        if self._delete_on_close and self._alive:
+            self._disk.remove(self._path)
+
+    def xLock(self, level: int) -> None:
+        pass
+
+    def xUnlock(self, level: int) -> None:
+        pass
+
+    def xCheckReservedLock(self) -> bool:
+        return False
+
+    def xFileControl(self, op: int, pointer: int) -> bool:
+        return False
+
+    def xSectorSize(self) -> int:
+        return 512
+
+    def xDeviceCharacteristics(self) -> int:
+        return 0
+
+
+class SimulatedVfs(apsw.VFS):
+    """A file system for SQLite over one process's disk; time and chance are fixed."""
+
+    _disk: MountedDisk | None = None
+    """``None`` once the garbage of a dead process is collected, its databases after their file system."""
+
+    def __init__(self, name: str, disk: MountedDisk) -> None:
+        self._disk = disk
+        super().__init__(name, "")
+
+    def xOpen(self, name: Any, flags: list[int]) -> Any:
+        if name is None:
+            raise apsw.CantOpenError("temporary files belong in memory: set temp_store=MEMORY")
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        assert self._disk is not None
+        return _SimulatedVfsFile(self._disk, path, flags)
+
+    def xDelete(self, filename: str, syncdir: bool) -> None:
+        if self._disk is None or not self._disk.process.alive or not self._disk.exists(filename):
+            return
+        self._disk.remove(filename)
+        if syncdir:
+            self._disk.sync_dir(filename.rpartition("/")[0] or "/")
+
+    def xAccess(self, pathname: str, flags: int) -> bool:
+        return self._disk is not None and self._disk.process.alive and self._disk.exists(pathname)
+
+    def xFullPathname(self, name: str) -> str:
+        return name
+
+    def xRandomness(self, numbytes: int) -> bytes:
+        return bytes(numbytes)
+
+    def xSleep(self, microseconds: int) -> int:
+        return microseconds
+
+    def xCurrentTimeInt64(self) -> int:
+        return 210_866_760_000_000
+
+
+_numbers = itertools.count()
+
+
+def open_sqlite(disk: MountedDisk, path: str) -> apsw.Connection:
+    """Open a database on a simulated disk, exclusively, with temporary tables in memory."""
+    name = f"moldau-simulated-{next(_numbers)}"
+    vfs = SimulatedVfs(name, disk)
+    connection = apsw.Connection(path, vfs=name)  # which keeps the file system alive
+    connection.pragma("temp_store", "memory")
+    connection.pragma("locking_mode", "exclusive")
+    del vfs
+    return connection

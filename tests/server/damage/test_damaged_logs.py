@@ -1,0 +1,205 @@
+"""A damaged metadata log stops the start by name: an empty image would delete what the objects hold."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from damage_house import Story, check_everything, flip, make_folders, node, objects, on_node, refusal
+from plain_requests import Requests
+
+from moldau.runtime.files.local_disk import LocalDisk
+from moldau.storage.guards.guarding import DurableOffset
+
+LOG = "00000000000000000000.log"
+GUARDED = ("__cluster_metadata-0", "__diskless_metadata-0", "__remote_log_metadata-0", "__consumer_offsets-0")
+STATES = ("stopped", "killed")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return make_folders(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(params=STATES)
+def folder(folders: dict[str, Path], tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return Path(shutil.copytree(folders[request.param], tmp_path / "data"))
+
+
+def test_undamaged_everything_is_served(folder: Path) -> None:
+    with node(folder) as running:
+        on_node(running, check_everything)
+
+
+@pytest.mark.parametrize("name", GUARDED)
+@pytest.mark.parametrize("where", ["begin", "middle", "end"])
+def test_flipped_bytes_stop_the_start(folder: Path, name: str, where: str) -> None:
+    path = folder / name / LOG
+    size = path.stat().st_size
+    # The end of a group's log is not synced by an acknowledgement, so that a kill may have torn it.
+    if name == "__consumer_offsets-0" and where == "end" and not (folder / ".kafka_cleanshutdown").exists():
+        where = "middle"
+    before = objects(folder)
+    flip(path, {"begin": 20, "middle": size // 2, "end": size - 20}[where])
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(path) in reason
+    assert "docs/operations.md" in reason
+    assert objects(folder) == before
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_missing_log_file_stops_the_start(folder: Path, name: str) -> None:
+    (folder / name / LOG).unlink()
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(folder / name) in reason
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_missing_folder_stops_the_start(folder: Path, name: str) -> None:
+    shutil.rmtree(folder / name)
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(folder / name) in reason
+
+
+@pytest.mark.parametrize("also_lost", [(), ("durable-offset",), ("durable-offset", "quorum-state")])
+def test_an_empty_metadata_log_beside_topics_stops_the_start(
+    folder: Path, also_lost: tuple[str, ...]
+) -> None:
+    metadata = folder / "__cluster_metadata-0"
+    for name in (LOG, *also_lost):
+        (metadata / name).unlink()
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(metadata) in reason
+
+
+def cut_to_half(path: Path) -> None:
+    """Keep the whole batches of the first half."""
+    content, position = path.read_bytes(), 0
+    while position < len(content) // 2:
+        position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+    path.write_bytes(content[:position])
+
+
+def test_a_cut_metadata_log_without_its_durable_offset_stops_the_start(folder: Path) -> None:
+    metadata = folder / "__cluster_metadata-0"
+    cut_to_half(metadata / LOG)
+    (metadata / "durable-offset").unlink()
+    reasons = {refusal(folder), refusal(folder)}
+    (reason,) = reasons
+    assert reason is not None
+    assert f"{folder}/replication-offset-checkpoint" in reason
+    assert str(metadata) in reason
+    assert list(folder.glob("*-stray")) == []
+
+
+@pytest.mark.parametrize("lost", ["durable-offset", None])
+def test_folders_of_unknown_topics_stop_the_start_where_the_log_cannot_tell(
+    folder: Path, lost: str | None
+) -> None:
+    metadata = folder / "__cluster_metadata-0"
+    cut_to_half(metadata / LOG)
+    (folder / "replication-offset-checkpoint").unlink()
+    (metadata / "durable-offset").unlink()
+    if lost is None:
+        # As in an older backup of the metadata folder alone.
+        DurableOffset(LocalDisk(), str(metadata)).note(1, 0)
+    reasons = {refusal(folder), refusal(folder)}
+    (reason,) = reasons
+    assert reason is not None
+    assert "topic id" in reason
+    assert str(metadata) in reason
+    assert list(folder.glob("*-stray")) == []
+
+
+def test_an_older_metadata_folder_beside_newer_partitions_stops_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with node(folder) as running:
+        on_node(running, create("first"))
+    shutil.copytree(folder / "__cluster_metadata-0", tmp_path / "backup")
+    with node(folder) as running:
+        on_node(running, create("second"))
+    shutil.rmtree(folder / "__cluster_metadata-0")
+    shutil.copytree(tmp_path / "backup", folder / "__cluster_metadata-0")
+    reason = refusal(folder)
+    assert reason is not None
+    assert "replication-offset-checkpoint" in reason
+    # With that line gone the epochs and the topic of the second run still tell.
+    (folder / "replication-offset-checkpoint").unlink()
+    shutil.rmtree(folder / "second-0")
+    reason = refusal(folder)
+    assert reason is not None
+    assert str(folder / "first-0" / "leader-epoch-checkpoint") in reason
+
+
+def create(topic: str) -> Story:
+    async def story(client: Requests) -> None:
+        await client.create(topic, diskless_enable="false")
+        await client.produce_values("first", b"one")
+
+    return story
+
+
+def test_a_deleted_topic_s_folder_does_not_stop_the_start(folder: Path) -> None:
+    with node(folder) as running:
+        shutil.copytree(folder / "classic-0", folder.parent / "kept")
+        on_node(running, lambda client: client.delete("classic"))
+    shutil.copytree(folder.parent / "kept", folder / "classic-0")
+    (folder / "replication-offset-checkpoint").unlink()
+    (folder / "__cluster_metadata-0" / "durable-offset").unlink()
+    with node(folder):
+        pass
+    assert list(folder.glob("classic-0.*-stray"))
+
+
+def test_a_folder_that_the_metadata_does_not_know_is_kept(folder: Path) -> None:
+    shutil.copytree(folder / "classic-0", folder / "unknown-0")
+    with node(folder) as running:
+        on_node(running, check_everything)
+    (kept,) = folder.glob("unknown-0.*-stray")
+    assert {path.name for path in kept.glob("*.log")} == {
+        path.name for path in (folder / "classic-0").glob("*.log")
+    }
+    assert not (folder / "unknown-0").exists()
+
+
+def test_a_damaged_topic_id_is_put_right(folder: Path) -> None:
+    path = folder / "classic-0" / "partition.metadata"
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    damaged[39] = ord("A") if damaged[39] != ord("A") else ord("B")
+    path.write_bytes(damaged)
+    with node(folder) as running:
+        on_node(running, check_everything)
+    assert path.read_bytes() == whole
+    assert not list(folder.glob("classic-0.*-stray"))
+
+
+def test_a_log_of_another_topic_id_is_kept(folder: Path) -> None:
+    path = folder / "classic-0" / "partition.metadata"
+    path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    with node(folder):
+        pass
+    (kept,) = folder.glob("classic-0.*-stray")
+    assert len(list(kept.glob("*.log"))) > 2
+
+
+def test_a_node_does_not_format_over_data(folder: Path) -> None:
+    path = folder / "meta.properties"
+    content = path.read_text()
+    path.unlink()
+    before = objects(folder)
+    reason = refusal(folder)
+    assert reason is not None
+    cluster_id = next(line for line in content.splitlines() if line.startswith("cluster.id=")).partition("=")[
+        2
+    ]
+    assert f"the cluster is {cluster_id}" in reason
+    assert "delete" not in reason
+    assert not path.exists()
+    path.write_text(f"version=1\ncluster.id={cluster_id}\nnode.id=1\n")
+    with node(folder) as running:
+        on_node(running, check_everything)
+    assert objects(folder) >= before

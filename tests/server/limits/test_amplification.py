@@ -1,0 +1,204 @@
+"""The worst requests of every API, with a bystander beside them: no step of the event loop becomes long.
+
+What a step costs is the number of calls that it makes, counted by the interpreter: the same on any machine. A
+step of a hundred thousand calls takes some 10 to 50 ms.
+"""
+
+import socket
+import struct
+import sys
+import threading
+import uuid
+from asyncio import Handle
+from collections import Counter
+
+import pytest
+from wire_client import METADATA_V12, WireClient
+
+from moldau.protocol.api import SUPPORTED, ApiKey, request_header_version
+from moldau.protocol.codec import encode_request, request_class
+from moldau.protocol.messages.api_versions import ApiVersionsRequest
+from moldau.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from moldau.protocol.own import MODULES as OWN_MODULES
+from moldau.protocol.own.diskless.create_partitions import (
+    DisklessCreatablePartitions as CreatablePartitions,
+)
+from moldau.protocol.own.diskless.create_partitions import (
+    DisklessCreatePartitionsRequest as CreatePartitions,
+)
+from moldau.protocol.schema import parse_versions
+from moldau.runtime.errors import ErrorCode
+from moldau.testing import Node
+from worst_requests import worst_requests
+
+CALLS_A_STEP = 100_000
+OBJECTS_MAX = 1_500_000
+FIND_BATCHES = 11645
+CALLS_TO_FIND_BATCHES = 500_000
+"""Of a broker that follows 15,000 partitions: one answer for all of them, which waits for enough bytes."""
+SIZES = (30_000, 250_000)
+LAST = 77
+"""The correlation id of the request behind the attack: its answer says that the attack is over."""
+
+
+class Steps:
+    """Counts the calls that each callback of the node's event loop makes."""
+
+    def __init__(self):
+        self.longest = 0
+        self.objects = 0
+        self._calls = 0
+        self._begin = Handle._run.__code__
+
+    def __call__(self, frame, event, argument):
+        if event == "call":
+            if frame.f_code is self._begin:
+                self.longest = max(self.longest, self._calls)
+                self._calls = 0
+                self.objects = max(self.objects, sys.getallocatedblocks())
+                return
+            self._calls += 1
+        elif event == "c_call":
+            self._calls += 1
+
+    def start(self):
+        self.longest = self.objects = 0
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return Steps()
+
+
+@pytest.fixture(scope="module")
+def controller_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def node(steps, controller_port):
+    """A node whose loop is counted; worker threads are not: they do not keep it."""
+
+    def watch(frame, event, argument):
+        sys.setprofile(steps if threading.current_thread().name == "moldau-node" else None)
+
+    threading.setprofile(watch)
+    try:
+        listeners = f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller_port}"
+        properties = {"auto.create.topics.enable": "false", "listeners": listeners}
+        with Node(diskless=True, properties=properties) as running:
+            yield running
+    finally:
+        threading.setprofile(None)
+
+
+@pytest.fixture(params=["clients", "own", "controllers"])
+def target(request, node, controller_port):
+    """An address, and the versions of the APIs that are served there."""
+    address = node.bootstrap_servers
+    if request.param == "own":
+        ranges = {key: parse_versions(module[1]) for key, module in OWN_MODULES.items()}
+        return address, {key: {versions.min, versions.max} for key, versions in ranges.items()}
+    if request.param == "controllers":
+        address = f"127.0.0.1:{controller_port}"
+    with WireClient(address) as client:
+        asked = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+        keys = [ApiKey(row.api_key) for row in client.call((18, 3), asked).api_keys]
+    return address, {key: {SUPPORTED[key].min, SUPPORTED[key].max} for key in keys}
+
+
+def attack(address, api_key, version, body):
+    """Send a request and one behind it; whether that one was answered, or the connection closed."""
+    host, port = address.rsplit(":", 1)
+    header = struct.pack(">hhih", api_key, version, 1, -1)
+    header += b"\0" if request_header_version(api_key, version) == 2 else b""
+    last = struct.pack(">hhih", 18, 0, LAST, -1) + b"".join(encode_request(18, 0, ApiVersionsRequest()))
+    frames = b"".join(struct.pack(">i", len(frame)) + frame for frame in (header + body, last))
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
+        try:
+            connection.sendall(frames)
+            while True:
+                head = _exactly(connection, 8)
+                if head is None:
+                    return False
+                size, correlation_id = struct.unpack(">ii", head)
+                if _exactly(connection, size - 4) is None:
+                    return False
+                if correlation_id == LAST:
+                    return True
+        except ConnectionError:
+            return False
+
+
+def _exactly(connection, size):
+    content = bytearray()
+    while len(content) < size:
+        piece = connection.recv(min(size - len(content), 1 << 20))
+        if not piece:
+            return None
+        content += piece
+    return bytes(content)
+
+
+class Bystander(threading.Thread):
+    """Asks for metadata as long as it lives; counts right answers."""
+
+    def __init__(self, node):
+        super().__init__(name="bystander", daemon=True)
+        self._bootstrap_servers = node.bootstrap_servers
+        self.answers = Counter()
+        self.over = threading.Event()
+
+    def run(self):
+        topics = [MetadataRequestTopic(name="bystander")]
+        with WireClient(self._bootstrap_servers, timeout_s=120) as client:
+            while not self.over.wait(0.005):
+                (row,) = client.call(METADATA_V12, MetadataRequest(topics=topics)).topics
+                self.answers["right" if len(row.partitions) == 3 else "wrong"] += 1
+
+
+@pytest.fixture
+def bystander(node):
+    with WireClient(node.bootstrap_servers) as client:
+        client.create_topic("bystander", partitions=3)
+    thread = Bystander(node)
+    thread.start()
+    yield thread
+    thread.over.set()
+    thread.join(120)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_request_makes_a_long_step(target, steps, bystander, size):
+    answered = refused = 0
+    found = []
+    address, served = target
+    for api_key, versions in served.items():
+        for version in sorted(versions):
+            for body in worst_requests(request_class(api_key), version, size):
+                before = sys.getallocatedblocks()
+                steps.start()
+                if attack(address, api_key, version, body):
+                    answered += 1
+                else:
+                    refused += 1
+                found.append((steps.longest, steps.objects - before, int(api_key), version))
+    assert max(one for one in found if one[2] != FIND_BATCHES)[0] < CALLS_A_STEP, sorted(found)[-5:]
+    assert max(found)[0] < CALLS_TO_FIND_BATCHES, sorted(found)[-5:]
+    assert max(grown for _, grown, _, _ in found) < OBJECTS_MAX, found
+    assert answered > 30
+    assert bystander.answers["wrong"] == 0
+    assert bystander.answers["right"] > 3
+
+
+def test_a_number_of_partitions_is_bounded(node, steps):
+    """A request of 60 bytes asks a coordinator of diskless topics for two million partitions."""
+    topic = CreatablePartitions(topic_id=uuid.uuid4(), name="many", num_partitions=2_000_000)
+    with WireClient(node.bootstrap_servers, timeout_s=120) as client:
+        steps.start()
+        response = client.call((CreatePartitions.API_KEY, 0), CreatePartitions(topics=[topic]))
+    assert response.error_code is ErrorCode.invalid_request
+    assert steps.longest < CALLS_A_STEP

@@ -1,0 +1,102 @@
+"""While partitions are made, written to for the first time and deleted, the event loop waits for no disk."""
+
+import asyncio
+import dataclasses
+import threading
+from collections import Counter
+
+from wire_client import WireClient
+
+from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.records.builder import build_batch
+from moldau.records.record import Record
+from moldau.runtime.errors import ErrorCode
+from moldau.runtime.files.disk import File
+from moldau.runtime.files.local_disk import LocalDisk
+from moldau.runtime.machine import Machine
+from moldau.server.node import Node
+from moldau.server.settings import development_config
+
+PARTITIONS = 200
+FOLDER_SYNCS_MAX = 10
+
+
+class WatchedDisk(LocalDisk):
+    """Notes the operations that wait for a device, where one thread calls them."""
+
+    def __init__(self):
+        super().__init__()
+        self.watched_thread = None
+        self.found = []
+        self.folder_syncs = Counter()
+
+    def note(self, operation, path):
+        if threading.get_ident() == self.watched_thread:
+            self.found.append((operation, path))
+
+    def open(self, path, *, create=False, read_only=False):
+        return WatchedFile(self, super().open(path, create=create, read_only=read_only))
+
+    def write_all_atomically(self, contents):
+        for path in contents:
+            self.note("write atomically", path)
+        super().write_all_atomically(contents)
+
+    def rename(self, source, target):
+        self.note("rename", source)
+        super().rename(source, target)
+
+    def remove_tree(self, path):
+        self.note("remove", path)
+        super().remove_tree(path)
+
+    def sync_dir(self, path):
+        self.note("sync folder", path)
+        self.folder_syncs[path] += 1
+        super().sync_dir(path)
+
+
+class WatchedFile:
+    def __init__(self, disk: WatchedDisk, file: File) -> None:
+        self._disk = disk
+        self._file = file
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def sync(self):
+        self._disk.note("sync", self._file.path)
+        self._file.sync()
+
+
+def test_the_event_loop_waits_for_no_disk_while_partitions_come_and_go(tmp_path):
+    async def scenario():
+        disk = WatchedDisk()
+        machine = dataclasses.replace(Machine.real(), disk=disk)
+        node = Node(development_config(str(tmp_path), 0, {}, diskless=False), machine, format_new=True)
+        address = await node.start()
+        try:
+            disk.watched_thread = threading.get_ident()
+            disk.folder_syncs.clear()
+            await asyncio.to_thread(use_partitions, str(address))
+            disk.watched_thread = None
+            assert disk.found == []
+            # Once for many: each partition's own folder apart.
+            assert disk.folder_syncs[str(tmp_path)] <= FOLDER_SYNCS_MAX
+        finally:
+            await node.stop()
+
+    asyncio.run(scenario())
+
+
+def use_partitions(address):
+    batch = build_batch([Record(0, 0, None, b"value", ())])
+    with WireClient(address) as client:
+        assert client.create_topic("wide", partitions=PARTITIONS).error_code is ErrorCode.none
+        rows = [PartitionProduceData(index=index, records=batch) for index in range(PARTITIONS)]
+        topics = [TopicProduceData(name="wide", partition_data=rows)]
+        response = client.call((0, 9), ProduceRequest(acks=-1, timeout_ms=60_000, topic_data=topics))
+        assert {row.error_code for row in response.responses[0].partition_responses} == {ErrorCode.none}
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="wide")], timeout_ms=60_000)
+        assert client.call((20, 6), request).responses[0].error_code is ErrorCode.none

@@ -1,0 +1,188 @@
+"""The direct way of a Produce request to one partition gives what the general way gives."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.topics_image import Topic, TopicsImage
+from moldau.network.context import ConnectionContext, RequestContext
+from moldau.protocol.api import ApiKey, Scope
+from moldau.protocol.codec import decode_response
+from moldau.protocol.encoding import encoder
+from moldau.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from moldau.records.errors import RecordError
+from moldau.replication.appending.append_turn import AppendTurn
+from moldau.replication.partition import AppendOutcome, PartitionKey
+from moldau.runtime.errors import ErrorCode
+from moldau.server.handlers.records.produce import ADMIN_CLIENT_ID, ProduceHandlers
+from moldau.server.requests.dispatch import DirectHandlers, Dispatcher
+from moldau.server.requests.throttles import Throttles
+from moldau.server.topics.registry import PartitionRegistry
+from moldau.simulation.world.world import World
+
+ORDERS, OFFSETS, ELSEWHERE = UUID(int=1), UUID(int=2), UUID(int=3)
+NAMES = {ORDERS: "orders", OFFSETS: "__consumer_offsets", ELSEWHERE: "elsewhere"}
+OUTCOMES = [
+    AppendOutcome(base_offset=7, log_append_time_ms=-1, log_start_offset=2),
+    AppendOutcome(ErrorCode.corrupt_message, message="stored CRC 1, computed 2"),
+    AppendOutcome(ErrorCode.invalid_record, message="bad", record_errors=[RecordError(3, "no key")]),
+    AppendOutcome(ErrorCode.not_leader_or_follower),
+]
+
+
+class OnePartition:
+    """Takes notes of what is appended, and gives one outcome, now or later."""
+
+    def __init__(self, topic_id, outcome, later):
+        self.key = PartitionKey(topic_id, 0)
+        self.topic = NAMES[topic_id]
+        self.outcome, self.later = outcome, later
+        self.appended = []
+
+    def append(self, records, *, required_acks, timeout_ms, client):
+        self.appended.append((bytes(records), required_acks, timeout_ms))
+        if not self.later:
+            return self.outcome
+        future = asyncio.get_running_loop().create_future()
+        future.get_loop().call_soon(future.set_result, self.outcome)
+        return future
+
+
+class Allowing:
+    """Lets clients write to all topics but some, and remembers the names that it was asked for."""
+
+    def __init__(self, forbidden):
+        self.forbidden = forbidden
+        self.asked = set()
+
+    def allows(self, context, operation, resource, name):
+        self.asked.add(name)
+        return name not in self.forbidden
+
+
+def image():
+    topics = [Topic(name, topic_id, ()) for topic_id, name in NAMES.items()]
+    return MetadataImage(topics=TopicsImage().updated(topics, []))
+
+
+def house(outcome, later, forbidden, *, direct, throttles=None):
+    registry = PartitionRegistry(image)
+    partitions = [OnePartition(topic_id, outcome, later) for topic_id in (ORDERS, OFFSETS)]
+    for partition in partitions:
+        registry.add(partition)
+    authorizer = Allowing(forbidden)
+    handlers = ProduceHandlers(registry, authorizer, AppendTurn(), throttles or Throttles())
+    table = {ApiKey.PRODUCE: handlers.direct} if direct else {}
+    dispatch = Dispatcher(handlers.table(), Scope.BROKER, direct=DirectHandlers(table), throttles=throttles)
+    return dispatch, partitions, authorizer
+
+
+def request_of(rng, version):
+    topic_id = rng.choice([ORDERS, ORDERS, OFFSETS, ELSEWHERE, UUID(int=4)])
+    topic = {"topic_id": topic_id} if version >= 13 else {"name": NAMES.get(topic_id, "unknown")}
+    rows = [
+        PartitionProduceData(
+            index=rng.choice([0, 0, 0, 9]), records=rng.randbytes(rng.choice([0, 200, 20_000]))
+        )
+        for _ in range(rng.choice([1, 1, 1, 2]))
+    ]
+    return ProduceRequest(
+        transactional_id=rng.choice([None, None, None, "tx"]),
+        acks=rng.choice([-1, -1, 0, 1, 2]),
+        timeout_ms=rng.choice([0, 30_000]),
+        topic_data=[TopicProduceData(**topic, partition_data=rows)],
+    )
+
+
+async def ask(dispatch, version, body, client_id, control=None):
+    connection = ConnectionContext("1", "PLAINTEXT", control=control)
+    context = RequestContext(ApiKey.PRODUCE, version, 1, client_id, connection, size_bytes=len(body))
+    try:
+        answer = dispatch(context, memoryview(body))
+        if isinstance(answer, asyncio.Future):
+            answer = await answer
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None if answer is None else b"".join(answer)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=40, deadline=None, database=None)
+def test_same_requests_same_answers(version, seed):
+    rng = random.Random(seed)
+    body = bytearray(b"".join(encoder(ProduceRequest, version)(request_of(rng, version))))
+    if rng.random() < 0.2:
+        body[rng.randrange(min(60, len(body)))] = rng.choice([0, 1, 2, 0x80, 0xFF])
+    outcome, later = rng.choice(OUTCOMES), rng.random() < 0.3
+    forbidden = rng.choice([(), (), ("orders",)])
+    client_id = rng.choice([None, "c", ADMIN_CLIENT_ID])
+
+    async def both():
+        found = []
+        for direct in (True, False):
+            dispatch, partitions, authorizer = house(outcome, later, forbidden, direct=direct)
+            answer = await ask(dispatch, version, bytes(body), client_id)
+            found.append((answer, [partition.appended for partition in partitions], authorizer.asked))
+        return found
+
+    quick, general = asyncio.run(both())
+    assert quick == general
+
+
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_the_authorizer_is_asked_for_the_name(version):
+    """By topic id too: access control lists know names only."""
+    topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1,
+        topic_data=[TopicProduceData(**topic, partition_data=[PartitionProduceData(records=bytes(200))])],
+    )
+    body = b"".join(encoder(ProduceRequest, version)(request))
+    for direct in (True, False):
+        dispatch, partitions, authorizer = house(OUTCOMES[0], False, ("orders",), direct=direct)
+        answer = asyncio.run(ask(dispatch, version, body, "c"))
+        assert authorizer.asked == {"orders"}
+        assert not partitions[0].appended
+        assert ErrorCode.topic_authorization_failed.to_bytes(2, "big") in answer
+
+
+@pytest.mark.parametrize("version", [9, 13])
+@pytest.mark.parametrize("later", [False, True])
+def test_both_ways_throttle_alike(version, later):
+    topic = {"topic_id": ORDERS} if version >= 13 else {"name": "orders"}
+    rows = [PartitionProduceData(records=bytes(200))]
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1, topic_data=[TopicProduceData(**topic, partition_data=rows)]
+    )
+    body = b"".join(encoder(ProduceRequest, version)(request))
+    found = []
+
+    async def story():
+        for direct in (True, False):
+            asked, muted = [], []
+
+            def throttle(context, waits, asked=asked):
+                asked.append(waits)
+                return 0.25
+
+            throttles = Throttles()
+            throttles.add({ApiKey.PRODUCE: throttle})
+            dispatch, partitions, _ = house(OUTCOMES[0], later, (), direct=direct, throttles=throttles)
+            control = SimpleNamespace(mute=muted.append)
+            answer = await ask(dispatch, version, body, "c", control)
+            found.append((answer, asked, muted, [partition.appended for partition in partitions]))
+
+    with World(1) as world:
+        world.run(story())
+    assert found[0] == found[1]
+    answer, asked, muted, _ = found[0]
+    assert (asked, muted) == ([later], [0.25])
+    assert decode_response(ApiKey.PRODUCE, version, answer).throttle_time_ms == 250

@@ -25,7 +25,9 @@ def test_each_module_that_calls_itself_pure_is_in_the_contract() -> None:
     (contract,) = [each for each in contracts if each["name"].startswith("A pure core")]
     listed = contract["source_modules"]
     missing = [
-        name for name in pure_modules() if not any(name == one or name.startswith(f"{one}.") for one in listed)
+        name
+        for name in pure_modules()
+        if not any(name == one or name.startswith(f"{one}.") for one in listed)
     ]
     assert missing == []
     assert len(pure_modules()) > 20

@@ -1,0 +1,99 @@
+"""Kafka's encoding of ``__transaction_state``: a version (int16), then the key or the value. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from moldau.coordinators.transactions.states import STATE_BY_NUMBER
+from moldau.coordinators.transactions.transaction import Transaction, TxnPartition
+from moldau.protocol.errors import ProtocolError
+from moldau.protocol.records.schema import UnknownRecordTypeError
+from moldau.protocol.records.transactions import (
+    RECORDS,
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
+
+FLEXIBLE_VALUE_VERSION: Final = 1
+"""Since transaction.version 1; it has room for other producer ids and for the client's version."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord:
+    """The state of a transactional id, or with ``value=None`` its end."""
+
+    transactional_id: str
+    value: Transaction | None
+    value_version: int = FLEXIBLE_VALUE_VERSION
+
+
+class TransactionCodec:
+    """Between :class:`TransactionRecord` and the topic's keys and values."""
+
+    def encode(self, record: TransactionRecord) -> tuple[bytes | None, bytes | None]:
+        """Key and value; the value of a tombstone is ``None``."""
+        key = RECORDS.encode_key(TransactionLogKey(transactional_id=record.transactional_id))
+        if record.value is None:
+            return key, None
+        return key, RECORDS.encode_value(_message(record.value, record.value_version), record.value_version)
+
+    def decode(self, key: bytes | None, value: bytes | None) -> TransactionRecord | None:
+        """The record; ``None`` for a kind that is not known. Raises ``ProtocolError``."""
+        if key is None:
+            raise ProtocolError("the record has no key")
+        try:
+            decoded = RECORDS.decode_key(key)
+        except UnknownRecordTypeError:
+            return None
+        assert isinstance(decoded, TransactionLogKey)
+        if value is None:
+            return TransactionRecord(decoded.transactional_id, None)
+        message = RECORDS.decode_value(decoded, value)
+        assert isinstance(message, TransactionLogValue)
+        return TransactionRecord(decoded.transactional_id, _transaction(message))
+
+
+def _message(transaction: Transaction, version: int) -> TransactionLogValue:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(partition)
+    is_flexible = version >= FLEXIBLE_VALUE_VERSION
+    return TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id if is_flexible else -1,
+        next_producer_id=transaction.next_producer_id if is_flexible else -1,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state.number,
+        # As Kafka writes it: null where the transaction has not begun.
+        transaction_partitions=[
+            PartitionsSchema(topic=topic, partition_ids=partitions) for topic, partitions in topics.items()
+        ]
+        if transaction.state.number
+        else None,
+        transaction_last_update_timestamp_ms=transaction.updated_ms,
+        transaction_start_timestamp_ms=transaction.start_ms,
+        client_transaction_version=transaction.client_version if is_flexible else 0,
+    )
+
+
+def _transaction(message: TransactionLogValue) -> Transaction:
+    state = STATE_BY_NUMBER.get(message.transaction_status)
+    if state is None:
+        raise ProtocolError(f"transaction state {message.transaction_status} is not known")
+    return Transaction(
+        producer_id=message.producer_id,
+        producer_epoch=message.producer_epoch,
+        previous_producer_id=message.previous_producer_id,
+        next_producer_id=message.next_producer_id,
+        timeout_ms=message.transaction_timeout_ms,
+        state=state,
+        partitions=frozenset(
+            TxnPartition(topic.topic, partition)
+            for topic in message.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ),
+        start_ms=message.transaction_start_timestamp_ms,
+        updated_ms=message.transaction_last_update_timestamp_ms,
+        client_version=message.client_transaction_version,
+    )

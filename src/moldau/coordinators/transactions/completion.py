@@ -1,0 +1,147 @@
+"""Has the markers of ended transactions written, until every partition has its own; then completes them.
+
+The order, for one transaction: its outcome is committed in ``__transaction_state``; each partition gets a
+marker, which is sent again until its leader says that it is committed; the completion is written. A new
+coordinator finds the transactions that are prepared in its log and goes on with them: partitions may get a
+marker twice, which changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any, Final, NamedTuple, Protocol
+
+from moldau.coordinators.runtime import CoordinatorRuntime
+from moldau.coordinators.transactions.codec import TransactionRecord
+from moldau.coordinators.transactions.shard import TransactionShard, Unfinished
+from moldau.coordinators.transactions.transaction import TxnPartition
+from moldau.runtime import ErrorCode, KafkaError, UnexpectedErrors
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.1
+RETRY_MAX_S: Final = 5.0
+
+TransactionRuntime = CoordinatorRuntime[TransactionShard, TransactionRecord]
+
+
+class TransactionMarker(NamedTuple):
+    """The end of one producer's transaction, as its partitions are told of it."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int = 0
+
+
+class MarkerWriter(Protocol):
+    """Writes markers to partitions, wherever they are led."""
+
+    async def write(self, marker: TransactionMarker, partitions: Iterable[TxnPartition]) -> set[TxnPartition]:
+        """Write a marker; return the partitions that are to be tried again.
+
+        Partitions whose topic is deleted are done. Raises nothing.
+        """
+        ...
+
+
+class TransactionCompletion:
+    """Works for the partitions of ``__transaction_state`` that this node leads."""
+
+    def __init__(
+        self, runtime: TransactionRuntime, writer: MarkerWriter, unexpected: UnexpectedErrors
+    ) -> None:
+        self._runtime = runtime
+        self._writer = writer
+        self._unexpected = unexpected
+        self._looking: set[int] = set()
+        self._completing: dict[tuple[int, int, str, int, int], None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        """Transactions whose markers are being written."""
+        return len(self._completing)
+
+    def look(self, partition: int) -> None:
+        """A transaction of a partition was prepared, or loaded so: markers are due once that is committed."""
+        if partition not in self._looking:
+            self._looking.add(partition)
+            self._run(self._look(partition))
+
+    async def close(self) -> None:
+        """Give up; another node, or the next start, goes on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _look(self, partition: int) -> None:
+        # The turn in which the record is replayed ends first.
+        await asyncio.sleep(0)
+        self._looking.discard(partition)
+        while (host := self._runtime.led(partition)) is not None:
+            epoch = host.term.epoch
+            try:
+                found = await self._runtime.read(partition, lambda shard, now_ms: shard.unfinished())
+            except KafkaError as error:
+                if error.code is ErrorCode.not_coordinator:
+                    return
+                # It is being loaded, or the commit is not known.
+                await asyncio.sleep(RETRY_S)
+                continue
+            for ended in found:
+                self._begin(partition, epoch, ended)
+            return
+
+    def _begin(self, partition: int, epoch: int, ended: Unfinished) -> None:
+        key = (partition, epoch, ended.transactional_id, *ended.transaction.identity)
+        if key in self._completing:
+            return
+        self._completing[key] = None
+
+        async def complete() -> None:
+            try:
+                await self._complete(partition, epoch, ended)
+            finally:
+                del self._completing[key]
+
+        self._run(complete())
+
+    async def _complete(self, partition: int, epoch: int, ended: Unfinished) -> None:
+        transaction = ended.transaction
+        marker = TransactionMarker(
+            *transaction.identity, transaction.commits, epoch, transaction.client_version
+        )
+        left = set(transaction.partitions)
+        delay_s = RETRY_S
+        while self._leads(partition, epoch):
+            if left:
+                left = await self._writer.write(marker, left)
+            if not left:
+                try:
+                    await self._runtime.write(
+                        partition, lambda shard, now_ms, token: shard.complete(token, ended, now_ms)
+                    )
+                    return
+                except KafkaError as error:
+                    if error.code is ErrorCode.not_coordinator:
+                        return
+                    logger.info("the end of %r is written again: %s", ended.transactional_id, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    def _leads(self, partition: int, epoch: int) -> bool:
+        host = self._runtime.led(partition)
+        return host is not None and host.term.epoch == epoch
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._contained(work), name="transaction markers")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _contained(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self._unexpected.report("completing a transaction", error)

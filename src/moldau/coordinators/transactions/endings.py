@@ -1,0 +1,92 @@
+"""EndTxn: whether an end is legal, is a repetition, or comes from a producer that is fenced. Pure.
+
+Before version 2 a producer keeps its epoch, and a repetition looks like the first request. From version 2 on
+the epoch is one higher once the end is decided, which tells a repetition from the next transaction (KIP-890).
+"""
+
+from typing import Final, NamedTuple
+
+from moldau.coordinators.transactions.states import TransactionState
+from moldau.coordinators.transactions.transaction import (
+    EPOCH_MAX,
+    VERSION_WITH_BUMPS,
+    ProducerIdentity,
+    Transaction,
+)
+from moldau.runtime import ErrorCode, KafkaError
+
+_COMMITS: Final = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+_ABORTS: Final = (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT)
+
+
+class Ending(NamedTuple):
+    """An EndTxn. ``client_version`` is 2 from version 5 of the request on."""
+
+    transactional_id: str
+    producer: ProducerIdentity
+    committed: bool
+    client_version: int
+
+
+def check_end(found: Transaction, request: Ending) -> bool:
+    """Whether the request repeats an end that is complete; ``False`` where it is to be carried out.
+
+    Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS (the markers of this very end
+    are being written) and INVALID_TXN_STATE.
+    """
+    if request.client_version >= VERSION_WITH_BUMPS:
+        return _check_bumping(found, request)
+    producer = request.producer
+    if producer.producer_id != found.producer_id:
+        raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+    if producer.producer_epoch != found.producer_epoch:
+        raise KafkaError(ErrorCode.producer_fenced)
+    if found.state is TransactionState.ONGOING:
+        return False
+    if found.state is TransactionState.EMPTY:
+        raise KafkaError(ErrorCode.invalid_txn_state)
+    return _repeats(found, request.committed)
+
+
+def _check_bumping(found: Transaction, request: Ending) -> bool:
+    producer = request.producer
+    overflowed = (
+        producer.producer_id == found.previous_producer_id
+        and producer.producer_epoch == EPOCH_MAX - 1
+        and found.producer_epoch == 0
+    )
+    if producer.producer_id != found.producer_id and not overflowed:
+        raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+    is_current = producer == found.identity
+    is_repeated = overflowed or producer.producer_epoch == found.producer_epoch - 1
+    match found.state:
+        case TransactionState.ONGOING:
+            _check_epoch(is_current)
+            return False
+        case TransactionState.EMPTY:
+            _check_epoch(is_current)
+        case TransactionState.PREPARE_COMMIT | TransactionState.PREPARE_ABORT:
+            _check_epoch(is_repeated)
+            return _repeats(found, request.committed)
+        case _:
+            _check_epoch(is_current or is_repeated)
+            if is_repeated:
+                return _repeats(found, request.committed)
+    if request.committed:
+        raise KafkaError(ErrorCode.invalid_txn_state)
+    # An abort without a transaction bumps the epoch: batches of a produce that failed are fenced by it.
+    return False
+
+
+def _check_epoch(is_valid: bool) -> None:
+    if not is_valid:
+        raise KafkaError(ErrorCode.producer_fenced)
+
+
+def _repeats(found: Transaction, committed: bool) -> bool:
+    decided = _COMMITS if committed else _ABORTS
+    if found.state not in decided:
+        raise KafkaError(ErrorCode.invalid_txn_state)
+    if found.state.is_prepared:
+        raise KafkaError(ErrorCode.concurrent_transactions)
+    return True

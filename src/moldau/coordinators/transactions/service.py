@@ -1,0 +1,163 @@
+"""The transaction coordinator as request handlers see it: calls in values, outcomes by their error codes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from moldau.cluster.internal_topics import TRANSACTION_STATE
+from moldau.coordinators.effects import Effects, Token
+from moldau.coordinators.kind import CoordinatorKind
+from moldau.coordinators.partitioning import coordinator_partition
+from moldau.coordinators.transactions.codec import TransactionCodec, TransactionRecord
+from moldau.coordinators.transactions.completion import (
+    MarkerWriter,
+    TransactionCompletion,
+    TransactionRuntime,
+)
+from moldau.coordinators.transactions.endings import Ending
+from moldau.coordinators.transactions.settings import TransactionSettings
+from moldau.coordinators.transactions.shard import (
+    Initialization,
+    NewProducerIdNeededError,
+    ProducerAnswer,
+    TransactionFilter,
+    TransactionShard,
+)
+from moldau.coordinators.transactions.transaction import ProducerIdentity, Transaction, TxnPartition
+from moldau.runtime import Clock, ErrorCode, KafkaError, UnexpectedErrors
+
+TRANSACTION_KEY_TYPE: Final = 1
+"""The key type of FindCoordinator for transactional ids."""
+
+T = TypeVar("T")
+Operation = Callable[[TransactionShard, int, Token], Effects[TransactionRecord]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionPorts:
+    """What the coordinator needs of its node."""
+
+    new_producer_id: Callable[[], Awaitable[int]]
+    """An id that no producer of the cluster has had. Raises ``KafkaError`` (retriable)."""
+    markers: MarkerWriter
+    level: Callable[[], int]
+    """The cluster's ``transaction.version``."""
+    partition_count: Callable[[str], int]
+    """Number of partitions of a topic; 0 when it does not exist."""
+
+
+class TransactionService:
+    """The transactional ids whose coordinator this node is.
+
+    All calls raise ``KafkaError`` with the runtime's codes (NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+    COORDINATOR_NOT_AVAILABLE), with INVALID_REQUEST for an empty transactional id, and with the shard's.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        settings: TransactionSettings,
+        ports: TransactionPorts,
+        unexpected: UnexpectedErrors,
+    ) -> None:
+        self.settings = settings
+        self._ports = ports
+        kind: CoordinatorKind[TransactionShard, TransactionRecord] = CoordinatorKind(
+            topic=TRANSACTION_STATE,
+            new_shard=self._new_shard,
+            codec=TransactionCodec(),
+            key_type=TRANSACTION_KEY_TYPE,
+            partition_of=coordinator_partition,
+        )
+        self.runtime = TransactionRuntime(kind, clock, unexpected)
+        self.completion = TransactionCompletion(self.runtime, ports.markers, unexpected)
+
+    def _new_shard(self, partition: int) -> TransactionShard:
+        return TransactionShard(self.settings, self._ports.level, lambda: self.completion.look(partition))
+
+    async def close(self) -> None:
+        """Let all partitions go."""
+        await self.runtime.close()
+        await self.completion.close()
+
+    def partition_of(self, transactional_id: str) -> int:
+        """The partition of ``__transaction_state`` that an id lives in. Raises INVALID_REQUEST for no id."""
+        if not transactional_id:
+            raise KafkaError(ErrorCode.invalid_request, "The transactional id is empty.")
+        count = self._ports.partition_count(TRANSACTION_STATE.name) or self.settings.topic_partitions
+        return self.runtime.kind.partition_of(transactional_id, count)
+
+    async def init_producer(self, request: Initialization) -> ProducerAnswer:
+        """InitProducerId of a transactional id. Raises INVALID_TRANSACTION_TIMEOUT, too."""
+        partition = self.partition_of(request.transactional_id)
+        if not 0 < request.timeout_ms <= self.settings.max_timeout_ms:
+            raise KafkaError(ErrorCode.invalid_transaction_timeout)
+        return await self._with_new_id(
+            partition,
+            lambda new_id: lambda shard, now_ms, token: shard.init_producer(token, request, new_id, now_ms),
+        )
+
+    async def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Sequence[TxnPartition],
+        client_version: int,
+    ) -> None:
+        """Partitions join a transaction, which begins with the first of them."""
+        await self.runtime.write(
+            self.partition_of(transactional_id),
+            lambda shard, now_ms, token: shard.add_partitions(
+                token, transactional_id, producer, partitions, client_version, now_ms
+            ),
+        )
+
+    async def verify(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Sequence[TxnPartition]
+    ) -> dict[TxnPartition, ErrorCode]:
+        """Whether partitions belong to a transaction (KIP-890)."""
+        return await self._read(
+            transactional_id, lambda shard, now_ms: shard.verify(transactional_id, producer, partitions)
+        )
+
+    async def end(self, request: Ending) -> ProducerAnswer:
+        """EndTxn: the answer comes when the outcome is decided; markers are written after it."""
+        return await self._with_new_id(
+            self.partition_of(request.transactional_id),
+            lambda new_id: lambda shard, now_ms, token: shard.end(token, request, new_id, now_ms),
+        )
+
+    async def describe(self, transactional_id: str) -> Transaction:
+        """DescribeTransactions, of one id."""
+        return await self._read(transactional_id, lambda shard, now_ms: shard.describe(transactional_id))
+
+    async def list_transactions(self, wanted: TransactionFilter) -> list[tuple[str, Transaction]]:
+        """ListTransactions: those of the partitions led here."""
+        waiting = [
+            self.runtime.read(partition, lambda shard, now_ms: shard.list_transactions(wanted, now_ms))
+            for partition in self.runtime.partitions
+        ]
+        found: list[tuple[str, Transaction]] = []
+        for result in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(result, KafkaError) and result.code is ErrorCode.not_coordinator:
+                continue
+            if isinstance(result, BaseException):
+                raise result
+            found.extend(result)
+        return found
+
+    async def _read(self, transactional_id: str, operation: Callable[[TransactionShard, int], T]) -> T:
+        return await self.runtime.read(self.partition_of(transactional_id), operation)
+
+    async def _with_new_id(
+        self, partition: int, operation: Callable[[int | None], Operation]
+    ) -> ProducerAnswer:
+        """Run an operation, again with a new producer id where it asks for one."""
+        new_id: int | None = None
+        while True:
+            try:
+                answer: ProducerAnswer = await self.runtime.write(partition, operation(new_id))
+                return answer
+            except NewProducerIdNeededError:
+                new_id = await self._ports.new_producer_id()

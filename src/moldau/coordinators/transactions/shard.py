@@ -1,0 +1,356 @@
+"""The transactional ids of one partition of ``__transaction_state``: a pure shard.
+
+Every operation looks at the state, and refuses by :class:`KafkaError` or returns :class:`Effects` with one
+record: the new state of one id. Decisions that a client hears of only later (a producer is fenced while its
+answer says CONCURRENT_TRANSACTIONS) are records, too, so that a restart brings them back.
+
+Clauses: KIP-98 (states, fencing), KIP-360 (bumps that producers ask for), KIP-890 (version 2: each end bumps
+the epoch, partitions join by the brokers that append to them).
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from moldau.coordinators.effects import BatchKind, Effects, Reply, SetTimer, TimerKey, Token, answer
+from moldau.coordinators.transactions.codec import FLEXIBLE_VALUE_VERSION, TransactionRecord
+from moldau.coordinators.transactions.endings import Ending, check_end
+from moldau.coordinators.transactions.settings import TransactionSettings
+from moldau.coordinators.transactions.states import QUIET, TransactionState
+from moldau.coordinators.transactions.transaction import (
+    EPOCH_MAX,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    VERSION_WITH_BUMPS,
+    ProducerIdentity,
+    Transaction,
+    TxnPartition,
+)
+from moldau.runtime import ErrorCode, KafkaError
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutCheck:
+    """Time to look for transactions past their time-out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiryCheck:
+    """Time to look for transactional ids past their expiration."""
+
+
+class NewProducerIdNeededError(KafkaError):
+    """The operation needs a new producer id: it has to be asked again with one. Nothing has happened."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.coordinator_not_available, "a new producer id is needed")
+
+
+class ProducerAnswer(NamedTuple):
+    """The answer of an operation about a producer: an error, or how the producer goes on."""
+
+    error: ErrorCode = ErrorCode.none
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+
+
+class Initialization(NamedTuple):
+    """InitProducerId of a transactional id. ``expected`` is the identity that the producer has (KIP-360)."""
+
+    transactional_id: str
+    timeout_ms: int
+    expected: ProducerIdentity | None = None
+
+
+class Unfinished(NamedTuple):
+    """A transaction whose markers are to be written."""
+
+    transactional_id: str
+    transaction: Transaction
+
+
+class TransactionFilter(NamedTuple):
+    """ListTransactions; an empty collection lets everything pass."""
+
+    states: Collection[TransactionState] = ()
+    producer_ids: Collection[int] = ()
+    longer_than_ms: int = -1
+
+
+class TransactionShard:
+    """Transactions by transactional id."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        level: Callable[[], int] = lambda: VERSION_WITH_BUMPS,
+        on_prepared: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``level``: the cluster's ``transaction.version``. ``on_prepared`` is told of each transaction whose
+        outcome is decided or loaded: its markers are due once that is committed (:meth:`unfinished`).
+        """
+        self.settings = settings
+        self.by_id: dict[str, Transaction] = {}
+        self._level = level
+        self._on_prepared = on_prepared
+        self._ongoing: dict[str, None] = {}
+        self._prepared: dict[str, None] = {}
+        self._checks_timeouts = False
+
+    # replay
+
+    def replay(self, offset: int, record: TransactionRecord, kind: BatchKind) -> None:
+        """Apply one record."""
+        name, value = record.transactional_id, record.value
+        self._ongoing.pop(name, None)
+        self._prepared.pop(name, None)
+        if value is None or value.state is TransactionState.DEAD:
+            self.by_id.pop(name, None)
+            return
+        self.by_id[name] = value
+        if value.state is TransactionState.ONGOING:
+            self._ongoing[name] = None
+        elif value.state.is_prepared:
+            self._prepared[name] = None
+            self._on_prepared()
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """The topic's own records are never part of a transaction."""
+
+    # timers
+
+    def on_loaded(self, now_ms: int) -> Effects[TransactionRecord]:
+        """Plan the looks at time-outs and expiry."""
+        timers = [SetTimer(ExpiryCheck(), self.settings.expiry_check_interval_ms)]
+        self._checks_timeouts = bool(self._ongoing)
+        if self._ongoing:
+            timers.append(SetTimer(TimeoutCheck(), self.settings.timeout_check_interval_ms))
+        return Effects(timers=timers)
+
+    def on_timer(self, key: TimerKey, now_ms: int) -> Effects[TransactionRecord]:
+        """Abort transactions past their time-out, or forget ids that have expired."""
+        if isinstance(key, ExpiryCheck):
+            return self._expire(now_ms)
+        late = [
+            name for name in self._ongoing if (found := self.by_id[name]).start_ms + found.timeout_ms < now_ms
+        ]
+        records = [self._record(name, self._fenced(self.by_id[name], now_ms)) for name in late]
+        self._checks_timeouts = len(self._ongoing) > len(late)
+        timers = (
+            [SetTimer(TimeoutCheck(), self.settings.timeout_check_interval_ms)]
+            if self._checks_timeouts
+            else ()
+        )
+        return Effects(records, timers=timers, atomic=False)
+
+    def _expire(self, now_ms: int) -> Effects[TransactionRecord]:
+        limit_ms = self.settings.id_expiration_ms
+        expired = [
+            TransactionRecord(name, None)
+            for name, found in self.by_id.items()
+            if found.state in QUIET and found.updated_ms + limit_ms <= now_ms
+        ]
+        timers = [SetTimer(ExpiryCheck(), self.settings.expiry_check_interval_ms)]
+        return Effects(expired, timers=timers, atomic=False)
+
+    # the producer
+
+    def init_producer(
+        self, token: Token, request: Initialization, new_id: int | None, now_ms: int
+    ) -> Effects[TransactionRecord]:
+        """InitProducerId; answers a :class:`ProducerAnswer`.
+
+        An ongoing transaction is aborted with the next epoch, and the producer asks again after that.
+        Raises PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and :class:`NewProducerIdNeededError`.
+        """
+        name, expected = request.transactional_id, request.expected
+        found = self.by_id.get(name)
+        if found is None:
+            if new_id is None:
+                raise NewProducerIdNeededError
+            found = Transaction(producer_id=new_id, timeout_ms=request.timeout_ms)
+            return self._initialize(token, request, found, ProducerIdentity(new_id, 0), NO_EPOCH, now_ms)
+        if expected is not None and found.producer_epoch != NO_EPOCH:
+            _check_expected(found, expected)
+        if found.state.is_prepared:
+            raise KafkaError(ErrorCode.concurrent_transactions)
+        if found.state is TransactionState.ONGOING:
+            fenced = self._record(name, self._fenced(found, now_ms))
+            return answer(token, ProducerAnswer(ErrorCode.concurrent_transactions), [fenced])
+        is_first = expected is None or expected == found.identity or found.producer_epoch == NO_EPOCH
+        if not is_first and found.producer_epoch < EPOCH_MAX:
+            return self._initialize(token, request, found, found.identity, found.last_producer_epoch, now_ms)
+        last = NO_EPOCH if expected is None else found.producer_epoch
+        goes_on = ProducerIdentity(found.producer_id, found.producer_epoch + 1)
+        if found.is_exhausted:
+            if new_id is None:
+                raise NewProducerIdNeededError
+            goes_on = ProducerIdentity(new_id, 0)
+        return self._initialize(token, request, found, goes_on, last, now_ms)
+
+    def _initialize(
+        self,
+        token: Token,
+        request: Initialization,
+        found: Transaction,
+        identity: ProducerIdentity,
+        last_epoch: int,
+        now_ms: int,
+    ) -> Effects[TransactionRecord]:
+        value = found.initialized(request.timeout_ms, now_ms, identity, last_epoch)
+        records = [self._record(request.transactional_id, value)]
+        return answer(token, ProducerAnswer(ErrorCode.none, *identity), records)
+
+    def _fenced(self, found: Transaction, now_ms: int) -> Transaction:
+        """The ongoing transaction is to be aborted with the next epoch, by which the producer is fenced."""
+        fenced = found.prepared(now_ms, commits=False, bumps=True, client_version=found.client_version)
+        if found.client_version >= VERSION_WITH_BUMPS:
+            return fenced
+        # An older producer does not know the bump: a retry of its own initialization is fenced by it.
+        return replace(fenced, last_producer_epoch=NO_EPOCH)
+
+    # partitions
+
+    def add_partitions(
+        self,
+        token: Token,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Sequence[TxnPartition],
+        client_version: int,
+        now_ms: int,
+    ) -> Effects[TransactionRecord]:
+        """AddPartitionsToTxn and AddOffsetsToTxn; answers ``None``.
+
+        Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, and MESSAGE_TOO_LARGE
+        for a transaction of more partitions than a record can hold.
+        """
+        found = self._checked(transactional_id, producer)
+        if found.state.is_prepared:
+            raise KafkaError(ErrorCode.concurrent_transactions)
+        if found.state is TransactionState.ONGOING and found.partitions.issuperset(partitions):
+            return answer(token, None)
+        value = found.with_partitions(partitions, now_ms, client_version)
+        self._check_size(transactional_id, value)
+        timers: list[SetTimer] = []
+        if not self._checks_timeouts:
+            self._checks_timeouts = True
+            timers.append(SetTimer(TimeoutCheck(), self.settings.timeout_check_interval_ms))
+        return Effects([self._record(transactional_id, value)], (Reply(token, None),), timers)
+
+    def verify(
+        self, transactional_id: str, producer: ProducerIdentity, partitions: Iterable[TxnPartition]
+    ) -> dict[TxnPartition, ErrorCode]:
+        """Whether partitions belong to the transaction (KIP-890). Raises as :meth:`add_partitions`."""
+        found = self._checked(transactional_id, producer)
+        if found.state.is_prepared:
+            raise KafkaError(ErrorCode.concurrent_transactions)
+        return {
+            each: ErrorCode.none if each in found.partitions else ErrorCode.transaction_abortable
+            for each in partitions
+        }
+
+    def _checked(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
+        found = self.by_id.get(transactional_id)
+        if found is None or found.producer_id != producer.producer_id:
+            raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+        if found.producer_epoch != producer.producer_epoch:
+            raise KafkaError(ErrorCode.producer_fenced)
+        return found
+
+    def _check_size(self, transactional_id: str, value: Transaction) -> None:
+        topics = {topic for topic, _ in value.partitions}
+        size_bytes = (
+            4 * len(transactional_id)
+            + sum(4 * len(topic) + 16 for topic in topics)
+            + 4 * len(value.partitions)
+        )
+        if size_bytes > self.settings.max_record_bytes:
+            raise KafkaError(ErrorCode.message_too_large, "The transaction has too many partitions.")
+
+    # the end
+
+    def end(
+        self, token: Token, request: Ending, new_id: int | None, now_ms: int
+    ) -> Effects[TransactionRecord]:
+        """EndTxn; answers a :class:`ProducerAnswer` once the outcome is decided.
+
+        Raises INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED, CONCURRENT_TRANSACTIONS, INVALID_TXN_STATE, and
+        :class:`NewProducerIdNeededError`.
+        """
+        found = self.by_id.get(request.transactional_id)
+        if found is None:
+            raise KafkaError(ErrorCode.invalid_producer_id_mapping)
+        if check_end(found, request):
+            return answer(token, ProducerAnswer(ErrorCode.none, *found.identity))
+        bumps = request.client_version >= VERSION_WITH_BUMPS
+        next_id = NO_PRODUCER_ID
+        if bumps and found.is_exhausted:
+            if new_id is None:
+                raise NewProducerIdNeededError
+            next_id = new_id
+        value = found.prepared(
+            now_ms,
+            commits=request.committed,
+            bumps=bumps,
+            client_version=request.client_version,
+            next_producer_id=next_id,
+        )
+        goes_on = value.identity if next_id == NO_PRODUCER_ID else ProducerIdentity(next_id, 0)
+        records = [self._record(request.transactional_id, value)]
+        return answer(token, ProducerAnswer(ErrorCode.none, *goes_on), records)
+
+    def unfinished(self) -> list[Unfinished]:
+        """The transactions whose markers are to be written."""
+        return [Unfinished(name, self.by_id[name]) for name in self._prepared]
+
+    def complete(self, token: Token, ended: Unfinished, now_ms: int) -> Effects[TransactionRecord]:
+        """Every partition has its marker; answers ``None``. Ignored when it is known."""
+        found = self.by_id.get(ended.transactional_id)
+        if found is None or not found.state.is_prepared or found.identity != ended.transaction.identity:
+            return answer(token, None)
+        return answer(token, None, [self._record(ended.transactional_id, found.completed(now_ms))])
+
+    def _record(self, transactional_id: str, value: Transaction) -> TransactionRecord:
+        version = FLEXIBLE_VALUE_VERSION if self._level() > 0 else 0
+        return TransactionRecord(transactional_id, value, version)
+
+    # looking
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """DescribeTransactions. Raises TRANSACTIONAL_ID_NOT_FOUND."""
+        found = self.by_id.get(transactional_id)
+        if found is None:
+            raise KafkaError(ErrorCode.transactional_id_not_found)
+        return found
+
+    def list_transactions(self, wanted: TransactionFilter, now_ms: int) -> list[tuple[str, Transaction]]:
+        """ListTransactions."""
+        return [
+            (name, found)
+            for name, found in self.by_id.items()
+            if (not wanted.states or found.state in wanted.states)
+            and (not wanted.producer_ids or found.producer_id in wanted.producer_ids)
+            and (wanted.longer_than_ms < 0 or _runs_longer(found, wanted.longer_than_ms, now_ms))
+        ]
+
+
+def _check_expected(found: Transaction, expected: ProducerIdentity) -> None:
+    """Check that a producer that names its identity is the current one, or repeats a call.
+
+    Raises PRODUCER_FENCED.
+    """
+    if expected == found.identity:
+        return
+    # The epoch was bumped, or the id gave way to the next one, and the answer was lost.
+    repeats = (
+        expected.producer_id in (found.producer_id, found.previous_producer_id)
+        and expected.producer_epoch == found.last_producer_epoch != NO_EPOCH
+    )
+    # A repetition cannot have begun a transaction since.
+    if not repeats or found.state is TransactionState.ONGOING:
+        raise KafkaError(ErrorCode.producer_fenced)
+
+
+def _runs_longer(found: Transaction, duration_ms: int, now_ms: int) -> bool:
+    return found.state not in QUIET and now_ms - found.start_ms > duration_ms

@@ -1,0 +1,61 @@
+"""The states of a transactional id and its legal moves (KIP-98, KIP-890). Pure."""
+
+from enum import Enum
+from typing import Final
+
+
+class TransactionState(Enum):
+    """A state, by the name that clients see (DescribeTransactions, ListTransactions)."""
+
+    EMPTY = "Empty"
+    """The producer has an id, and no transaction yet."""
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    """The outcome is decided: every partition gets a marker, however often it has to be sent."""
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    """Every partition has its marker."""
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    """Kafka's state of an id that expires. Written by Kafka's brokers only: here a tombstone ends an id."""
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    """Kafka's state between the fencing of a producer and the abort. Never written to a log."""
+
+    @property
+    def number(self) -> int:
+        """The number in records of ``__transaction_state``."""
+        return _NUMBERS[self]
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether markers are to be written."""
+        return self in PREPARED
+
+
+STATE_BY_NUMBER: Final = dict(enumerate(TransactionState))
+_NUMBERS: Final = {state: number for number, state in STATE_BY_NUMBER.items()}
+STATE_BY_NAME: Final = {state.value: state for state in TransactionState}
+
+PREPARED: Final = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+QUIET: Final = frozenset(
+    {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+)
+"""States without a transaction: the producer may begin one, be initialized again, or expire."""
+
+MOVES: Final = {
+    TransactionState.EMPTY: frozenset(
+        {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT}
+    ),
+    TransactionState.ONGOING: frozenset({TransactionState.ONGOING, *PREPARED}),
+    TransactionState.PREPARE_COMMIT: frozenset({TransactionState.COMPLETE_COMMIT}),
+    TransactionState.PREPARE_ABORT: frozenset({TransactionState.COMPLETE_ABORT}),
+    TransactionState.COMPLETE_COMMIT: frozenset(
+        {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT}
+    ),
+    TransactionState.COMPLETE_ABORT: frozenset(
+        {TransactionState.EMPTY, TransactionState.ONGOING, TransactionState.PREPARE_ABORT}
+    ),
+    TransactionState.DEAD: frozenset[TransactionState](),
+    TransactionState.PREPARE_EPOCH_FENCE: frozenset[TransactionState](),
+}
+"""The states that may follow each state. An abort without a transaction is one of version 2 (KIP-890)."""

@@ -1,0 +1,133 @@
+"""A transactional id with its producer and its transaction: a value, and the moves between values. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from moldau.coordinators.transactions.states import MOVES, TransactionState
+
+NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+EPOCH_MAX: Final = 2**15 - 1
+NO_TIME: Final = -1
+VERSION_WITH_BUMPS: Final = 2
+"""From this transaction version on every end of a transaction bumps the producer's epoch (KIP-890)."""
+
+
+class TxnPartition(NamedTuple):
+    """A partition that takes part in a transaction."""
+
+    topic: str
+    partition: int
+
+
+class ProducerIdentity(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """The state of one transactional id.
+
+    ``last_producer_epoch`` is the epoch before the last bump that the producer asked for. It is not written
+    to the log, so that a retry after a move of the coordinator is fenced, as in Kafka.
+    """
+
+    producer_id: int
+    producer_epoch: int = NO_EPOCH
+    last_producer_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    """The id with which the producer goes on after the end, where its epochs are used up."""
+    timeout_ms: int
+    state: TransactionState = TransactionState.EMPTY
+    partitions: frozenset[TxnPartition] = frozenset()
+    start_ms: int = NO_TIME
+    updated_ms: int = NO_TIME
+    client_version: int = 0
+    """The transaction version that the client has shown (KIP-890)."""
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the id has no further epoch to give: the last one is kept for fencing."""
+        return self.producer_epoch >= EPOCH_MAX - 1
+
+    @property
+    def commits(self) -> bool:
+        """The outcome of a prepared transaction."""
+        return self.state is TransactionState.PREPARE_COMMIT
+
+    def initialized(
+        self, timeout_ms: int, now_ms: int, identity: ProducerIdentity, last_epoch: int
+    ) -> "Transaction":
+        """The producer begins anew, with this id and epoch."""
+        rotated = identity.producer_id != self.producer_id
+        return self._moved(
+            TransactionState.EMPTY,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            last_producer_epoch=last_epoch,
+            previous_producer_id=self.producer_id if rotated else self.previous_producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            timeout_ms=timeout_ms,
+            partitions=frozenset(),
+            start_ms=NO_TIME,
+            updated_ms=now_ms,
+        )
+
+    def with_partitions(
+        self, partitions: Iterable[TxnPartition], now_ms: int, client_version: int
+    ) -> "Transaction":
+        """Partitions join the transaction; the first ones begin it."""
+        begins = self.state is not TransactionState.ONGOING
+        return self._moved(
+            TransactionState.ONGOING,
+            partitions=self.partitions.union(partitions),
+            start_ms=now_ms if begins else self.start_ms,
+            updated_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def prepared(
+        self,
+        now_ms: int,
+        *,
+        commits: bool,
+        bumps: bool,
+        client_version: int,
+        next_producer_id: int = NO_PRODUCER_ID,
+    ) -> "Transaction":
+        """The outcome is decided. ``bumps``: markers carry the next epoch, which fences older batches."""
+        return self._moved(
+            TransactionState.PREPARE_COMMIT if commits else TransactionState.PREPARE_ABORT,
+            producer_epoch=self.producer_epoch + 1 if bumps else self.producer_epoch,
+            last_producer_epoch=self.producer_epoch if bumps else self.last_producer_epoch,
+            next_producer_id=next_producer_id,
+            start_ms=self.start_ms if self.state is TransactionState.ONGOING else now_ms,
+            updated_ms=now_ms,
+            client_version=client_version,
+        )
+
+    def completed(self, now_ms: int) -> "Transaction":
+        """Every partition has its marker. An id whose epochs are used up gives way to the next one."""
+        rotates = self.next_producer_id != NO_PRODUCER_ID
+        return self._moved(
+            TransactionState.COMPLETE_COMMIT if self.commits else TransactionState.COMPLETE_ABORT,
+            producer_id=self.next_producer_id if rotates else self.producer_id,
+            producer_epoch=0 if rotates else self.producer_epoch,
+            previous_producer_id=self.producer_id if rotates else self.previous_producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            partitions=frozenset(),
+            updated_ms=now_ms,
+        )
+
+    def _moved(self, state: TransactionState, **changes: object) -> "Transaction":
+        assert state in MOVES[self.state], f"{self.state.value} cannot become {state.value}"
+        return replace(self, state=state, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,124 @@
+"""The language of the golden scripts: one command a line, then ``----``, then the outcome.
+
+init ID [timeout=MS] [pid=N epoch=N]      add ID PID EPOCH T-0,T-1 [version=2]
+commit ID PID EPOCH [version=2]           abort ID PID EPOCH [version=2]
+verify ID PID EPOCH T-0,T-1               markers
+exhaust ID          wait MS      restart      show      list [longer=MS]      level N
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from transaction_model import TransactionModel
+
+from moldau.coordinators.transactions.codec import TransactionRecord
+from moldau.coordinators.transactions.settings import TransactionSettings
+from moldau.coordinators.transactions.shard import TransactionFilter
+from moldau.coordinators.transactions.transaction import (
+    EPOCH_MAX,
+    ProducerIdentity,
+    Transaction,
+    TxnPartition,
+)
+from moldau.runtime import ErrorCode, KafkaError
+
+
+def run_script(text: str) -> str:
+    """The same script with the output that the shard gives now."""
+    model = TransactionModel()
+    parts = []
+    for block in text.strip().split("\n\n"):
+        command = block.partition("\n----")[0]
+        lines = []
+        for line in command.splitlines():
+            if line.startswith("#"):
+                continue
+            if line.startswith("settings "):
+                numbers = {key: int(value) for key, value in _options(line.split()[1:]).items()}
+                model = TransactionModel(TransactionSettings(**numbers))
+            else:
+                lines.extend(_run(model, line.split()))
+        parts.append("\n".join([command, "----", *lines]).rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in words)
+
+
+def _run(model: TransactionModel, words: list[str]) -> Iterator[str]:
+    model.fresh.clear()
+    try:
+        yield from _command(model, words[0], words[1:])
+    except KafkaError as error:
+        yield f"refused {error.code.name}"
+    yield from (f"write {_record(record)}" for record in model.fresh)
+
+
+def _command(model: TransactionModel, name: str, words: list[str]) -> Iterator[str]:
+    match name:
+        case "init":
+            options = _options(words[1:])
+            expected = (int(options["pid"]), int(options["epoch"])) if "pid" in options else None
+            yield _answer(model.init(words[0], int(options.get("timeout", 60_000)), expected))
+        case "add":
+            version = int(_options(words[4:]).get("version", 0))
+            model.add(words[0], _producer(words), _partitions(words[3]), version)
+        case "verify":
+            found = model.shard.verify(words[0], _producer(words), _partitions(words[3]))
+            yield from (f"{topic}-{index} {code.name}" for (topic, index), code in found.items())
+        case "commit" | "abort":
+            version = int(_options(words[3:]).get("version", 0))
+            answer = model.end(words[0], _producer(words), committed=name == "commit", version=version)
+            yield _answer(answer)
+        case "markers":
+            for ended in model.shard.unfinished():
+                yield f"to send: {ended.transactional_id} {_value(ended.transaction)}"
+            model.complete()
+        case "exhaust":
+            found = model.shard.by_id[words[0]]
+            model.shard.by_id[words[0]] = replace(found, producer_epoch=EPOCH_MAX - 1)
+        case "wait":
+            model.wait(int(words[0]))
+        case "level":
+            model.level = int(words[0])
+        case "restart":
+            model.restart()
+        case "show":
+            yield from (f"{key} {_value(value)}" for key, value in model.shard.by_id.items())
+        case "list":
+            wanted = TransactionFilter(longer_than_ms=int(_options(words).get("longer", -1)))
+            listed = model.shard.list_transactions(wanted, model.now_ms)
+            yield from (f"{key} {value.state.value}" for key, value in listed)
+        case _:
+            raise ValueError(name)
+
+
+def _producer(words: list[str]) -> ProducerIdentity:
+    return ProducerIdentity(int(words[1]), int(words[2]))
+
+
+def _partitions(text: str) -> list[TxnPartition]:
+    pairs = (each.rpartition("-") for each in text.split(","))
+    return [TxnPartition(topic, int(index)) for topic, _, index in pairs]
+
+
+def _answer(answer: tuple[ErrorCode, int, int]) -> str:
+    error, producer_id, epoch = answer
+    return f"{error.name} {producer_id} {epoch}"
+
+
+def _record(record: TransactionRecord) -> str:
+    value = "tombstone" if record.value is None else _value(record.value)
+    return f"{record.transactional_id} {value}"
+
+
+def _value(value: Transaction) -> str:
+    parts = [value.state.value, f"{value.producer_id}/{value.producer_epoch}"]
+    if value.next_producer_id >= 0:
+        parts.append(f"next={value.next_producer_id}")
+    if value.previous_producer_id >= 0:
+        parts.append(f"previous={value.previous_producer_id}")
+    if value.partitions:
+        parts.append(",".join(f"{topic}-{index}" for topic, index in sorted(value.partitions)))
+    return " ".join(parts)

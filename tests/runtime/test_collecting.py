@@ -40,6 +40,7 @@ def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(collecting.keep_collections_short())
         await asyncio.sleep(0)
         await story()
+        assert not task.done()
         task.cancel()
 
     with World(1) as world:
@@ -50,6 +51,7 @@ def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
     collector: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collecting, "GROWTH", 1.01)
+    monkeypatch.setattr(collecting, "LARGE_BLOCKS", 2**62)
 
     async def story() -> None:
         rings, last = rings_of(collecting.PIECE_BLOCKS)
@@ -65,6 +67,44 @@ def test_what_is_kept_is_out_of_sight_until_the_objects_have_doubled(
         more += rings_of(collecting.PIECE_BLOCKS)[0]
         await asyncio.sleep(1)
         assert last() is None
+
+    play(story)
+
+
+@pytest.mark.parametrize("cycles_end", [False, True])
+def test_a_large_process_is_looked_through_only_where_cycles_end(
+    collector: None, monkeypatch: pytest.MonkeyPatch, cycles_end: bool
+) -> None:
+    monkeypatch.setattr(collecting, "GROWTH", 1.01)
+    monkeypatch.setattr(collecting, "LARGE_BLOCKS", 0)
+
+    async def story() -> None:
+        rings, last = rings_of(collecting.PIECE_BLOCKS)
+        await asyncio.sleep(collecting.FULL_EVERY_S)
+        rings.clear()
+        if cycles_end:
+            rings_of(collecting.CYCLES_WORTH_IT)
+            gc.collect()
+        more, _ = rings_of(collecting.PIECE_BLOCKS)
+        await asyncio.sleep(1)
+        assert (last() is None) == cycles_end
+        more.clear()
+
+    play(story)
+
+
+def test_growth_is_told_without_a_count_of_all_objects(
+    collector: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count() -> int:
+        raise AssertionError("it visits every object: 100 ms with 13,000 partitions")
+
+    async def story() -> None:
+        monkeypatch.setattr(gc, "get_freeze_count", count)
+        kept, _ = rings_of(collecting.PIECE_BLOCKS)
+        await asyncio.sleep(2 * collecting.FULL_EVERY_S)
+        kept += rings_of(collecting.PIECE_BLOCKS)[0]
+        await asyncio.sleep(1)
 
     play(story)
 

@@ -29,6 +29,7 @@ from moldau.protocol.messages.create_topics import (
     CreateTopicsRequest,
 )
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.records import metadata as r
 from moldau.protocol.schema import Message
 from moldau.runtime import ErrorCode, SeededEntropy
@@ -204,26 +205,61 @@ def test_an_append_that_is_refused_leaves_no_trace() -> None:
     run(test())
 
 
-def test_a_silent_broker_is_fenced_when_its_session_ends(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("partitions", "pieces"), [(1, 0), (600, 2)])
+def test_a_silent_broker_is_fenced_when_its_session_ends(
+    caplog: pytest.LogCaptureFixture, partitions: int, pieces: int
+) -> None:
     async def test() -> None:
         node = Node(session_timeout_ms=30)
         await node.lead()
         await node.add_broker()
-        await node.create("t")
+        await node.channel.send(_many("t", partitions))
         assert not node.publisher.image.brokers[1].fenced
+        before = node.workers.pieces  # then decided, and looked for what is left
         await asyncio.wait_for(node.publisher.until(lambda: node.publisher.image.brokers[1].fenced), 5)
         topic = node.publisher.image.topics.get("t")
         assert topic is not None
         assert topic.partitions[0].leader == -1
+        await asyncio.sleep(1)
+        assert node.workers.pieces - before == pieces
         node.service.close()
 
     run(test())
     assert "controller 1: broker 1 is fenced, its heartbeats have stopped" in caplog.messages
 
 
+def test_the_loop_turns_while_the_state_of_a_broker_with_many_replicas_changes() -> None:
+    async def test() -> None:
+        node = Node()
+        await node.lead()
+        epoch = await node.add_broker()
+        await node.channel.send(_many(count=600))
+        before = node.workers.pieces
+
+        async def beat(*, want_fence: bool = False) -> None:
+            await node.channel.send(
+                BrokerHeartbeatRequest(
+                    broker_id=1, broker_epoch=epoch, current_metadata_offset=epoch, want_fence=want_fence
+                )
+            )
+
+        await beat()
+        assert node.workers.pieces == before
+        await beat(want_fence=True)
+        assert node.publisher.image.brokers[1].fenced
+        await beat()
+        assert not node.publisher.image.brokers[1].fenced
+        assert node.workers.pieces == before + 2
+        await node.channel.send(UnregisterBrokerRequest(broker_id=1))
+        assert node.workers.pieces == before + 3
+
+    run(test())
+
+
+@pytest.mark.parametrize("others", [1, 600])
 @pytest.mark.parametrize(("interval_ms", "leader"), [(700, 1), (0, 2)])
 def test_a_leadership_goes_back_to_the_preferred_replica_once_it_is_in_sync(
-    interval_ms: int, leader: int
+    interval_ms: int, leader: int, others: int
 ) -> None:
     async def test() -> None:
         node = Node(session_timeout_ms=600_000, balance_interval_ms=interval_ms)
@@ -233,6 +269,7 @@ def test_a_leadership_goes_back_to_the_preferred_replica_once_it_is_in_sync(
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])
         topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
         await node.channel.send(CreateTopicsRequest(topics=[topic]))
+        await node.channel.send(_many("others", others))
         created = node.publisher.image.topics.get("t")
         assert created is not None
         moved = r.PartitionChangeRecord(partition_id=0, topic_id=created.topic_id, leader=2)

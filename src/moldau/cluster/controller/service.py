@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from moldau.cluster.controller.answers import error_response
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.controller.controller import Controller
 from moldau.cluster.controller.quorum_changes import QuorumChanges
-from moldau.cluster.decisions.sizes import is_large
+from moldau.cluster.decisions.sizes import has_many_replicas, is_large
 from moldau.cluster.image.delta import FENCE
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.image_records import encode_record
@@ -79,6 +79,7 @@ class ControllerService:
         self._last_append: asyncio.Future[int] | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._chores: list[_Chore] = []
+        self._aside: set[asyncio.Task[None]] = set()
 
     @property
     def is_active(self) -> bool:
@@ -229,6 +230,8 @@ class ControllerService:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+        for task in self._aside:
+            task.cancel()
 
     def _append(self, records: Sequence[Message]) -> None:
         """Replay and append: the next decision stands on these records already."""
@@ -275,26 +278,84 @@ class ControllerService:
         self._expiry = None
         if self._deciding.locked():
             return  # whoever decides looks for sessions next
+        if has_many_replicas(self._controller.image):
+            self._spawn(self._expire_sessions_aside())
+            return
         while self.is_active:
             records = self._controller.expire_sessions(self._now_ms(), self._log.next_offset())
             if not records:
                 break
-            for record in records:
-                if isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == FENCE:
-                    logger.warning(
-                        "controller %d: broker %d is fenced, its heartbeats have stopped",
-                        self._node_id,
-                        record.broker_id,
-                    )
+            self._say_who_is_fenced(records)
             self._append(records)
         self._watch_sessions()
 
+    async def _expire_sessions_aside(self) -> None:
+        """As :meth:`_expire_sessions`, where a broker's end changes many partitions."""
+        controller, log = self._controller, self._log
+        while records := await self._decide_aside(
+            lambda: partial(controller.expire_sessions, self._now_ms(), log.next_offset())
+        ):
+            self._say_who_is_fenced(records)
+        self._watch_sessions()
+
+    def _say_who_is_fenced(self, records: Sequence[Message]) -> None:
+        for record in records:
+            if isinstance(record, BrokerRegistrationChangeRecord) and record.fenced == FENCE:
+                logger.warning(
+                    "controller %d: broker %d is fenced, its heartbeats have stopped",
+                    self._node_id,
+                    record.broker_id,
+                )
+
     def _do_chore(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
-        # While a request is being decided, the next round is soon enough.
-        records = () if self._deciding.locked() else decide()
+        if self._deciding.locked():
+            return  # the next round is soon enough
+        if has_many_replicas(self._controller.image):
+            self._spawn(self._do_chore_aside(decide, what))
+            return
+        records = decide()
         if records:
-            logger.info("controller %d: %d %s", self._node_id, len(records), what)
+            self._say_what_is_done(records, what)
             self._append(records)
+
+    async def _do_chore_aside(self, decide: Callable[[], Sequence[Message]], what: str) -> None:
+        records = await self._decide_aside(lambda: decide)
+        if records:
+            self._say_what_is_done(records, what)
+        self._watch_sessions()
+
+    def _say_what_is_done(self, records: Sequence[Message], what: str) -> None:
+        logger.info("controller %d: %d %s", self._node_id, len(records), what)
+
+    async def _decide_aside(
+        self, decision: Callable[[], Callable[[], Sequence[Message]]]
+    ) -> Sequence[Message]:
+        """Let a worker decide, and append: the records; none when the term ends meanwhile.
+
+        ``decision`` is called when no other decision is under way, and returns what the worker calls.
+        """
+        async with self._deciding:
+            epoch = self._epoch
+            if epoch < 0:
+                return ()
+            records = await self._workers.run(decision())
+            if not records or self._epoch != epoch:
+                return ()
+            if len(records) <= RECORDS_A_TURN:
+                self._append(records)
+            elif not await self._append_aside(epoch, records):
+                return ()
+            return records
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._aside.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._aside.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the controller failed on a decision of its own", exc_info=error)
 
     @staticmethod
     def _now_ms() -> int:

@@ -8,12 +8,15 @@ from moldau.cluster.image.image import MetadataImage
 from moldau.protocol.messages.alter_configs import AlterConfigsRequest
 from moldau.protocol.messages.alter_partition import AlterPartitionRequest
 from moldau.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from moldau.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
+from moldau.protocol.messages.broker_registration import BrokerRegistrationRequest
 from moldau.protocol.messages.create_partitions import CreatePartitionsRequest
 from moldau.protocol.messages.create_topics import CreateTopicsRequest
 from moldau.protocol.messages.delete_topics import DeleteTopicsRequest
 from moldau.protocol.messages.elect_leaders import ElectLeadersRequest
 from moldau.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from moldau.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from moldau.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from moldau.protocol.schema import Message
 
 LARGE_ROWS: Final = 256
@@ -23,7 +26,7 @@ LARGE_ROWS: Final = 256
 def _inner(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
     """Rows and what they hold; for a null array, which stands for all partitions, their replicas."""
     if rows is None:
-        return sum(image.topics.replica_load.values())
+        return _replicas(image)
     return sum(1 + len(getattr(row, field)) for row in rows)
 
 
@@ -35,6 +38,27 @@ def _created(request: CreateTopicsRequest) -> int:
 
 def _added(request: CreatePartitionsRequest) -> int:
     return sum(1 + max(topic.count, len(topic.assignments or ())) for topic in request.topics)
+
+
+def _replicas(image: MetadataImage) -> int:
+    return sum(image.topics.replica_load.values())
+
+
+def _ended(request: BrokerRegistrationRequest, image: MetadataImage) -> int:
+    """Another incarnation ends the one before, with the leaderships of its replicas."""
+    existing = image.brokers.get(request.broker_id)
+    is_new = existing is None or existing.incarnation_id == request.incarnation_id
+    return 0 if is_new else image.topics.replica_load.get(request.broker_id, 0)
+
+
+def _changed_by_heartbeat(request: BrokerHeartbeatRequest, image: MetadataImage) -> int:
+    """A broker that stays what it is changes nothing; one that does not, all its replicas perhaps."""
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or broker.epoch != request.broker_epoch:
+        return 0
+    stays = not (broker.fenced or broker.in_controlled_shutdown or request.want_fence)
+    is_quick = stays and not request.want_shut_down
+    return 0 if is_quick else image.topics.replica_load.get(request.broker_id, 0)
 
 
 _SIZES: Final[Mapping[type[Message], Callable[[Any, MetadataImage], int]]] = MappingProxyType(
@@ -52,11 +76,19 @@ _SIZES: Final[Mapping[type[Message], Callable[[Any, MetadataImage], int]]] = Map
         ListPartitionReassignmentsRequest: lambda request, image: _inner(
             request.topics, "partition_indexes", image
         ),
+        BrokerRegistrationRequest: _ended,
+        BrokerHeartbeatRequest: _changed_by_heartbeat,
+        UnregisterBrokerRequest: lambda request, image: image.topics.replica_load.get(request.broker_id, 0),
     }
 )
 
 
 def is_large(request: Message, image: MetadataImage) -> bool:
-    """Whether a worker is to decide a request. Those of brokers about themselves are small."""
+    """Whether a worker is to decide a request."""
     size = _SIZES.get(type(request))
     return size is not None and size(request, image) > LARGE_ROWS
+
+
+def has_many_replicas(image: MetadataImage) -> bool:
+    """Whether a worker is to decide what concerns all partitions."""
+    return _replicas(image) > LARGE_ROWS

@@ -37,6 +37,7 @@ MAX_OFFSET_VERSION: Final = 9
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.leader_not_available,
+        ErrorCode.broker_not_available,
         ErrorCode.not_leader_or_follower,
         ErrorCode.fenced_leader_epoch,
         ErrorCode.unknown_leader_epoch,
@@ -113,6 +114,8 @@ class Client:
     def __init__(self, bootstrap: list[NodeAddress], timeout_s: float) -> None:
         self._bootstrap = bootstrap
         self._brokers: dict[int, NodeAddress] = {}
+        self._answered: NodeAddress | None = None
+        """The node that answered the last question to any node."""
         self.timeout_s = timeout_s
         timeout_ms = max(1, round(timeout_s * 1000))
         self.timeout_ms = timeout_ms
@@ -136,19 +139,25 @@ class Client:
     ) -> Any:
         """Send a request to a broker (any that answers by default); the decoded response.
 
-        Its version is the highest that both sides have, of Kafka's APIs and of our own.
+        Any: the one that answered last, then those that were given, then those that they have named since,
+        for the given ones may be gone by now. The version is the highest that both sides have, of Kafka's
+        APIs and of our own.
         """
         if broker is not None:
             endpoint = broker if isinstance(broker, NodeAddress) else await self._broker(broker)
             return await self._send(endpoint, message, version_max, timeout_ms)
         failure: KafkaError | None = None
-        for endpoint in self._bootstrap:
+        last = () if self._answered is None else (self._answered,)
+        for endpoint in dict.fromkeys([*last, *self._bootstrap, *self._brokers.values()]):
             try:
-                return await self._send(endpoint, message, version_max, timeout_ms)
+                answer = await self._send(endpoint, message, version_max, timeout_ms)
             except KafkaError as error:
                 if error.code is not ErrorCode.network_exception:
                     raise
                 failure = error
+            else:
+                self._answered = endpoint
+                return answer
         assert failure is not None
         raise failure
 
@@ -185,11 +194,27 @@ class Client:
             told.cancel()
             await asyncio.gather(told, return_exceptions=True)
 
-    async def some_broker(self) -> int:
-        """The id of a broker that was there when brokers were asked for the last time."""
-        if not self._brokers:
+    async def ask_each(self, message_to: Callable[[int], Any]) -> Any:
+        """Ask one broker after the other, by its id, until one answers: some of them may be dead.
+
+        For questions that are about a broker, and that every broker answers alike.
+        """
+
+        async def look() -> Any:
+            if not self._brokers:
+                await self.metadata([])
+            failure = KafkaError(ErrorCode.broker_not_available, "no broker is there")
+            for broker_id in tuple(self._brokers):
+                try:
+                    return await self.ask(message_to(broker_id), broker=broker_id)
+                except KafkaError as error:
+                    if error.code not in (ErrorCode.network_exception, ErrorCode.request_timed_out):
+                        raise
+                    failure = error
             await self.metadata([])
-        return next(iter(self._brokers))
+            raise failure
+
+        return await self.retrying(look)
 
     async def _broker(self, broker_id: int) -> NodeAddress:
         if broker_id not in self._brokers:

@@ -14,7 +14,11 @@ from moldau.client.cluster import Client, ClusterTopic
 from moldau.client.diskless import DisklessCoordinators
 from moldau.client.errors import ToolError
 from moldau.objects.factory import StorageSettings
-from moldau.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from moldau.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from moldau.runtime.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -37,18 +41,26 @@ class WalAccess:
 
 
 async def find_wal_access(client: Client, topic: ClusterTopic, given: Mapping[str, str]) -> WalAccess | None:
-    """How to read a topic from its objects; ``None``, with a log line, where only brokers can be asked.
-
-    ``given`` are options of the job that begin with ``diskless.storage.``; what they leave out is asked of
-    a broker, but for credentials, which the environment of the tasks has.
-    """
+    """How to read a topic from its objects; ``None``, with a log line, where only brokers can be asked."""
     try:
-        if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
-            return None
-        coordinators, storage = await asyncio.gather(_find_owners(client, topic), find_storage(client, given))
+        return await look_up_wal_access(client, topic, given)
     except (KafkaError, ToolError) as error:
         logger.warning("topic %s is read through the brokers: %s", topic.name, error)
         return None
+
+
+async def look_up_wal_access(
+    client: Client, topic: ClusterTopic, given: Mapping[str, str]
+) -> WalAccess | None:
+    """Where a topic's objects are, and who knows them; ``None`` for a topic that is not diskless.
+
+    ``given`` are options of the job that begin with ``diskless.storage.``; what they leave out is asked of
+    a broker, but for credentials, which the environment of the tasks has. Raises :class:`ToolError` where
+    no store is known, and ``KafkaError`` for what brokers say.
+    """
+    if await find_config(client, TOPIC_CONFIG, topic.name, "diskless.enable") != "true":
+        return None
+    coordinators, storage = await asyncio.gather(_find_owners(client, topic), find_storage(client, given))
     return WalAccess(coordinators, storage)
 
 
@@ -104,20 +116,22 @@ async def broker_config(client: Client, key: str) -> str | None:
 
 async def broker_configs(client: Client, *keys: str) -> dict[str, str | None]:
     """Configs of some broker; ``None`` for those that have no value or are kept secret."""
-    return await _find_configs(client, _BROKER_CONFIG, str(await client.some_broker()), keys)
+    return _configs_in(
+        await client.ask_each(lambda broker: _question(_BROKER_CONFIG, str(broker), keys)), keys
+    )
 
 
 async def find_config(client: Client, kind: int, name: str, key: str) -> str | None:
-    """One config's value; ``None`` where it has none or it is kept secret."""
-    return (await _find_configs(client, kind, name, [key]))[key]
+    """One config's value of what every broker knows; ``None`` where it has none or it is kept secret."""
+    return _configs_in(await client.ask(_question(kind, name, [key])), [key])[key]
 
 
-async def _find_configs(client: Client, kind: int, name: str, keys: Sequence[str]) -> dict[str, str | None]:
+def _question(kind: int, name: str, keys: Sequence[str]) -> DescribeConfigsRequest:
     resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys))
-    response = await client.ask(
-        DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False),
-        broker=int(name) if kind == _BROKER_CONFIG else None,
-    )
+    return DescribeConfigsRequest(resources=[resource], include_synonyms=False, include_documentation=False)
+
+
+def _configs_in(response: DescribeConfigsResponse, keys: Sequence[str]) -> dict[str, str | None]:
     found: dict[str, str | None] = dict.fromkeys(keys)
     for result in response.results:
         if result.error_code is not ErrorCode.none:

@@ -17,11 +17,12 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
 
-from moldau.client.cluster import Client, connected
+from moldau.client.cluster import RETRIABLE, Client, ClusterTopic, connected
 from moldau.client.errors import ToolError
 from moldau.objects.storage import StorageError
+from moldau.pipeline.reading.broker import UNKNOWN_TOPIC
 from moldau.pipeline.reading.sink_keys import part_key
-from moldau.pipeline.reading.wal_access import TOPIC_CONFIG, find_config, find_wal_access
+from moldau.pipeline.reading.wal_access import TOPIC_CONFIG, WalAccess, find_config, look_up_wal_access
 from moldau.pipeline.sink.commit import CommitTarget, Part, SinkCommitter
 from moldau.pipeline.sink.produce import produce
 from moldau.pipeline.sink.rows import BatchBuilder, Place, Routing, lay_out_object
@@ -108,9 +109,8 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
         )
     topic = await client.topic(options.topic)
     limit = await find_config(client, TOPIC_CONFIG, topic.name, "max.message.bytes")
-    access = None if options.from_brokers else await find_wal_access(client, topic, options.storage)
+    reason, access = await _access(client, topic, options)
     exactly = None
-    reason = "the topic's objects cannot be written from here"
     if access is not None:
         owners = set(access.coordinators.values())
         time = await find_config(client, TOPIC_CONFIG, topic.name, "message.timestamp.type")
@@ -125,6 +125,23 @@ async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:
     return SinkTarget(
         options.bootstrap, routing, options.compression, size, exactly, options.request_timeout_s
     )
+
+
+async def _access(
+    client: Client, topic: ClusterTopic, options: SourceOptions
+) -> tuple[str, WalAccess | None]:
+    """How to write objects, or why not. Raises what passes after a moment: that ends no guarantee."""
+    if options.from_brokers:
+        return "readFrom is brokers", None
+    try:
+        access = await client.retrying(lambda: look_up_wal_access(client, topic, options.storage))
+    except ToolError as error:
+        return str(error), None
+    except KafkaError as error:
+        if error.code in RETRIABLE | UNKNOWN_TOPIC:
+            raise
+        return f"{error.code.name.upper()}: {error}", None
+    return "it is not diskless", access
 
 
 def _openable(

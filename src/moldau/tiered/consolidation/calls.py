@@ -96,8 +96,8 @@ class LocalConsolidation:
         if self._leader is None:
             raise KafkaError(
                 ErrorCode.unsupported_version,
-                "diskless topics have no remote tier here (diskless.system.enable and"
-                " remote.log.storage.system.enable)",
+                "diskless topics have no remote tier here: they take a node that is the whole cluster, with"
+                " diskless.system.enable and remote.log.storage.system.enable",
             )
         return self._leader
 

@@ -246,7 +246,7 @@ class ClassicPartition:
                 )
             leader = self._check_leads(required_acks)
             log = self.log
-            headers = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
+            headers = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
             refuse_transaction(headers[0])
             opening = self._opening
             if (opening is not None and opening.is_busy(client)) or log.takes_long(headers[0]):
@@ -312,7 +312,7 @@ class ClassicPartition:
         info = log.append_as_leader(batch, headers, leader.leader_epoch, append_time_ms=append_time_ms)
         self._traffic.appended(headers[0][12], size_bytes)
         outcome = AppendOutcome(
-            ErrorCode.none, info.first_offset, info.log_append_time_ms, log.log_start_offset
+            ErrorCode.none, info.first_offset, info.log_append_time_ms, log.offsets.log_start_offset
         )
         if self._commit is not None:
             self._commit.plan()
@@ -323,7 +323,7 @@ class ClassicPartition:
         return self._answer(info.last_offset, outcome, required_acks, timeout_ms)
 
     def _appended(self, leader: Leader) -> None:
-        if leader.local_append(self.log.log_end_offset):
+        if leader.local_append(self.log.segments.end_offset):
             self._watermark_moved()
         elif leader.followers:
             self._arrivals.notify(self._key)
@@ -348,7 +348,7 @@ class ClassicPartition:
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """As :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagingLog``.
+        """As :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagedAppends``.
 
         ``None``: nothing has happened, and it is for :meth:`append`.
         """
@@ -361,7 +361,7 @@ class ClassicPartition:
         if not log.may_stage(len(records), leader.leader_epoch):
             return None
         try:
-            (header,) = validate_produce(records, max_batch_bytes=log.config.max_message_bytes)
+            (header,) = validate_produce(records, max_batch_bytes=log.segments.config.max_message_bytes)
             refuse_transaction(header)
             offset = log.stage(records, header)
         except KafkaError:
@@ -371,7 +371,7 @@ class ClassicPartition:
         self._staged_messages += header[12]
         self._staged_bytes += len(records)
         # Made as a tuple: half the time of calling the class, for every pipelined request.
-        return _new(AppendOutcome, (_APPENDED, offset, -1, log.log_start_offset, None, ()))
+        return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
         """Append what was staged. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
@@ -400,7 +400,7 @@ class ClassicPartition:
         elif self.log.must_flush:
             self._flushes.begin()
             return info
-        if leader.local_append(self.log.log_end_offset):
+        if leader.local_append(self.log.segments.end_offset):
             # The caller learns its offset first; whoever waits for it is woken after that.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
         elif leader.followers:
@@ -458,7 +458,7 @@ class ClassicPartition:
 
     def _watermark_moved(self) -> None:
         watermark = self._replica.role.high_watermark
-        self.log.high_watermark = watermark
+        self.log.offsets.high_watermark = watermark
         leader = self._leader
         if leader is not None:
             self._acknowledgements.advance(watermark, None if leader.has_enough_in_sync else _TOO_FEW_AFTER)

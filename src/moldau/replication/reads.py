@@ -62,8 +62,8 @@ class PartitionReader:
             self._follower_fetched(request)
         known = self._known()
         watermark, stable = known.high_watermark, known.last_stable_offset
-        readable_end = log.log_end_offset if from_follower else watermark
-        if not log.log_start_offset <= request.offset <= log.log_end_offset:
+        readable_end = log.segments.end_offset if from_follower else watermark
+        if not log.offsets.log_start_offset <= request.offset <= log.segments.end_offset:
             return known._replace(error=ErrorCode.offset_out_of_range)
         if request.client_rack and not from_follower:
             nearer = self._leading.nearer_replica(request.client_rack, request.offset)
@@ -100,7 +100,7 @@ class PartitionReader:
             size_bytes=result.size_bytes,
             high_watermark=watermark,
             last_stable_offset=stable,
-            log_start_offset=log.log_start_offset,
+            log_start_offset=log.offsets.log_start_offset,
             aborted=aborted,
             is_cut=result.size_bytes > 0 and result.next_offset < bound,
             is_throttled=is_throttled,
@@ -160,7 +160,7 @@ class PartitionReader:
         return ReadOutcome(
             high_watermark=watermark,
             last_stable_offset=self._log.last_stable_offset(watermark),
-            log_start_offset=self._log.log_start_offset,
+            log_start_offset=self._log.offsets.log_start_offset,
         )
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:

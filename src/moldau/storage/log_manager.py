@@ -245,9 +245,9 @@ class LogManager:
 
     def _adopt(self, directory: LogDirectory, log: PartitionLog) -> None:
         log.on_failure = partial(self._log_failed, directory)
-        log.on_truncation = partial(self._log_truncated, directory, log.topic_partition)
-        log.on_epochs = partial(self._folders.save_epochs, log, directory)
-        log.checkpoint_start = partial(self._folders.persist_start, log, directory)
+        log.truncation.on_truncation = partial(self._log_truncated, directory, log.topic_partition)
+        log.epochs.on_change = partial(self._folders.save_epochs, log, directory)
+        log.start.checkpoint = partial(self._folders.persist_start, log, directory)
         self._logs[log.topic_partition] = log
         self._homes[log.topic_partition] = directory
 

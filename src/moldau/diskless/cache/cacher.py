@@ -287,8 +287,8 @@ class Cacher:
 
     def end(self, run: OwnRun, write: AsideWrite) -> None:
         cache = self._caches.get(run.key)
-        if cache is None or cache.log is not write.log:
-            write.log.end_aside(write)
+        if cache is None or cache.log.aside is not write.owner:
+            write.owner.end(write)
         else:
             self._take(cache, 0, lambda: cache.end_own(write))
 

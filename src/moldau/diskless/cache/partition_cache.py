@@ -85,7 +85,7 @@ class PartitionCache:
 
     @property
     def local_start_offset(self) -> int:
-        return self.log.log_start_offset
+        return self.log.offsets.log_start_offset
 
     @property
     def local_end_offset(self) -> int:
@@ -211,12 +211,12 @@ class PartitionCache:
     def end_own(self, write: AsideWrite) -> None:
         """Take what was written into the log, unless it was dropped meanwhile. Raises as :meth:`append`."""
         if self.log.end_aside(write):
-            self.log.high_watermark = self.log.log_end_offset
+            self.log.offsets.high_watermark = self.log.segments.end_offset
             self.is_stuck = False
 
     def _to_log(self, batches: memoryview) -> None:
         self.log.append_as_follower(batches)
-        self.log.high_watermark = self.log.log_end_offset
+        self.log.offsets.high_watermark = self.log.segments.end_offset
         self.is_stuck = False
 
     def _append_some(self, batches: Sequence[tuple[BatchCoordinate, memoryview]], scratch: Scratch) -> None:

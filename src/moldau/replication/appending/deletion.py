@@ -36,7 +36,7 @@ class RecordDeletion:
                 await future
             finally:
                 self._waiting = [each for each in self._waiting if each[1] is not future]
-        return self._log.log_start_offset
+        return self._log.offsets.log_start_offset
 
     def _target(self, before_offset: int) -> int:
         if self._replica.leader is None:

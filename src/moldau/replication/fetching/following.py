@@ -52,14 +52,14 @@ class Following:
         if self._snapshots is not None and found.offset:
             # Behind a snapshot the log has no record yet whose epoch could be told.
             found = found._replace(last_fetched_epoch=self._snapshots.last_epoch)
-        return found._replace(log_start_offset=log.log_start_offset)
+        return found._replace(log_start_offset=log.offsets.log_start_offset)
 
     def acknowledged_offset(self) -> int:
         """The offset to tell the leader with a fetch: below it, this replica's copy counts."""
         follower, log = self._follower(), self._log
         if log.must_flush:
-            return log.flushed_offset
-        return follower.acknowledged_offset(log.log_end_offset, log.flushed_offset)
+            return log.offsets.flushed_offset
+        return follower.acknowledged_offset(log.log_end_offset, log.offsets.flushed_offset)
 
     async def synced(self) -> None:
         """Return when all that the log holds may be acknowledged. Raises ``KafkaError`` when a sync fails."""
@@ -67,7 +67,7 @@ class Following:
         if commit is None:
             await log.flush()
             return
-        if log.flushed_offset < log.log_end_offset:
+        if log.offsets.flushed_offset < log.log_end_offset:
             commit.plan()  # an earlier life of this broker may have left it so, and appended nothing since
         await commit.settled()
         commit.check()
@@ -154,7 +154,7 @@ class Following:
                 log.log_end_offset,
                 watermark,
             )
-        log.high_watermark = follower.high_watermark
+        log.offsets.high_watermark = follower.high_watermark
 
     def _follower(self, leader_epoch: int | None = None) -> Follower:
         follower = self._replica.follower

@@ -116,7 +116,7 @@ class FolderWork:
 
     def _retire(self, retired: Sequence[RetiredLog]) -> None:
         for each in retired:
-            each.log.end_epoch_file()
+            each.log.epochs.end_file()
             self._disk.rename(each.log.directory, each.target)
 
     # -- leader epochs ------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class FolderWork:
         await self._workers.run(self._save, some)
 
     def _save(self, some: Sequence[PartitionLog]) -> None:
-        LeaderEpochFile.save_all(self._disk, [log.epochs_to_save() for log in some])
+        LeaderEpochFile.save_all(self._disk, [log.epochs.to_save() for log in some])
 
     async def persist_start(self, log: PartitionLog, directory: LogDirectory) -> None:
         """Return when the start of a log is durable as it is now. Raises ``OSError``."""

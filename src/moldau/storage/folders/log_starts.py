@@ -14,8 +14,8 @@ from moldau.runtime import Machine
 from moldau.storage.folders.file_names import LOG_START_OFFSETS
 from moldau.storage.folders.log_checkpoints import LogCheckpoints
 from moldau.storage.folders.log_directory import LogDirectory
+from moldau.storage.log.files.steps import run_whole
 from moldau.storage.log.partition_log import PartitionLog
-from moldau.storage.log.steps import run_whole
 
 
 class LogStarts:
@@ -56,7 +56,7 @@ class LogStarts:
         logs = [log for log in moved if not log.is_offline]
         try:
             if logs:
-                await self._save_epochs([log for log in logs if not log.epochs_are_saved])
+                await self._save_epochs([log for log in logs if not log.epochs.is_saved])
                 write = self._checkpoints.prepare(self._directory, LOG_START_OFFSETS)
                 await self._machine.workers.run(write)
         except BaseException:

@@ -1,6 +1,7 @@
 """Appending to a partition log, as the leader that assigns offsets or the follower that is given them."""
 
 import contextlib
+from collections.abc import Callable
 from struct import Struct
 
 from moldau.records.batch import (
@@ -15,15 +16,41 @@ from moldau.records.errors import CorruptRecordError
 from moldau.runtime import ErrorCode, KafkaError
 from moldau.storage.log.admission import Admitted, admit, takes_long
 from moldau.storage.log.append_info import AppendInfo, AppendOrigin
-from moldau.storage.log.state import LogState
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.producers.producer_state import BatchMetadata
+from moldau.storage.topic_partition import TopicPartition
 
 pack_prefix = Struct(">qii").pack
 """Base offset, batch length and leader epoch: the bytes of a batch that a leader writes anew."""
 
 
-class AppendingLog(LogState):
-    """A log that grows. Only bytes that must change are patched; the rest is written where it lies."""
+class Appender:
+    """Writes batches to the end of a log and accounts for them; it rolls segments as they fill.
+
+    Only bytes that must change are patched; the rest is written where it lies.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        now_ms: Callable[[], int],
+        gate: FailureGate,
+        segments: SegmentedLog,
+        offsets: LogOffsets,
+        epochs: EpochHistory,
+        producers: LogProducers,
+    ) -> None:
+        self._topic_partition = topic_partition
+        self._now_ms = now_ms
+        self._gate = gate
+        self._segments = segments
+        self._offsets = offsets
+        self._epochs = epochs
+        self._producers = producers
 
     def append_as_leader(
         self,
@@ -38,16 +65,16 @@ class AppendingLog(LogState):
 
         ``buffer`` holds exactly the batches of ``headers``, validated (``validate_produce``); from a
         client it is exactly one. It is not kept. ``append_time_ms`` is that of :meth:`admit` when it has
-        taken place. A duplicate of one of its producer's last five batches
-        appends nothing and returns what the first append returned. Raises ``KafkaError`` with Kafka's
-        code: ``invalid_timestamp``, ``record_list_too_large``, ``invalid_record`` (no key in a compacted
-        topic; records that cannot be recompressed), ``message_too_large`` (once they are),
-        ``fenced_leader_epoch``, the producer's codes, ``kafka_storage_error``.
+        taken place. A duplicate of one of its producer's last five batches appends nothing and returns what
+        the first append returned. Raises ``KafkaError`` with Kafka's code: ``invalid_timestamp``,
+        ``record_list_too_large``, ``invalid_record`` (no key in a compacted topic; records that cannot be
+        recompressed), ``message_too_large``, ``fenced_leader_epoch``, a producer's, ``kafka_storage_error``.
         """
-        self._check_online()
+        if self._gate.failure is not None:
+            self._gate.check()
         now_ms = self._now_ms()
-        config = self._config
         segments = self._segments
+        config = segments.config
         if append_time_ms is None:
             append_time_ms = NO_TIMESTAMP
             if origin is AppendOrigin.CLIENT:
@@ -56,13 +83,13 @@ class AppendingLog(LogState):
         for header in headers:
             if header[9] >= 0:
                 duplicate = (
-                    self.producers.check(header, view, origin)
+                    self._producers.check(header, view, origin)
                     if header[5] & CONTROL_BIT
-                    else self.producers.state.check(header, from_client=origin is AppendOrigin.CLIENT)
+                    else self._producers.state.check(header, from_client=origin is AppendOrigin.CLIENT)
                 )
                 if duplicate is not None:
                     return self._duplicate_info(duplicate, append_time_ms)
-        if leader_epoch != self._last_epoch:
+        if leader_epoch != self._epochs.current:
             self.begin_epoch(leader_epoch)
         first_offset = offset = segments.end_offset
         buffers: list[Buffer] = []
@@ -80,9 +107,10 @@ class AppendingLog(LogState):
             raise _too_large(size_bytes, config.segment_bytes)
         if segments.must_roll(size_bytes, last_offset, max_timestamp_ms, now_ms):
             self.roll()
-        self._write(buffers, size_bytes, headers, first_offset, view)
+        self.write(buffers, size_bytes, headers, first_offset, view)
+        start_offset = self._offsets.log_start_offset
         return AppendInfo(
-            first_offset, last_offset, append_time_ms, self.log_start_offset, max_timestamp_ms, size_bytes
+            first_offset, last_offset, append_time_ms, start_offset, max_timestamp_ms, size_bytes
         )
 
     def _duplicate_info(self, duplicate: BatchMetadata, append_time_ms: int) -> AppendInfo:
@@ -90,13 +118,13 @@ class AppendingLog(LogState):
             duplicate.first_offset,
             duplicate.last_offset,
             NO_TIMESTAMP if append_time_ms < 0 else duplicate.timestamp,
-            self.log_start_offset,
+            self._offsets.log_start_offset,
             duplicate.timestamp,
             0,
             is_duplicate=True,
         )
 
-    def _write(
+    def write(
         self,
         buffers: list[Buffer],
         size_bytes: int,
@@ -109,15 +137,13 @@ class AppendingLog(LogState):
         try:
             position = active.write(buffers, size_bytes)
         except OSError as error:
-            self.check_descriptors("appending to", error)
+            self._gate.check_descriptors("appending to", error)
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
-            self.fail("appending to", error)
-        self._account(position, headers, first_offset, view)
+            self._gate.fail("appending to", error)
+        self.account(position, headers, first_offset, view)
 
-    def _account(
-        self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview
-    ) -> None:
+    def account(self, position: int, headers: list[BatchHeader], first_offset: int, view: memoryview) -> None:
         """The batches of ``headers``, which are ``view``, lie at ``position`` of the active segment."""
         segments = self._segments
         active = segments.active
@@ -129,10 +155,10 @@ class AppendingLog(LogState):
                 batch_size_bytes = header[1] + 12
                 active.note_batch(position, batch_size_bytes, last_offset, header[8])
                 if header[9] >= 0 and not header[5] & CONTROL_BIT:
-                    self.producers.state.apply(header, offset, header[8])
+                    self._producers.state.apply(header, offset, header[8])
                 elif header[9] >= 0:
                     start = position - begin
-                    aborted = self.producers.appended(header, offset, view[start : start + batch_size_bytes])
+                    aborted = self._producers.appended(header, offset, view[start : start + batch_size_bytes])
                     if aborted is not None:
                         active.transaction_index.append(aborted)
                 position += batch_size_bytes
@@ -141,24 +167,24 @@ class AppendingLog(LogState):
         except OSError as error:
             with contextlib.suppress(OSError):
                 active.file.truncate(active.size_bytes)
-            self.fail("appending to", error)
+            self._gate.fail("appending to", error)
 
     def admit(self, batch: Buffer, headers: list[BatchHeader], limit: int | None = None) -> Admitted:
-        """A client's batch as the topic wants it stored; see ``log_admission.admit``."""
-        return admit(self._config, batch, headers, self._now_ms(), limit)
+        """A client's batch as the topic wants it stored; see ``admission.admit``."""
+        return admit(self._segments.config, batch, headers, self._now_ms(), limit)
 
     def takes_long(self, header: BatchHeader) -> bool:
-        """Whether :meth:`admit` is for a worker rather than the event loop; see ``log_admission``."""
-        return takes_long(self._config, header, self._now_ms())
+        """Whether :meth:`admit` is for a worker rather than the event loop; see ``admission``."""
+        return takes_long(self._segments.config, header, self._now_ms())
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader's epoch begins at the end. Raises ``KafkaError(fenced_leader_epoch)`` for an old one."""
-        if leader_epoch < self._last_epoch:
+        if leader_epoch < self._epochs.current:
             raise KafkaError(
                 ErrorCode.fenced_leader_epoch,
-                f"append with leader epoch {leader_epoch} after {self._last_epoch}",
+                f"append with leader epoch {leader_epoch} after {self._epochs.current}",
             )
-        self._assign_epoch(leader_epoch, self.log_end_offset)
+        self._epochs.begin(leader_epoch, self._segments.end_offset)
 
     def append_as_follower(self, buffer: Buffer) -> AppendInfo:
         """Append batches whose offsets and epochs are given; a trailing partial batch is ignored.
@@ -166,30 +192,30 @@ class AppendingLog(LogState):
         Raises ``KafkaError(corrupt_message)`` for a wrong checksum and for offsets or epochs that do
         not ascend from the log's end; then nothing is appended.
         """
-        self._check_online()
+        self._gate.check()
         view = memoryview(buffer)
         headers: list[BatchHeader] = []
-        end_offset, epoch, size_bytes = self.log_end_offset, self._last_epoch, 0
+        end_offset, epoch, size_bytes = self._segments.end_offset, self._epochs.current, 0
         for position, header in iter_headers(view):
             check_batch(view, position)
             if header.base_offset < end_offset or header.partition_leader_epoch < epoch:
                 raise CorruptRecordError(
-                    f"{self.topic_partition}: batch of offset {header.base_offset} and epoch "
+                    f"{self._topic_partition}: batch of offset {header.base_offset} and epoch "
                     f"{header.partition_leader_epoch} cannot follow offset {end_offset - 1}, epoch {epoch}"
                 )
             end_offset, epoch = header.next_offset, header.partition_leader_epoch
             size_bytes = position + header.size_bytes
             headers.append(header)
         if not headers:
-            end = self.log_end_offset
-            return AppendInfo(end, end - 1, NO_TIMESTAMP, self.log_start_offset, NO_TIMESTAMP, 0)
+            end = self._segments.end_offset
+            return AppendInfo(end, end - 1, NO_TIMESTAMP, self._offsets.log_start_offset, NO_TIMESTAMP, 0)
         max_timestamp_ms = max(header.max_timestamp for header in headers)
         self._append_all_given(headers, view[:size_bytes], max_timestamp_ms)
         return AppendInfo(
             headers[0].base_offset,
             headers[-1].last_offset,
             NO_TIMESTAMP,
-            self.log_start_offset,
+            self._offsets.log_start_offset,
             max_timestamp_ms,
             size_bytes,
         )
@@ -202,11 +228,11 @@ class AppendingLog(LogState):
         first, last = headers[0], headers[-1]
         count = sum(header.last_offset_delta + 1 for header in headers)
         if (
-            last.partition_leader_epoch == self._last_epoch
+            last.partition_leader_epoch == self._epochs.current
             and count == last.next_offset - first.base_offset
             and not self._segments.must_roll(len(batches), last.last_offset, max_timestamp_ms, now_ms)
         ):
-            self._write([batches], len(batches), headers, first.base_offset, batches)
+            self.write([batches], len(batches), headers, first.base_offset, batches)
             return
         position = 0
         for header in headers:
@@ -215,22 +241,22 @@ class AppendingLog(LogState):
             position = end
 
     def _append_given(self, header: BatchHeader, batch: memoryview, now_ms: int) -> None:
-        if header.partition_leader_epoch > self._last_epoch:
-            self._assign_epoch(header.partition_leader_epoch, header.base_offset)
+        if header.partition_leader_epoch > self._epochs.current:
+            self._epochs.begin(header.partition_leader_epoch, header.base_offset)
         segments = self._segments
         if segments.must_roll(len(batch), header.last_offset, header.max_timestamp, now_ms):
             overflows = header.last_offset - segments.end_offset >= 2**31
             self.roll(header.base_offset if overflows else None)
-        self._write([batch], len(batch), [header], header.base_offset, batch)
-
-    @property
-    def must_flush(self) -> bool:
-        """Whether ``flush.messages`` wants a flush before an append is acknowledged."""
-        return self._segments.end_offset - self.flushed_offset >= self._config.flush_messages
+        self.write([batch], len(batch), [header], header.base_offset, batch)
 
     def roll(self, base_offset: int | None = None) -> None:
         """Begin a new segment, at the end unless said otherwise."""
-        raise NotImplementedError
+        with self._gate.guarded("rolling"):
+            segments = self._segments
+            if segments.active.size_bytes:
+                # Producers wait for this: the flush of the closed segment makes it durable.
+                self._producers.write_snapshot(segments.end_offset, durably=False)
+            segments.roll(segments.end_offset if base_offset is None else base_offset)
 
 
 def _too_large(size_bytes: int, segment_bytes: int) -> KafkaError:

@@ -4,11 +4,16 @@ Most of what a large append costs is the kernel's, for the pages that it fills, 
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from moldau.records.batch import BatchHeader, iter_headers
 from moldau.runtime.files.disk import File
-from moldau.storage.log.staging import StagingLog
+from moldau.storage.log.appending import Appender
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.offsets import LogOffsets
 from moldau.storage.segments.segment import Segment
 
 
@@ -16,7 +21,7 @@ from moldau.storage.segments.segment import Segment
 class AsideWrite:
     """Batches on their way into a log; :meth:`run` is for a worker thread, the rest is the log's."""
 
-    log: "AsideLog"
+    owner: "AsideAppends"
     segment: Segment
     file: File
     position: int
@@ -35,41 +40,58 @@ class AsideWrite:
             self.error = error
 
 
-class AsideLog(StagingLog):
-    """A log that lets its bytes be written aside.
+class AsideAppends:
+    """Begins and ends the appends of one log whose bytes are written aside.
 
-    **The caller's contract.** Of a log one write is under way at a time; from :meth:`begin_aside` to
-    :meth:`end_aside` nobody else appends or rolls, and the batches' memory stays. To the log the batches are
-    not there before ``end_aside``: its end is that of before, and stays so when the write fails. It may be
-    truncated, closed or taken offline meanwhile; then the write comes to nothing.
+    **The caller's contract.** Of a log one write is under way at a time; from :meth:`begin` to :meth:`end`
+    nobody else appends or rolls, and the batches' memory stays. To the log the batches are not there before
+    ``end``: its end is that of before, and stays so when the write fails. It may be truncated, closed or
+    taken offline meanwhile; then the write comes to nothing.
     """
 
-    def begin_aside(self, batches: memoryview) -> AsideWrite | None:
+    def __init__(
+        self,
+        now_ms: Callable[[], int],
+        gate: FailureGate,
+        segments: SegmentedLog,
+        offsets: LogOffsets,
+        epochs: EpochHistory,
+        appender: Appender,
+    ) -> None:
+        self._now_ms = now_ms
+        self._gate = gate
+        self._segments = segments
+        self._offsets = offsets
+        self._epochs = epochs
+        self._appender = appender
+
+    def begin(self, batches: memoryview) -> AsideWrite | None:
         """Prepare to append whole batches with given offsets and epochs; the caller has checked their CRCs.
 
-        ``None``: they do not fit one write, and are for :meth:`append_as_follower`. Raises ``KafkaError`` as
-        that method does.
+        ``None``: they do not fit one write, and are for :meth:`Appender.append_as_follower`. Raises
+        ``KafkaError`` as that method does.
         """
-        self._check_online()
+        self._gate.check()
         headers = [header for _, header in iter_headers(batches)]
         if not headers or not self._follow_on(headers):
             return None
         first, last = headers[0], headers[-1]
-        if first.partition_leader_epoch > self._last_epoch:
-            self._assign_epoch(first.partition_leader_epoch, first.base_offset)
+        if first.partition_leader_epoch > self._epochs.current:
+            self._epochs.begin(first.partition_leader_epoch, first.base_offset)
         segments = self._segments
         newest_ms = max(header.max_timestamp for header in headers)
         if segments.must_roll(len(batches), last.last_offset, newest_ms, self._now_ms()):
-            self.roll()
+            self._appender.roll()
         if last.last_offset - segments.active.base_offset >= 2**31:
             return None
         active = segments.active
         segments.hold_files()
-        return AsideWrite(self, active, active.file, active.size_bytes, batches, headers, self._truncations)
+        truncation_count = self._offsets.truncation_count
+        return AsideWrite(self, active, active.file, active.size_bytes, batches, headers, truncation_count)
 
     def _follow_on(self, headers: list[BatchHeader]) -> bool:
-        offset, epoch = self.log_end_offset, headers[0].partition_leader_epoch
-        if epoch < self._last_epoch:
+        offset, epoch = self._segments.end_offset, headers[0].partition_leader_epoch
+        if epoch < self._epochs.current:
             return False
         for header in headers:
             if header.base_offset != offset or header.partition_leader_epoch != epoch:
@@ -77,7 +99,7 @@ class AsideLog(StagingLog):
             offset = header.next_offset
         return True
 
-    def end_aside(self, write: AsideWrite) -> bool:
+    def end(self, write: AsideWrite) -> bool:
         """The worker is done: the batches are in the log.
 
         False when the log has changed meanwhile, or the worker was not let finish. Raises
@@ -85,18 +107,20 @@ class AsideLog(StagingLog):
         """
         segments, segment = self._segments, write.segment
         try:
-            if self._failure is not None:
+            if self._gate.failure is not None:
                 return False
             is_at_end = segment is segments.active and segment.size_bytes == write.position
-            if is_at_end and write.is_written and self._truncations == write.truncation_count:
+            if is_at_end and write.is_written and self._offsets.truncation_count == write.truncation_count:
                 segment.size_bytes += len(write.batches)
-                self._account(write.position, write.headers, write.headers[0].base_offset, write.batches)
+                self._appender.account(
+                    write.position, write.headers, write.headers[0].base_offset, write.batches
+                )
                 return True
             if segment in segments.segments:
                 with contextlib.suppress(OSError):
                     segment.file.truncate(segment.size_bytes)
                 if write.error is not None:
-                    self.fail("appending to", write.error)
+                    self._gate.fail("appending to", write.error)
             return False
         finally:
             segments.release_files()

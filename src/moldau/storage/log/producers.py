@@ -115,11 +115,13 @@ class LogProducers:
 
     # -- looking ------------------------------------------------------------------------------
 
-    def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the first transaction begins that is open or whose marker is not below the watermark."""
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Where ``read_committed`` ends: before the first transaction that is open or whose marker is not
+        below the watermark."""
         state = self.state
         state.advance_high_watermark(high_watermark)
-        return state.first_unstable_offset
+        unstable = state.first_unstable_offset
+        return high_watermark if unstable is None else min(unstable, high_watermark)
 
     def active(self) -> list[tuple[int, int, int, int, int, int]]:
         """For DescribeProducers: id, epoch, last sequence, last timestamp, coordinator epoch, txn start."""

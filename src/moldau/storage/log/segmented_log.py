@@ -1,5 +1,6 @@
 """A row of segments as one sequence of batches: the bytes of a partition log, without its meaning."""
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -31,6 +32,10 @@ class SegmentedLog:
         self.sealed_size_bytes = 0
         # Files of an earlier life may have been made and never synced by name.
         self.folder_changed = True
+        self.holes: list[tuple[int, int]] = []
+        """Offsets that are missing between segments, as the log was opened."""
+        self.changing = asyncio.Lock()
+        """Held by operations on the files of segments that wait for the disk."""
         self._holders = 0
         self._released: list[Segment] = []
 
@@ -109,7 +114,7 @@ class SegmentedLog:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, offset: int, max_bytes: int, upper_bound_offset: int, min_one_batch: bool) -> ReadResult:
-        """Whole batches of one segment; see :meth:`PartitionLog.read`."""
+        """Whole batches of one segment; see :meth:`LogReader.read`."""
         active = self.active
         if offset >= active.base_offset:
             segment, segment_end = active, self.end_offset
@@ -181,6 +186,7 @@ class SegmentedLog:
             self._release(segment)
         self.sealed_size_bytes = 0
         self.end_offset = offset
+        self.holes = []
         self.add_segment(offset)
 
     def drop_files(self, segments: Sequence[Segment]) -> None:
@@ -229,6 +235,10 @@ class SegmentedLog:
         self.sealed_size_bytes += cleaned.size_bytes - sum(segment.size_bytes for segment in old)
         for segment in old:
             self._release(segment)
+
+    def sync_folder(self) -> None:
+        """Make the names of its files durable. Blocking."""
+        self._disk.sync_dir(self.folder)
 
     def _release(self, segment: Segment) -> None:
         if self._holders:

@@ -4,13 +4,16 @@ Of what the append of a batch of 1 KiB costs, a third is its system call, and re
 after another often arrive at once.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from moldau.records.batch import BatchHeader, Buffer, TimestampType
-from moldau.runtime import Machine
-from moldau.storage.log.appending import AppendingLog, pack_prefix
+from moldau.storage.log.appending import Appender, pack_prefix
 from moldau.storage.log.config import LogConfig
-from moldau.storage.topic_partition import TopicPartition
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.failure_gate import FailureGate
 
 STAGED_BYTES_MAX: Final = 256 * 1024
 """Beyond it a write of its own costs next to nothing."""
@@ -18,8 +21,8 @@ STAGED_BYTES_MAX: Final = 256 * 1024
 _INT64_MAX: Final = 2**63 - 1
 
 
-class StagingLog(AppendingLog):
-    """A log that takes ordinary batches now and writes them a little later.
+class StagedAppends:
+    """Owns the batches of one log that are accepted now and written together a little later.
 
     **The caller's contract.** Between :meth:`stage` and :meth:`write_staged` nobody else touches the log, the
     batches' memory stays, and nobody is told that they are appended. To the log they are not: its end and its
@@ -27,16 +30,29 @@ class StagingLog(AppendingLog):
     """
 
     def __init__(
-        self, machine: Machine, directory: str, topic_partition: TopicPartition, config: LogConfig
+        self,
+        now_ms: Callable[[], int],
+        gate: FailureGate,
+        segments: SegmentedLog,
+        epochs: EpochHistory,
+        producers: LogProducers,
+        appender: Appender,
     ) -> None:
-        super().__init__(machine, directory, topic_partition, config)
-        self._staging_config: LogConfig | None = None
-        self._stages = False
-        self._staged: list[BatchHeader] = []
-        self._staged_batches: list[memoryview] = []
-        self._staged_producers: set[int] = set()
-        self._staged_bytes = 0
-        self._staged_end = 0
+        self._now_ms = now_ms
+        self._gate = gate
+        self._segments = segments
+        self._epochs = epochs
+        self._producers = producers
+        self._appender = appender
+        self._config: LogConfig | None = None
+        """The configuration that was looked at last ..."""
+        self._stores_as_given = False
+        """... and whether it lets batches be staged."""
+        self._headers: list[BatchHeader] = []
+        self._batches: list[memoryview] = []
+        self._producer_ids: set[int] = set()
+        self._size_bytes = 0
+        self._end_offset = 0
         self._newest_ms = 0
 
     def may_stage(self, size_bytes: int, leader_epoch: int) -> bool:
@@ -45,41 +61,42 @@ class StagingLog(AppendingLog):
         Not where topics have their batches changed or opened, nor for large ones, nor where a new segment or
         epoch begins.
         """
-        config = self._config
-        if config is not self._staging_config:
-            self._staging_config, self._stages = config, _stores_as_given(config)
-        staged_bytes = self._staged_bytes + size_bytes
+        segments = self._segments
+        config = segments.config
+        if config is not self._config:
+            self._config, self._stores_as_given = config, _stores_as_given(config)
+        staged_bytes = self._size_bytes + size_bytes
         return (
-            self._stages
+            self._stores_as_given
             and staged_bytes <= STAGED_BYTES_MAX
-            and self._segments.active.size_bytes + staged_bytes <= config.segment_bytes
-            and leader_epoch == self._last_epoch
-            and self._failure is None
+            and segments.active.size_bytes + staged_bytes <= config.segment_bytes
+            and leader_epoch == self._epochs.current
+            and self._gate.failure is None
         )
 
     def stage(self, batch: memoryview, header: BatchHeader) -> int | None:
         """Accept a client's validated batch that :meth:`may_stage`; its base offset.
 
-        ``None``: it is for :meth:`append_as_leader`, which may refuse it, find it again, or judge it only
-        when its producer's staged batch is appended. Raises ``KafkaError`` as that method does.
+        ``None``: it is for :meth:`Appender.append_as_leader`, which may refuse it, find it again, or check it
+        only when its producer's staged batch is appended. Raises ``KafkaError`` as that method does.
         """
-        staged = self._staged
+        staged = self._headers
         if not staged:
             # What is staged together has arrived together.
-            self._newest_ms = self._now_ms() + self._config.message_timestamp_after_max_ms
+            self._newest_ms = self._now_ms() + self._segments.config.message_timestamp_after_max_ms
         if header[8] > self._newest_ms:
             return None
         producer_id = header[9]
         if producer_id >= 0:
-            producers = self._staged_producers
-            if producer_id in producers or self.producers.state.check(header) is not None:
+            producers = self._producer_ids
+            if producer_id in producers or self._producers.state.check(header) is not None:
                 return None
             producers.add(producer_id)
-        offset = self._staged_end if staged else self._segments.end_offset
+        offset = self._end_offset if staged else self._segments.end_offset
         staged.append(header)
-        self._staged_batches.append(batch)
-        self._staged_bytes += header[1] + 12
-        self._staged_end = offset + header[6] + 1
+        self._batches.append(batch)
+        self._size_bytes += header[1] + 12
+        self._end_offset = offset + header[6] + 1
         return offset
 
     def write_staged(self) -> None:
@@ -87,23 +104,23 @@ class StagingLog(AppendingLog):
 
         Raises ``KafkaError(kafka_storage_error)``; then nothing of it is appended.
         """
-        headers, batches, size_bytes = self._staged, self._staged_batches, self._staged_bytes
+        headers, batches, size_bytes = self._headers, self._batches, self._size_bytes
         if not headers:
             return
-        self._staged, self._staged_batches, self._staged_bytes = [], [], 0
-        self._staged_producers.clear()
+        self._headers, self._batches, self._size_bytes = [], [], 0
+        self._producer_ids.clear()
         segments = self._segments
-        epoch, first_offset = self._last_epoch, segments.end_offset
+        epoch, first_offset = self._epochs.current, segments.end_offset
         newest_ms = max([header[8] for header in headers])
-        if segments.must_roll(size_bytes, self._staged_end - 1, newest_ms, self._now_ms()):
-            self.roll()
+        if segments.must_roll(size_bytes, self._end_offset - 1, newest_ms, self._now_ms()):
+            self._appender.roll()
         buffers: list[Buffer] = []
         offset = first_offset
         for header, batch in zip(headers, batches, strict=True):
             buffers.append(pack_prefix(offset, header[1], epoch))
             buffers.append(batch[16:])
             offset += header[6] + 1
-        self._write(buffers, size_bytes, headers, first_offset, batches[0])
+        self._appender.write(buffers, size_bytes, headers, first_offset, batches[0])
 
 
 def _stores_as_given(config: LogConfig) -> bool:

@@ -75,7 +75,7 @@ class SnapshotLog:
         if earliest is not None and log.log_start_offset < earliest.offset and log.log_start_offset > 0:
             log.update_log_start_offset(min(earliest.offset, log.log_end_offset))
             with log.guarded("writing the leader epochs of"):
-                log.save_epochs()
+                log.epochs.save()
         log.high_watermark = log.log_start_offset
         return replicated
 

@@ -1,0 +1,1 @@
+"""Operations on a log's files that wait for the disk: flushes, deletions, truncations."""

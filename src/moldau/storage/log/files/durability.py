@@ -1,0 +1,101 @@
+"""Flushes of a log: which of it is durable, and when the rest becomes so."""
+
+from collections.abc import Callable
+from functools import partial
+
+from moldau.storage.guards.guarding import DurableOffset
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.offsets import LogOffsets
+
+
+class Durability:
+    """Makes appends durable, together with the epochs and producer snapshots that they need."""
+
+    def __init__(
+        self,
+        gate: FailureGate,
+        segments: SegmentedLog,
+        offsets: LogOffsets,
+        epochs: EpochHistory,
+        producers: LogProducers,
+        durable: DurableOffset | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``durable``: the witness of a guarded log, told of each sync."""
+        self._gate = gate
+        self._segments = segments
+        self._offsets = offsets
+        self._epochs = epochs
+        self._producers = producers
+        self._durable = durable
+        self._now_ms = now_ms
+        self._last_flush_ms = now_ms()
+
+    async def flush(self, up_to: int | None = None) -> int:
+        """Make every append so far durable, or those below ``up_to``; return the offset below which all is.
+
+        Calls that meet share one sync: whoever comes while one runs is served by the next. A closed
+        segment is synced without the active one, to which producers write.
+        """
+        segments, offsets = self._segments, self._offsets
+        wanted = segments.end_offset if up_to is None else up_to
+        while True:
+            async with segments.changing:
+                self._gate.check()
+                if self._is_durable(min(wanted, segments.end_offset)):
+                    return offsets.flushed_offset
+                end_offset, truncations = segments.end_offset, offsets.truncation_count
+                if up_to is not None:
+                    end_offset = min(up_to, end_offset)
+                try:
+                    await segments.sync(
+                        offsets.flushed_offset,
+                        end_offset,
+                        self._sync_beside,
+                        self._noting_durable(end_offset),
+                    )
+                except OSError as error:
+                    self._gate.fail("syncing", error)
+                self._last_flush_ms = self._now_ms()
+                if truncations == offsets.truncation_count:
+                    offsets.flushed_offset = max(offsets.flushed_offset, end_offset)
+
+    def is_due(self) -> bool:
+        """Whether a segment was sealed since the last flush, or ``flush.ms`` has passed."""
+        segments, flushed_offset = self._segments, self._offsets.flushed_offset
+        if self._gate.failure is not None or flushed_offset >= segments.end_offset:
+            return False
+        return (
+            flushed_offset < segments.active.base_offset
+            or self._now_ms() - self._last_flush_ms >= segments.config.flush_ms
+        )
+
+    def _is_durable(self, offset: int) -> bool:
+        return self._offsets.flushed_offset >= offset and not self._segments.folder_changed
+
+    def _noting_durable(self, offset: int) -> Callable[[], None]:
+        """To be called when everything below ``offset`` is synced."""
+        if self._durable is None:
+            return _nothing
+        return partial(self._durable.note, offset, self._durable.generation)
+
+    def _sync_beside(self) -> None:
+        """Sync the epochs and producer snapshots, which the durability of batches needs. Blocking."""
+        self._epochs.save()
+        self._producers.snapshots.sync()
+
+    def flush_and_close(self) -> None:
+        """Make all durable and release the files. Blocking; raises ``OSError``."""
+        segments = self._segments
+        self._producers.write_snapshot(segments.end_offset)
+        self._sync_beside()
+        segments.sync_now(self._offsets.flushed_offset)
+        self._offsets.flushed_offset = segments.end_offset
+        self._noting_durable(segments.end_offset)()
+        segments.close()
+
+
+def _nothing() -> None: ...

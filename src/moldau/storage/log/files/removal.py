@@ -1,0 +1,139 @@
+"""Segments that leave a log: past their retention, below its start, evicted from a cache, or cleaned."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from moldau.storage.log.files.steps import FileOperations, FileSteps, holding_files
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.retention import retention_due
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.log.state.start import LogStart
+from moldau.storage.segments.segment import Segment
+
+
+class SegmentRemoval:
+    """Takes segments out of a log and renames their files.
+
+    Each method returns the paths of the renamed files, which the caller removes later. The log's start is on
+    the disk, and so is what is needed to go on without the removed batches, before their files are renamed.
+    """
+
+    def __init__(
+        self,
+        operations: FileOperations,
+        segments: SegmentedLog,
+        offsets: LogOffsets,
+        epochs: EpochHistory,
+        producers: LogProducers,
+        start: LogStart,
+        roll: Callable[[], None],
+    ) -> None:
+        """``roll`` begins a new segment."""
+        self._operations = operations
+        self._segments = segments
+        self._offsets = offsets
+        self._epochs = epochs
+        self._producers = producers
+        self._start = start
+        self._roll = roll
+
+    async def delete_old(
+        self, now_ms: int, high_watermark: int | None = None, *, max_segments: int | None = None
+    ) -> list[str]:
+        """Take segments past their retention out of the log, durably, at most ``max_segments`` of them.
+
+        What has been copied to the remote tier leaves the disk only: the log still begins where it did.
+        Returns the paths of their renamed files, to be removed after ``file.delete.delay.ms``.
+        """
+        steps = self._deleting_old(now_ms, high_watermark, max_segments)
+        return await self._operations.do("deleting segments of", steps)
+
+    def _deleting_old(
+        self, now_ms: int, high_watermark: int | None, max_segments: int | None
+    ) -> FileSteps[list[str]]:
+        segments, offsets = self._segments, self._offsets
+        config = segments.config
+        due = retention_due(
+            segments,
+            config,
+            now_ms=now_ms,
+            high_watermark=offsets.high_watermark if high_watermark is None else high_watermark,
+            log_start_offset=offsets.log_start_offset,
+            highest_copied_offset=offsets.highest_copied_offset,
+        )
+        count = due.deletable if max_segments is None else min(due.deletable, max_segments)
+        if count == len(segments.segments) or due.must_roll:
+            self._roll()
+        if not count:
+            return []
+        start_offset = segments.segments[count].base_offset
+        is_copied = config.remote_storage_enable and start_offset <= offsets.highest_copied_offset + 1
+        if start_offset > offsets.log_start_offset and not is_copied:
+            self._start.move(start_offset)
+        return (yield from self._removing_first(count))
+
+    async def delete_before_start(self) -> list[str]:
+        """As :meth:`delete_old`, for those below the log's start only."""
+        return await self._operations.do("deleting segments of", self._deleting_before_start())
+
+    def _deleting_before_start(self) -> FileSteps[list[str]]:
+        count = self._segments.index_holding(self._offsets.log_start_offset)
+        return (yield from self._removing_first(count)) if count else []
+
+    def _removing_first(self, count: int) -> FileSteps[list[str]]:
+        segments, snapshots = self._segments, self._producers.snapshots
+        start_offset = segments.segments[count].base_offset
+        removed = segments.take_first(count)
+
+        def remove() -> list[str]:
+            self._epochs.save()
+            # Before the batches go from which it could be made again.
+            snapshots.make_durable()
+            paths = [path for segment in removed for path in segment.rename_deleted()]
+            snapshots.remove_before(start_offset)
+            segments.sync_folder()
+            return paths
+
+        paths: list[str] = yield remove
+        return paths
+
+    async def evict_before_start(self) -> list[str]:
+        """As :meth:`delete_before_start`, of a cache: a crash may bring them back."""
+        return await self._operations.do("deleting segments of", self._evicting())
+
+    def _evicting(self) -> FileSteps[list[str]]:
+        segments, snapshots = self._segments, self._producers.snapshots
+        count = segments.index_holding(self._offsets.log_start_offset)
+        if not count:
+            return []
+        start_offset = segments.segments[count].base_offset
+        removed = segments.take_first(count)
+
+        def rename() -> list[str]:
+            snapshots.remove_before(start_offset)
+            return [path for segment in removed for path in segment.rename_deleted()]
+
+        paths: list[str] = yield rename
+        return paths
+
+    async def replace(self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]) -> list[str]:
+        """Put the cleaned segment of this base offset in the place of sealed ones that stand in a row.
+
+        ``check`` raises when they do not any more. Its files are whole and durable under their ``.cleaned``
+        names. Returns the old files, to be removed later.
+        """
+        return await self._operations.do("compacting", self._replacing(old, base_offset, check))
+
+    def _replacing(
+        self, old: Sequence[Segment], base_offset: int, check: Callable[[], None]
+    ) -> FileSteps[list[str]]:
+        yield from holding_files(old)
+        check()
+        segments, snapshots = self._segments, self._producers.snapshots
+        cleaned, paths = yield partial(segments.swap_files, old, base_offset)
+        segments.replace(old, cleaned)
+        for segment in old[1:]:
+            snapshots.remove(segment.base_offset)
+        return list(paths)

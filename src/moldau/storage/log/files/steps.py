@@ -1,0 +1,96 @@
+"""Operations on the files of a log that wait for the disk, in steps.
+
+An operation is a generator. What it does itself runs on the event loop, which owns the log's state; what it
+yields is a function that waits for the disk, and it is sent what that function returns. So one description
+of an operation serves the loop, which leaves the yielded functions to a worker, and a blocking caller.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from moldau.runtime import Workers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.segments.segment import Segment
+
+T = TypeVar("T")
+
+FILES_HELD_TOGETHER: Final = 64
+"""Segments whose files are opened without a break: some milliseconds."""
+
+FileSteps: TypeAlias = Generator[Callable[[], Any], Any, T]
+
+
+def run_steps(steps: FileSteps[T]) -> T:
+    """Run an operation on this thread."""
+    found: Any = None
+    while True:
+        try:
+            job = steps.send(found)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        found = job()
+
+
+async def run_whole(work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, which goes on to its end when the caller is cancelled; only then is that seen."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+        raise
+
+
+class FileOperations:
+    """Carries out operations on a log's files one at a time, their waits for the disk by workers."""
+
+    def __init__(self, workers: Workers, gate: FailureGate, segments: SegmentedLog) -> None:
+        self._workers = workers
+        self._gate = gate
+        self._segments = segments
+
+    async def do(self, doing: str, steps: FileSteps[T]) -> T:
+        """Carry out an operation; it goes to its end though the caller is cancelled."""
+        return await run_whole(self._in_turn(doing, steps))
+
+    def do_now(self, doing: str, steps: FileSteps[T]) -> T:
+        """Carry out an operation on this thread. Blocking."""
+        with self._gate.guarded(doing):
+            return run_steps(steps)
+
+    async def _in_turn(self, doing: str, steps: FileSteps[T]) -> T:
+        async with self._segments.changing:
+            with self._gate.guarded(doing):
+                return await self._with_workers(steps)
+
+    async def _with_workers(self, steps: FileSteps[T]) -> T:
+        found: Any = None
+        self._segments.hold_files()
+        try:
+            while True:
+                try:
+                    job = steps.send(found)
+                except StopIteration as end:
+                    return end.value  # type: ignore[no-any-return]
+                found = await self._workers.run(job)
+                # Meanwhile it may have been deleted, or another log of its disk may have failed.
+                self._gate.check()
+        finally:
+            self._segments.release_files()
+
+
+def holding_files(segments: Sequence[Segment]) -> FileSteps[None]:
+    """Open their files, for readers that go on while they get other names."""
+    for start in range(0, len(segments), FILES_HELD_TOGETHER):
+        for segment in segments[start : start + FILES_HELD_TOGETHER]:
+            segment.hold_files()
+        if start + FILES_HELD_TOGETHER < len(segments):
+            yield _nothing
+
+
+def _nothing() -> None: ...

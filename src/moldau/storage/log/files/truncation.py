@@ -1,0 +1,134 @@
+"""Truncations of a log: its end is cut, or it goes on, empty, at another offset."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from moldau.storage.guards.guarding import DurableOffset
+from moldau.storage.log.auxiliary_state import AuxiliaryState
+from moldau.storage.log.files.steps import FileOperations, FileSteps, holding_files
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.producers.producer_state import ProducerEntry
+
+
+class Truncation:
+    """Cuts a log's segments, and with them its offsets, epochs and producers, in an order that a crash may
+    interrupt anywhere. Nobody appends before an operation returns.
+    """
+
+    def __init__(
+        self,
+        operations: FileOperations,
+        segments: SegmentedLog,
+        offsets: LogOffsets,
+        epochs: EpochHistory,
+        producers: LogProducers,
+        durable: DurableOffset | None,
+        now_ms: Callable[[], int],
+    ) -> None:
+        """``durable``: the witness of a guarded log."""
+        self._operations = operations
+        self._segments = segments
+        self._offsets = offsets
+        self._epochs = epochs
+        self._producers = producers
+        self._durable = durable
+        self._now_ms = now_ms
+        self.on_truncation: Callable[[], Callable[[], None]] | None = None
+        """Told after each truncation, before anything is appended behind it. What it returns is run by a
+        worker before the truncation is over."""
+
+    async def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds or follows ``offset``, durably; nothing happens at or above the end.
+
+        The log then ends with its last batch: below ``offset``, where compaction had left a hole.
+        """
+        await self._operations.do("truncating", self._truncating(offset))
+
+    async def restart_at(self, offset: int) -> None:
+        """Drop everything; the log goes on, empty, at ``offset``."""
+        await self._operations.do("truncating", self._restarting(offset))
+
+    async def begin_behind_remote(self, state: AuxiliaryState) -> None:
+        """Drop everything; the log goes on, empty, behind offsets that are in the remote tier."""
+        await self._operations.do("beginning anew", self._beginning_behind(state))
+
+    def restart_now(self, offset: int) -> None:
+        """As :meth:`restart_at`, on this thread. Blocking."""
+        self._operations.do_now("truncating", self._restarting(offset))
+
+    def _truncating(self, offset: int) -> FileSteps[None]:
+        segments, start_offset = self._segments, self._offsets.log_start_offset
+        if offset >= segments.end_offset:
+            return
+        if offset <= start_offset:
+            yield from self._restarting(offset)
+        elif offset <= segments.segments[0].base_offset:
+            # What lies before is in the remote tier, and stays.
+            producers = yield partial(self._producers.snapshots.at, offset)
+            yield from self._emptying(offset, producers)
+            yield from self._truncated(offset)
+        elif segments.end_before(offset) < start_offset:
+            yield from self._restarting(start_offset)
+        else:
+            self._offsets.truncation_count += 1
+            yield partial(self._lower_durable, offset)
+            cut_files = segments.truncate_to(offset)
+            self._forget_from(segments.end_offset)
+            yield from self._lower_checkpoints()
+            self._producers.truncate_to(
+                segments, log_start_offset=self._offsets.log_start_offset, now_ms=self._now_ms()
+            )
+            yield cut_files
+            yield from self._truncated(segments.end_offset)
+
+    def _restarting(self, offset: int) -> FileSteps[None]:
+        yield from self._emptying(offset)
+        self._offsets.log_start_offset = offset
+        self._epochs.clear()
+        yield from self._truncated(offset)
+
+    def _beginning_behind(self, state: AuxiliaryState) -> FileSteps[None]:
+        offset, offsets = state.offset, self._offsets
+        yield from self._emptying(offset, state.producers)
+        offsets.log_start_offset = min(state.log_start_offset, offset)
+        offsets.highest_copied_offset = offset - 1
+        self._epochs.replace(state.leader_epochs, offsets.log_start_offset)
+        yield from self._truncated(offset)
+
+    def _emptying(self, offset: int, producers: Sequence[ProducerEntry] = ()) -> FileSteps[None]:
+        """Drop everything local; ``producers`` are those as of ``offset``."""
+        segments = self._segments
+        self._offsets.truncation_count += 1
+        yield partial(self._lower_durable, 0)
+        if self._durable is not None:
+            self._offsets.flushed_offset = 0
+        yield from self._lower_checkpoints()
+        yield from holding_files(segments.segments)
+        yield partial(segments.drop_files, segments.segments)
+        segments.restart_at(offset)
+        self._producers.restart_at(offset, producers, self._now_ms())
+        if producers:
+            yield partial(self._producers.snapshots.take, self._producers.state)
+
+    def _forget_from(self, end_offset: int) -> None:
+        self._epochs.cut(end_offset)
+        self._offsets.cut(end_offset)
+
+    def _truncated(self, end_offset: int) -> FileSteps[None]:
+        self._forget_from(end_offset)
+        yield self._epochs.save
+        if self.on_truncation is not None:
+            yield self.on_truncation()
+
+    def _lower_durable(self, offset: int) -> None:
+        """Before a truncation: the log must not be held to what it is about to lose."""
+        if self._durable is not None:
+            self._durable.lower(offset)
+
+    def _lower_checkpoints(self) -> FileSteps[None]:
+        """Before files are cut: a start after a crash must not hold a guarded log to what they held."""
+        if self._durable is not None and self.on_truncation is not None:
+            yield self.on_truncation()

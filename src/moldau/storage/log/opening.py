@@ -1,0 +1,169 @@
+"""Opening a partition's folder: its segments are recovered, and the state beside them is made to fit."""
+
+import logging
+import uuid
+from typing import NamedTuple
+
+from moldau.runtime import Disk, ErrorCode, KafkaError, Machine
+from moldau.storage.folders.file_names import LEADER_EPOCHS, LOG_START_OFFSETS, PARTITION_METADATA
+from moldau.storage.folders.partition_metadata import (
+    is_misread,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from moldau.storage.guards.guarding import DurableOffset, GuardedLog, LogGuard
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.segments.segment_loading import load_segments
+from moldau.storage.snapshots.snapshot import snapshot_of
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints(NamedTuple):
+    """Facts about a log from the checkpoints of its log folder."""
+
+    recovery_point: int = 0
+    """Everything below is taken to be durable; the rest is checked and torn bytes are cut, ..."""
+    clean_shutdown: bool = False
+    """... unless the log was closed in good order."""
+    log_start_offset: int = 0
+
+
+class LoadedState(NamedTuple):
+    """The state of an opened log beside its segments."""
+
+    offsets: LogOffsets
+    epochs: EpochHistory
+    producers: LogProducers
+    durable: DurableOffset | None
+    """The witness of a guarded log."""
+
+
+def load_log(
+    machine: Machine,
+    segments: SegmentedLog,
+    checkpoints: Checkpoints,
+    guard: LogGuard | None,
+    report: RecoveryReport,
+) -> LoadedState:
+    """Load the folder of ``segments``, which are empty yet, making it when absent. Blocking.
+
+    With ``guard``, only a torn end is cut; ``report`` gets whatever is repaired. Raises ``OSError`` when the
+    disk fails, and :class:`DamagedLogError` when a guarded log is damaged.
+    """
+    disk, folder = machine.disk, segments.folder
+    recovery_point, clean_shutdown, _ = checkpoints
+    _make_folder(disk, folder)
+    epochs = EpochHistory(disk, segments, report)
+    log_start_offset = _checked_start(folder, checkpoints.log_start_offset, epochs, report)
+    durable = guarded = None
+    if guard is not None:
+        durable = DurableOffset(disk, folder)
+        guarded = _guarded(disk, folder, guard, durable, epochs, log_start_offset, report)
+        recovery_point = max(recovery_point, guarded.durable_offset)
+    loaded = load_segments(
+        disk,
+        folder,
+        segments.config,
+        recovery_point=recovery_point,
+        clean_shutdown=clean_shutdown,
+        guarded=guarded,
+        report=report,
+    )
+    if loaded.segments:
+        segments.adopt(loaded.segments, loaded.end_offset)
+    if loaded.segments and segments.end_offset < log_start_offset:
+        logger.warning(
+            "%s ends at offset %d, before its checkpointed start %d: what it holds is dropped",
+            folder,
+            segments.end_offset,
+            log_start_offset,
+        )
+    if not loaded.segments or segments.end_offset < log_start_offset:
+        segments.drop_files(segments.segments)
+        segments.restart_at(log_start_offset)
+    segments.holes = loaded.holes
+    log_start_offset = epochs.opened(log_start_offset)
+    flushed_offset = min(recovery_point, segments.end_offset)
+    if clean_shutdown and loaded.rebuilt_from is None:
+        flushed_offset = segments.end_offset
+    offsets = LogOffsets(log_start_offset, high_watermark=log_start_offset, flushed_offset=flushed_offset)
+    producers = LogProducers(disk, folder, segments.config)
+    producers.load(
+        segments,
+        log_start_offset=log_start_offset,
+        now_ms=machine.clock.now_ms(),
+        rebuilt_from=loaded.rebuilt_from,
+        on_epoch=epochs.learn,
+    )
+    epochs.save_loaded()
+    return LoadedState(offsets, epochs, producers, durable)
+
+
+def claim_folder(
+    disk: Disk, folder: str, topic_id: uuid.UUID | None, report: RecoveryReport
+) -> uuid.UUID | None:
+    """Note in a folder which topic id its data belong to; the topic id that it has then. Blocking.
+
+    Raises ``KafkaError(inconsistent_topic_id)`` when it belongs to another one.
+    """
+    stored = read_partition_metadata(disk, folder)
+    if stored is not None and topic_id is not None and is_misread(stored, topic_id):
+        reason = f"is rebuilt: its topic id was damaged, {stored} stood for {topic_id}"
+        report.add(Repair(RepairKind.REBUILT, f"{folder}/{PARTITION_METADATA}", reason))
+        stored = None
+    if stored is None and topic_id is not None:
+        write_partition_metadata(disk, folder, topic_id)
+    elif topic_id is not None and stored != topic_id:
+        raise KafkaError(
+            ErrorCode.inconsistent_topic_id,
+            f"{folder} holds topic id {stored}, not {topic_id}",
+        )
+    return stored or topic_id
+
+
+def _make_folder(disk: Disk, folder: str) -> None:
+    if not disk.is_dir(folder):
+        disk.make_dirs(folder)
+        disk.sync_dir(folder.rpartition("/")[0])
+
+
+def _checked_start(folder: str, log_start_offset: int, epochs: EpochHistory, report: RecoveryReport) -> int:
+    """The checkpointed start, unless the epochs, which are cut first and durably, begin before it."""
+    earliest = epochs.entries.earliest
+    if earliest is None or earliest.start_offset >= log_start_offset:
+        return log_start_offset
+    reason = f"is not believed: it begins the log at {log_start_offset}, {LEADER_EPOCHS} at {earliest[1]}"
+    report.add(Repair(RepairKind.REBUILT, f"{LOG_START_OFFSETS} of {folder}", reason))
+    return earliest.start_offset
+
+
+def _guarded(
+    disk: Disk,
+    folder: str,
+    guard: LogGuard,
+    durable: DurableOffset,
+    epochs: EpochHistory,
+    log_start_offset: int,
+    report: RecoveryReport,
+) -> GuardedLog:
+    durable_offset: int | None = 0
+    try:
+        durable_offset = durable.read()
+    except ValueError:
+        report.add(Repair(RepairKind.REBUILT, durable.path, "is rebuilt: it cannot be read"))
+        disk.remove(durable.path)
+    earliest = epochs.entries.earliest
+    latest_start: int | None = log_start_offset
+    if guard.has_snapshots:
+        found = map(snapshot_of, disk.list(folder))
+        latest_start = max((each.offset for each in found if each is not None), default=0)
+    elif earliest is not None:
+        latest_start = max(log_start_offset, earliest.start_offset)
+    elif not log_start_offset:
+        latest_start = None
+    return GuardedLog(guard, durable_offset or 0, latest_start, epochs.entries, durable_offset is not None)

@@ -1,0 +1,81 @@
+"""Reading a partition log: batches from an offset on, aborted transactions, searches by timestamp."""
+
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.storage.log.append_info import AbortedEntry, ReadResult
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.offsets import LogOffsets
+from moldau.storage.segments.timestamp_search import Step, latest_batch, search_step
+from moldau.storage.topic_partition import TopicPartition
+
+
+class LogReader:
+    """Serves reads from the segments of one log; it changes nothing."""
+
+    def __init__(
+        self, topic_partition: TopicPartition, gate: FailureGate, segments: SegmentedLog, offsets: LogOffsets
+    ) -> None:
+        self._topic_partition = topic_partition
+        self._gate = gate
+        self._segments = segments
+        self._offsets = offsets
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upper_bound_offset: int | None = None,
+        min_one_batch: bool = True,
+    ) -> ReadResult:
+        """Whole batches from the one that holds ``offset``, all below the upper bound.
+
+        At most ``max_bytes``, but with ``min_one_batch`` the first batch even if it is larger. The
+        views stay valid for as long as they are held, provided that what they show is not truncated:
+        whoever reads above the high watermark copies them before the next truncation.
+
+        Raises ``KafkaError(offset_out_of_range)`` below the log's start or above its end, and
+        ``KafkaError(offset_moved_to_tiered_storage)`` for what is in the remote tier only.
+        """
+        gate, segments = self._gate, self._segments
+        if gate.failure is not None:
+            gate.check()
+        end_offset, start_offset = segments.end_offset, self._offsets.log_start_offset
+        if not start_offset <= offset <= end_offset:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{self._topic_partition}: {offset} is not in [{start_offset}, {end_offset}]",
+            )
+        if offset < segments.segments[0].base_offset:
+            raise KafkaError(ErrorCode.offset_moved_to_tiered_storage, f"{self._topic_partition}: {offset}")
+        if upper_bound_offset is None or upper_bound_offset > end_offset:
+            upper_bound_offset = end_offset
+        if offset >= upper_bound_offset:
+            return ReadResult([], 0, offset, segments.active.base_offset, segments.active.size_bytes)
+        try:
+            return segments.read(offset, max_bytes, upper_bound_offset, min_one_batch)
+        except OSError as error:
+            gate.check_descriptors("reading", error)
+            gate.fail("reading", error)
+
+    def aborted_transactions(self, offset: int, result: ReadResult) -> list[AbortedEntry]:
+        """The aborted transactions with records in what a read from ``offset`` returned."""
+        found: list[AbortedEntry] = []
+        segments = self._segments
+        for segment in segments.segments[segments.index_holding(offset) :]:
+            for transaction in segment.transaction_index.ended_from(offset):
+                if transaction.first_offset < result.next_offset:
+                    found.append(transaction)
+                if transaction.last_stable_offset >= result.next_offset:
+                    return found
+        return found
+
+    def timestamp_step(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Step | None:
+        """A step of a search by timestamp; its batch is valid until the log is touched."""
+        with self._gate.guarded("reading"):
+            return search_step(self._segments, timestamp_ms, start_offset, end_offset)
+
+    def latest_batch(self, end_offset: int) -> memoryview | None:
+        """The batch with the largest timestamp below ``end_offset``, by headers; valid as that of a step."""
+        with self._gate.guarded("reading"):
+            return latest_batch(self._segments, self._offsets.log_start_offset, end_offset)

@@ -1,0 +1,191 @@
+"""The leader epochs of an open log: in memory, and in the file that is brought up to date a little later."""
+
+from collections.abc import Callable, Iterable
+
+from moldau.records.batch import HEADER_SIZE_BYTES, BatchHeader, parse_header
+from moldau.runtime import Disk
+from moldau.storage.folders.checkpoint import CheckpointError
+from moldau.storage.folders.file_names import LEADER_EPOCHS
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.log.leader_epochs import EpochEntry, LeaderEpochFile, LeaderEpochs, SavedEpochs
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.segments.batch_scan import scan
+
+
+class EpochHistory:
+    """Owns the epochs of one log, their file, and which content the file is to have.
+
+    A change is noted under a version by the event loop and written by any thread. The epochs of a cache are
+    not written, and those of a log that has lost them not before :meth:`restore`.
+    """
+
+    def __init__(self, disk: Disk, segments: SegmentedLog, report: RecoveryReport) -> None:
+        """Load the file. Blocking; an unreadable one is removed, and the log's batches tell the epochs."""
+        self._segments = segments
+        self._file = LeaderEpochFile(disk, f"{segments.folder}/{LEADER_EPOCHS}")
+        self._is_unreadable = False
+        try:
+            entries = self._file.load()
+        except CheckpointError as error:
+            reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
+            report.add(Repair(RepairKind.REBUILT, self._file.path, reason))
+            disk.remove(self._file.path)
+            self._is_unreadable = True
+            entries = LeaderEpochs()
+        self.entries = entries
+        self.current = -1
+        """The epoch of the last batch; -1 when there is none."""
+        self.start_offset_at_open = 0
+        """Where the first epoch of the file began when the log was opened; 0 when there was none."""
+        self.are_lost = False
+        """Includes epochs of the remote part: rebuilt epochs are not written before these are known."""
+        self.on_change: Callable[[], None] | None = None
+        """Told when the file is out of date: :meth:`to_save` is to be written."""
+        self._noted = entries.entries
+        self._version = 0
+
+    def opened(self, log_start_offset: int) -> int:
+        """The segments are open: the start of the log, to which the epochs are cut. Blocking.
+
+        ``log_start_offset`` is the checkpointed start. The epochs are cut at the log's start, at once and
+        durably, whenever it moves: the checkpoint may be older, or lost. Without a remote tier they may also
+        just begin behind a hole. Lost ones are learnt from the batches.
+        """
+        entries, end_offset = self.entries, self._segments.end_offset
+        earliest = entries.earliest
+        if earliest is not None:
+            self.start_offset_at_open = min(earliest.start_offset, end_offset)
+        first_offset = self._segments.segments[0].base_offset
+        log_start_offset = max(log_start_offset, min(self.start_offset_at_open, first_offset))
+        self._noted = entries.entries
+        entries.truncate_from_end(end_offset)
+        if earliest is not None and not len(entries):
+            # All records were deleted, and the start may be known here alone: it outlives this start, too.
+            entries.assign(earliest.epoch, end_offset)
+        entries.truncate_from_start(log_start_offset)
+        if not self._noted and end_offset:
+            self.are_lost = True
+            if self._is_unreadable:
+                self._learn_all()
+            else:
+                self._learn_first()
+        return log_start_offset
+
+    def _learn_first(self) -> None:
+        """The epochs were lost: the first batch knows its own, so that they begin where the log does."""
+        segment = self._segments.segments[0]
+        if segment.size_bytes:
+            header = parse_header(segment.file.read_at(0, HEADER_SIZE_BYTES))
+            if header.partition_leader_epoch >= 0:
+                self.entries.assign(header.partition_leader_epoch, segment.base_offset)
+
+    def _learn_all(self) -> None:
+        for segment in self._segments.segments:
+            for sketch in scan(segment.file, 0, segment.size_bytes):
+                self.learn(parse_header(segment.file.read_at(sketch.position, HEADER_SIZE_BYTES)))
+
+    def learn(self, header: BatchHeader) -> None:
+        """Note the epoch of a stored batch, if it is a new one."""
+        if header.partition_leader_epoch > self._latest:
+            self.entries.assign(header.partition_leader_epoch, header.base_offset)
+
+    @property
+    def _latest(self) -> int:
+        epoch = self.entries.latest_epoch
+        return -1 if epoch is None else epoch
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """An epoch is in the file before its first batch is durable; until then its batches tell of it."""
+        if epoch > self._latest:
+            self.entries.assign(epoch, start_offset)
+        self._note()
+        if self.on_change is not None:
+            self.on_change()
+        self.current = epoch
+
+    def move_start(self, offset: int) -> None:
+        """The log begins at ``offset``. Saved by the owner of the log if there is one, else by the caller."""
+        self.entries.truncate_from_start(offset)
+        self._announce()
+
+    def cut(self, end_offset: int) -> None:
+        """The log was truncated to ``end_offset``; the caller saves."""
+        self.entries.truncate_from_end(end_offset)
+        self._note()
+        self.current = self._latest
+
+    def clear(self) -> None:
+        """The log begins anew, empty; the caller saves."""
+        self.entries.clear()
+
+    def replace(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
+        """The log begins anew, behind offsets in the remote tier of these epochs; the caller saves."""
+        self.entries.clear()
+        for entry in entries:
+            self.entries.assign(entry.epoch, entry.start_offset)
+        self.entries.truncate_from_start(start_offset)
+        self.are_lost = False
+
+    def restore(self, entries: Iterable[EpochEntry], start_offset: int) -> None:
+        """Lost epochs were found: these come before those that are known. May save, blocking."""
+        self.are_lost = False
+        self.entries.extend_back(entries)
+        self.entries.truncate_from_start(start_offset)
+        self._note()
+        if self.on_change is None:
+            self.save()
+        elif not self.is_saved:
+            self.on_change()
+
+    def forget_empty(self, end_offset: int) -> None:
+        """Drop the epochs in which nothing was appended: a new leader may have records of earlier ones."""
+        entries = self.entries
+        if not entries.truncate_from_end(end_offset):
+            return
+        if not len(entries) and end_offset:
+            entries.assign(0, end_offset)  # the start of a log whose records were deleted is known here alone
+        self.current = self._latest
+        self._announce()  # soon enough: a start drops such epochs, too
+
+    # -- the file -----------------------------------------------------------------------------
+
+    def _note(self) -> None:
+        if self.are_lost or self._segments.config.is_cache:
+            return
+        entries = self.entries.entries
+        if entries != self._noted:
+            # In this order: a worker reads the version first.
+            self._noted = entries
+            self._version += 1
+
+    def _announce(self) -> None:
+        self._note()
+        if self.on_change is not None and not self.is_saved:
+            self.on_change()
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether the file holds what was last noted."""
+        return self._file.saved_version >= self._version
+
+    def to_save(self) -> SavedEpochs:
+        """The epochs to write, with their version. Thread-safe."""
+        version = self._version
+        return SavedEpochs(self._file, self._noted, version)
+
+    def save(self) -> None:
+        """Bring the file up to date, durably. Blocking; for any thread."""
+        _, entries, version = self.to_save()
+        self._file.save(entries, version)
+
+    def save_loaded(self) -> None:
+        """The log is open: write the epochs as they are now. Blocking."""
+        self._note()
+        self.save()
+        self.current = self._latest
+
+    def end_file(self) -> None:
+        """Nothing more is written to the file: the folder gets another name. Blocking."""
+        self._file.end()

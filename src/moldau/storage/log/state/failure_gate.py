@@ -1,0 +1,66 @@
+"""The gate that a failed disk closes before a log."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NoReturn
+
+from moldau.runtime import ErrorCode, KafkaError
+from moldau.runtime.files.descriptors import LACK_OF_DESCRIPTORS
+
+
+class FailureGate:
+    """Owns whether a log may still use its disk. Once it is closed, it stays closed.
+
+    ``release`` is called when it closes: it releases the log's files without writing. Collaborators of the
+    log run disk work inside :meth:`guarded`, or call :meth:`fail` with the error themselves.
+    """
+
+    def __init__(self, directory: str, release: Callable[[], None]) -> None:
+        self._directory = directory
+        self._release = release
+        self.failure: KafkaError | None = None
+        """The reason why the gate is closed; None while it is open."""
+        self.on_failure: Callable[[OSError], None] | None = None
+        """Told once when the disk fails."""
+
+    def check(self) -> None:
+        """Raise ``KafkaError(kafka_storage_error)`` when the gate is closed."""
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message)
+
+    def fail(self, doing: str, error: OSError) -> NoReturn:
+        """The disk refused: close, tell the owner once, raise."""
+        if self.failure is None:
+            reason = f"{doing} {self._directory} failed: {error.strerror or error}"
+            self.failure = KafkaError(ErrorCode.kafka_storage_error, reason)
+            with contextlib.suppress(OSError):
+                self._release()
+            if self.on_failure is not None:
+                self.on_failure(error)
+        raise KafkaError(ErrorCode.kafka_storage_error, self.failure.message) from error
+
+    def check_descriptors(self, doing: str, error: OSError) -> None:
+        """Raise a retriable error if nothing but a free file descriptor was missing: the log is well."""
+        if error.errno in LACK_OF_DESCRIPTORS:
+            reason = f"{doing} {self._directory} failed: {error.strerror or error} (see ulimit -n)"
+            raise KafkaError(ErrorCode.kafka_storage_error, reason) from error
+
+    @contextlib.contextmanager
+    def guarded(self, doing: str) -> Iterator[None]:
+        """Run disk work of this log: a failure in it closes the gate."""
+        self.check()
+        try:
+            yield
+        except OSError as error:
+            self.fail(doing, error)
+
+    def close(self, message: str) -> None:
+        """Close for a reason outside this log; its owner is not told."""
+        if self.failure is None:
+            self.failure = KafkaError(ErrorCode.kafka_storage_error, message)
+            with contextlib.suppress(OSError):
+                self._release()
+
+    def end(self, message: str) -> None:
+        """Close after the log's files were closed in good order."""
+        self.failure = KafkaError(ErrorCode.kafka_storage_error, message)

@@ -1,0 +1,31 @@
+"""The offsets that mark out a log, apart from its end."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class LogOffsets:
+    """Owns four offsets and keeps them in order.
+
+    ``log_start_offset <= high_watermark``, and no offset lies behind the log's end, which the segments know.
+    """
+
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    flushed_offset: int = 0
+    """Everything below is durable."""
+    highest_copied_offset: int = -1
+    """The last offset that is in the remote tier; -1 when there is none, or while it is not known."""
+    truncation_count: int = 0
+    """The number of truncations since the log was opened."""
+
+    def move_start(self, offset: int) -> None:
+        """Move the start up; the high watermark is never below it."""
+        self.log_start_offset = offset
+        self.high_watermark = max(self.high_watermark, offset)
+
+    def cut(self, end_offset: int) -> None:
+        """The log was truncated to ``end_offset``."""
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.highest_copied_offset = min(self.highest_copied_offset, end_offset - 1)
+        self.high_watermark = max(min(self.high_watermark, end_offset), self.log_start_offset)

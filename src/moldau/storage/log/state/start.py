@@ -1,0 +1,109 @@
+"""The start of an open log: where it is, what may move it, and when a move is durable."""
+
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+from moldau.runtime import Workers
+from moldau.storage.guards.recovery_report import RecoveryReport, Repair, RepairKind
+from moldau.storage.log.leader_epochs import EpochEntry
+from moldau.storage.log.producers import LogProducers
+from moldau.storage.log.segmented_log import SegmentedLog
+from moldau.storage.log.state.epochs import EpochHistory
+from moldau.storage.log.state.failure_gate import FailureGate
+from moldau.storage.log.state.offsets import LogOffsets
+
+_WRITING = "writing the leader epochs of"
+
+
+class LogStart:
+    """Owns the decision where a log begins; epochs and producers below its start are dropped with a move.
+
+    A log that may be tiered waits for its topic's configuration (``awaits_config``): only then is it known
+    whether offsets before the first local segment are in the remote tier or gone.
+    """
+
+    def __init__(
+        self,
+        gate: FailureGate,
+        segments: SegmentedLog,
+        offsets: LogOffsets,
+        epochs: EpochHistory,
+        producers: LogProducers,
+        report: RecoveryReport,
+        *,
+        has_snapshots: bool,
+    ) -> None:
+        """``has_snapshots``: snapshots cover what lies before the first segment, so that nothing is lost."""
+        self._gate = gate
+        self._segments = segments
+        self._offsets = offsets
+        self._epochs = epochs
+        self._producers = producers
+        self._report = report
+        self._has_snapshots = has_snapshots
+        self.awaits_config = False
+        """Whether its topic's configuration is not known yet, so that nothing may be deleted."""
+        self._is_settled = False
+        """Whether its start was settled since it was opened."""
+        self.checkpoint: Callable[[], Coroutine[Any, Any, None]] | None = None
+        """Makes the start durable, and the leader epochs before. Raises ``OSError``."""
+
+    def move(self, offset: int) -> None:
+        """The caller has made sure that it is a move up, to what is not above the end.
+
+        It is durable once the owner of the log has saved its epochs, or the caller has.
+        """
+        self._offsets.move_start(offset)
+        self._producers.state.advance_log_start(offset)
+        self._epochs.move_start(offset)
+
+    def restore_epochs(self, entries: Iterable[EpochEntry]) -> None:
+        """The epochs of offsets before the first local segment, if they were lost; none if there are none."""
+        with self._gate.guarded(_WRITING):
+            self._epochs.restore(entries, self._offsets.log_start_offset)
+
+    def configured(self) -> None:
+        """The segments have the topic's configuration now."""
+        self.awaits_config = False
+        if not self._segments.config.remote_storage_enable:
+            self._offsets.highest_copied_offset = -1
+        if self._gate.failure is None:
+            with self._gate.guarded(_WRITING):
+                self.settle()
+
+    def settle(self) -> None:
+        """With the configuration it is known whether anything lies before the first local segment."""
+        segments, start_offset = self._segments, self._offsets.log_start_offset
+        tiered = segments.config.remote_storage_enable
+        start = self._epochs.start_offset_at_open if tiered else segments.segments[0].base_offset
+        if self._epochs.are_lost and not tiered:
+            self.restore_epochs(())
+        if start_offset < start:
+            if not (tiered or self._has_snapshots or self._is_settled):
+                reason = f"offsets {start_offset} to {start - 1} are missing: its first segment is gone"
+                self._report.add(Repair(RepairKind.LOST, segments.folder, reason, start_offset))
+            self.move(start)
+        if not (self._is_settled or segments.config.cleanup_compact):
+            self._report_holes()
+        self._is_settled = True
+
+    def _report_holes(self) -> None:
+        for start, end in self._segments.holes:
+            reason = f"offsets {start} to {end - 1} are missing: a segment between them is gone or shorter"
+            self._report.add(Repair(RepairKind.LOST, self._segments.folder, reason, start))
+
+    async def persist(self, workers: Workers) -> None:
+        """Return when the start is durable as it is now, as far as the owner of the log sees to it.
+
+        Raises ``KafkaError(kafka_storage_error)``.
+        """
+        self._gate.check()
+        try:
+            if self.checkpoint is not None:
+                await self.checkpoint()
+            elif not self._epochs.is_saved:
+                await workers.run(self._epochs.save)
+        except OSError as error:
+            self._gate.check_descriptors("writing the start of", error)
+            self._gate.fail("writing the start of", error)
+        self._gate.check()

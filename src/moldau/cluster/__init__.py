@@ -1,6 +1,6 @@
 """Cluster metadata: the immutable image, the controller's decisions, and the shells that run them.
 
 Records are the only way in which metadata changes. The controller decides (:mod:`.controller.controller`),
-the metadata log commits (:class:`.metadata_log.MetadataLog`), and every node replays what was
-committed into a :class:`.image.image.MetadataImage` (:mod:`.publisher`).
+the metadata log commits (:class:`.metadata_log.MetadataLog`), and every node replays committed records into
+a :class:`.image.image.MetadataImage` (:mod:`.publisher`).
 """

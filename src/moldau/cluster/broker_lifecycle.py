@@ -1,4 +1,6 @@
-"""A broker's life as the controller sees it: register, catch up, be unfenced, leave in good order."""
+"""The life cycle of a broker as the controller sees it: registration, catching up, unfencing, controlled
+shutdown.
+"""
 
 import asyncio
 import contextlib
@@ -39,11 +41,11 @@ _REFUSALS: Final = {
     ErrorCode.invalid_request: " The log of the active controller says what does not fit.",
     ErrorCode.not_controller: " No active controller was reached.",
 }
-"""The answer to a registration has no room for a text: what a refusal means for the operator."""
+"""The response to a registration has no field for a text: the meaning of each refusal for the operator."""
 
 
 class LifecycleState(Enum):
-    """Legal moves: see ``MOVES``."""
+    """The legal moves are in ``MOVES``."""
 
     NOT_RUNNING = "not running"
     STARTING = "starting"
@@ -83,9 +85,9 @@ class BrokerIdentity:
 class BrokerLifecycle:
     """One task that registers and heartbeats until it is stopped.
 
-    ``metadata_offset`` tells how far this broker has replayed; ``on_registered`` is told each new
-    broker epoch before the first heartbeat with it. ``previous_broker_epoch`` is that in which the last
-    process stopped cleanly; -1: it did not (KIP-966).
+    ``metadata_offset`` returns the offset up to which this broker has replayed; ``on_registered`` is called
+    with each new broker epoch before the first heartbeat with it. ``previous_broker_epoch`` is that in
+    which the last process stopped cleanly; -1: it did not (KIP-966).
     """
 
     def __init__(
@@ -115,25 +117,25 @@ class BrokerLifecycle:
         self._task: asyncio.Task[None] | None = None
         self._may_go = asyncio.Event()
         self._answered_s = 0.0
-        """When the controller answered last, in the loop's seconds."""
+        """The time of the controller's last answer, in the loop's seconds."""
         self.state = LifecycleState.NOT_RUNNING
         self.broker_epoch = -1
         self.is_fenced = True
         self.unfenced = asyncio.Event()
 
     def start(self) -> "asyncio.Task[None]":
-        """Begin. The task ends with ``KafkaError`` when the controller refuses this broker for good."""
+        """Begin. The task ends with ``KafkaError`` when the controller refuses this broker permanently."""
         self._move(LifecycleState.STARTING)
         self._task = asyncio.get_running_loop().create_task(self._run())
         return self._task
 
     def ready(self) -> None:
-        """The broker can serve: ask to be unfenced."""
+        """The broker can serve: request to be unfenced."""
         self._want_fence = False
         self._wake.set()
 
     def metadata_moved(self) -> None:
-        """Metadata was replayed: a broker that waits to be unfenced need not wait for its next heartbeat."""
+        """Metadata was replayed: a broker that waits to be unfenced sends its next heartbeat earlier."""
         if self.is_fenced and not self._want_fence and self._metadata_offset() >= self.broker_epoch >= 0:
             self._wake.set()
 
@@ -146,8 +148,8 @@ class BrokerLifecycle:
     async def controlled_shutdown(self, timeout_ms: int, silence_ms: int | None = None) -> bool:
         """Hand all leaderships over, then end. ``False``: the controller did not agree in ``timeout_ms``.
 
-        Heartbeats are repeated until it agrees. ``silence_ms``: after so long without any answer there is
-        nobody to agree, and the session will end by itself.
+        Heartbeats are repeated until the controller agrees. ``silence_ms``: after this time without any
+        answer the broker stops waiting, because its session will expire.
         """
         if self.state is LifecycleState.RUNNING:
             self._move(LifecycleState.PENDING_SHUTDOWN)
@@ -175,7 +177,7 @@ class BrokerLifecycle:
                     await self._may_go.wait()
 
     async def stop(self) -> None:
-        """End at once; the controller notices when the session expires."""
+        """End at once; the controller will notice when the session expires."""
         if self.state is LifecycleState.NOT_RUNNING:
             return
         if self.state is not LifecycleState.SHUTTING_DOWN:
@@ -199,7 +201,7 @@ class BrokerLifecycle:
             code = await self._try_to_register()
             if code is ErrorCode.none:
                 return
-            # A dead predecessor's session ends by itself, and a controller gets elected.
+            # The session of a former process expires, and a controller is elected.
             is_temporary = code in (ErrorCode.not_controller, ErrorCode.duplicate_broker_registration)
             if not is_temporary or loop.time() >= deadline:
                 raise KafkaError(
@@ -286,7 +288,7 @@ class BrokerLifecycle:
             self.unfenced.set()
             logger.info("broker %d is unfenced", self._identity.broker_id)
         elif self.state is LifecycleState.PENDING_SHUTDOWN:
-            # Leaderships have been moved; nothing but a further heartbeat tells when all have learnt it.
+            # Leaderships have been moved; only a further heartbeat shows when all brokers have seen it.
             asyncio.get_running_loop().call_later(self._retry_ms / 1000, self._wake.set)
 
     def _start_again(self) -> None:

@@ -2,7 +2,7 @@
 
 
 class MetadataError(Exception):
-    """A record contradicts what was replayed before it, so the log cannot be followed any further.
+    """A record contradicts the records before it, so the log cannot be followed any further.
 
-    One sentence for the operator; a node that meets this must stop rather than guess.
+    The message is one sentence for the operator; a node must stop at this error.
     """

@@ -1,6 +1,7 @@
-"""The topics in which nodes keep their own state, with the rules of their logs: the one home of both.
+"""The topics in which nodes keep their own state, and the rules of their logs: both are defined here only.
 
-All else about them is derived from here: who may lead them, when their records count, how they are created.
+Everything else about them is derived from here: their possible leaders, the durability of their records,
+their creation.
 """
 
 from dataclasses import dataclass
@@ -16,14 +17,14 @@ REMOTE_LOG_METADATA_TOPIC: Final = "__remote_log_metadata"
 
 
 class StateRetention(Enum):
-    """How the log of such a topic stays short."""
+    """The way in which the log of such a topic is kept short."""
 
     COMPACTED = "compacted"
     """The latest record of each key is kept."""
     SNAPSHOTS = "snapshots"
     """Records that a snapshot covers are dropped."""
     TIME = "time"
-    """Records older than ``retention.ms`` are dropped; their size does not matter."""
+    """Records older than ``retention.ms`` are deleted, regardless of their size."""
 
 
 _RETENTION_CONFIGS: Final = {
@@ -41,16 +42,18 @@ class StateTopic:
     name: str
     retention: StateRetention
     is_decisive: bool = False
-    """Its records free bytes or decide outcomes, so that none may be lost.
+    """Its records free bytes or decide outcomes, so none may be lost.
 
     They count once they are synced, on two replicas where there are two, and a replica that is not in sync
-    never leads them.
+    is never elected.
     """
     is_marked: bool = False
-    """Clients see in the metadata that the topic is internal."""
+    """Whether clients see in the metadata that the topic is internal."""
 
     def configs(self, replication_factor: int) -> dict[str, str]:
-        """The configs with which the topic is created; a factor of 1 leaves one replica to commit alone."""
+        """The configs with which the topic is created; with a replication factor of 1 a single replica
+        commits.
+        """
         configs = dict(_RETENTION_CONFIGS[self.retention])
         if self.is_decisive:
             configs["min.insync.replicas"] = str(min(2, replication_factor))
@@ -75,13 +78,13 @@ STATE_TOPICS: Final = {
     topic.name: topic
     for topic in (CONSUMER_OFFSETS, TRANSACTION_STATE, DISKLESS_METADATA, REMOTE_LOG_METADATA)
 }
-"""By name. The loss of their records would hide or delete those of others."""
+"""By name. The loss of their records would hide or delete records of other topics."""
 
 INTERNAL_TOPICS: Final = frozenset({CLUSTER_METADATA_TOPIC, SHARE_GROUP_STATE_TOPIC, *STATE_TOPICS})
-"""Names of topics that are the cluster's own: also the quorum's log, and a name that is reserved."""
+"""Names of the cluster's own topics, including the quorum's log and a reserved name."""
 
 MARKED_INTERNAL_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.values() if topic.is_marked)
-"""Names of the topics that clients are told to be internal."""
+"""Names of the topics that are marked as internal for clients."""
 
 DECISIVE_TOPICS: Final = frozenset(topic.name for topic in STATE_TOPICS.values() if topic.is_decisive)
 """Names of the topics of which no record may be lost."""

@@ -1,4 +1,4 @@
-"""The config definitions as the controller asks for them."""
+"""The config definitions for the controller."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode, KafkaError
 class KafkaConfigPolicy:
     """A :class:`moldau.cluster.decisions.view.ConfigPolicy` over ``moldau.config``.
 
-    ``broker`` gives the node's config with the dynamic defaults of now.
+    ``broker`` returns the node's config with the current dynamic defaults.
     """
 
     def __init__(self, broker: Callable[[], BrokerConfig]) -> None:
@@ -31,13 +31,13 @@ class KafkaConfigPolicy:
         except client_metrics.SubscriptionError as error:
             raise KafkaError(ErrorCode.invalid_request, str(error)) from None
         except ConfigError as error:
-            # What a running broker refuses is, for Kafka, a bad request.
+            # A value that a running broker refuses is an invalid request in Kafka.
             is_broker = resource_type is ResourceType.BROKER
             code = ErrorCode.invalid_request if is_broker else ErrorCode.invalid_config
             raise KafkaError(code, str(error)) from None
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
-        # Kafka's controller knows no types of the others' keys, and appends to none of them.
+        # Kafka's controller has no types for the others' keys, and cannot append to their values.
         definitions = {ResourceType.TOPIC: TOPIC, ResourceType.BROKER: BROKER}
         definition = definitions[resource_type].get(key) if resource_type in definitions else None
         return definition is not None and definition.type is ConfigType.LIST

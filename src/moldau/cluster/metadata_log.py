@@ -1,4 +1,4 @@
-"""The metadata log as this room uses it. The quorum's driver satisfies it; tests bring a small one."""
+"""The metadata log as this package uses it. The quorum's driver implements it; tests have a small one."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ class MetadataBatch:
 
 
 class MetadataLogListener(Protocol):
-    """Told, on the event loop and in the order of the log, what was committed and who leads."""
+    """Receives committed records and leader changes, on the event loop and in the order of the log."""
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         """Forget everything: this snapshot has all records below ``end_offset``."""
@@ -40,16 +40,16 @@ class MetadataLogListener(Protocol):
     def on_commit(self, batches: Sequence[MetadataBatch]) -> Iterator[None] | None:
         """The next batches (data records only). Offsets of control records in between are skipped.
 
-        Many records may be applied in steps, with turns of the event loop in between: they are the
-        iterator that is returned, and nothing else is told before its end.
+        Many records may be applied in steps between turns of the event loop: the steps are the returned
+        iterator, and no other call is made before its end.
         """
         ...
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """A leader (-1: none is known) of an epoch.
+        """The leader of an epoch is known (-1: none).
 
-        A node is told of its *own* leadership only after every record of earlier epochs was given to
-        :meth:`on_commit`: its image is then the whole truth on which it may decide.
+        A node is notified of its *own* leadership only after every record of earlier epochs was passed to
+        :meth:`on_commit`: its image is then complete, and it may decide on it.
         """
         ...
 
@@ -68,26 +68,26 @@ class MetadataLog(Protocol):
     """The replicated log of metadata records."""
 
     def add_listener(self, listener: MetadataLogListener) -> None:
-        """Begin to tell ``listener``, from the latest snapshot or the start of the log on."""
+        """Begin to notify ``listener``, from the latest snapshot or the start of the log on."""
         ...
 
     def next_offset(self) -> int:
-        """Where the next append of this leader lands."""
+        """The offset of this leader's next append."""
         ...
 
     def append(self, epoch: int, values: Sequence[bytes]) -> asyncio.Future[int]:
-        """Append one batch as the leader of ``epoch``; appends are in the order of calls.
+        """Append one batch as the leader of ``epoch``; appends keep the order of the calls.
 
-        The future has the last offset once it is committed *and* was given to the listeners. It fails
-        with ``KafkaError(not_controller)`` when this node does not lead ``epoch`` (any more); then
-        nobody knows yet whether the batch will be committed.
+        The future has the last offset once it is committed *and* was passed to the listeners. It fails with
+        ``KafkaError(not_controller)`` when this node does not lead ``epoch`` (any more); then it is unknown
+        whether the batch will be committed.
         """
         ...
 
     def resign(self, epoch: int) -> None:
-        """Stop leading ``epoch``; does nothing when another one runs."""
+        """Resign the leadership of ``epoch``; does nothing in another epoch."""
         ...
 
     def create_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int) -> SnapshotTarget | None:
-        """Begin a snapshot of everything below ``end_offset``; ``None`` when there is one already."""
+        """Begin a snapshot of everything below ``end_offset``; ``None`` when it exists already."""
         ...

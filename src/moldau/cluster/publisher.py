@@ -1,4 +1,4 @@
-"""Turns committed batches into images and tells the node's parts about them."""
+"""Turns committed batches into images and passes them to the parts of the node."""
 
 import asyncio
 import logging
@@ -28,16 +28,16 @@ class ImageSubscriber(Protocol):
     """A part of the node that follows the metadata."""
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """``delta`` is what has changed since the last call (since nothing, at the first)."""
+        """``delta`` is the difference from the image of the last call (from an empty one, at the first)."""
         ...
 
 
 class MetadataPublisher:
-    """A listener of the metadata log. Everything happens in the call that brings the batches, or in the
-    steps that it returns, so whoever is answered after a commit finds its result in the image.
+    """A listener of the metadata log. All work is done in the call that brings the batches, or in its
+    returned steps, so that after a commit its result is in the image.
 
-    ``on_fault`` is told once when the log cannot be followed any further: the node must stop, for it
-    would serve stale metadata for ever.
+    ``on_fault`` is called once when the log cannot be followed any further: the node must then stop,
+    because it would serve stale metadata forever.
     """
 
     def __init__(self, on_fault: Callable[[MetadataError], None]) -> None:
@@ -52,17 +52,19 @@ class MetadataPublisher:
 
     @property
     def image(self) -> MetadataImage:
-        """Everything committed that this node has seen."""
+        """The image of all committed records that this node has applied."""
         return self._image
 
     def subscribe(self, subscriber: ImageSubscriber) -> None:
-        """Tell ``subscriber`` what there is now, and then every change, in the order of subscription."""
+        """Call ``subscriber`` with the current image, and then with every change, in the order of
+        subscription.
+        """
         self._subscribers.append(subscriber)
         if self._image is not EMPTY_IMAGE:
             self._tell(subscriber, delta_between(EMPTY_IMAGE, self._image))
 
     def until(self, condition: Callable[[], bool]) -> asyncio.Future[None]:
-        """A future that is done once ``condition`` holds; looked at after each new image."""
+        """A future that is done once ``condition`` holds; checked after each new image."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if condition():
             future.set_result(None)
@@ -118,7 +120,7 @@ class MetadataPublisher:
         self._publish(delta, image)
 
     def _replay(self, delta: MetadataDelta, record: Message) -> None:
-        """KIP-868: the records of a transaction show together or not at all."""
+        """KIP-868: the records of a transaction become visible together or not at all."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
@@ -149,7 +151,7 @@ class MetadataPublisher:
         try:
             subscriber.on_image(delta, self._image)
         except Exception:
-            # One part's fault must not keep the others on old metadata.
+            # An exception of one subscriber must not keep the others on old metadata.
             logger.exception(
                 "%s failed on metadata offset %d", type(subscriber).__name__, self._image.provenance.offset
             )

@@ -14,7 +14,7 @@ from moldau.runtime import KafkaError
 logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 512
-"""Records a batch; the loop serves others between two batches."""
+"""Records in a batch; the loop runs other work between two batches."""
 
 
 class SnapshotGenerator:
@@ -36,7 +36,7 @@ class SnapshotGenerator:
         self._writing: asyncio.Task[None] | None = None
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
-        """Every node writes its own snapshots, whoever leads."""
+        """Every node writes its own snapshots, independent of the leader."""
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
         self._bytes_since = 0
@@ -51,7 +51,7 @@ class SnapshotGenerator:
             self._timer = loop.call_later(self._interval_ms / 1000, self.generate)
 
     def generate(self) -> None:
-        """Begin a snapshot of what is committed, unless one is being written."""
+        """Begin a snapshot of the committed state, unless one is being written."""
         self._cancel_timer()
         if self._writing is None:
             self._bytes_since = 0
@@ -59,7 +59,7 @@ class SnapshotGenerator:
             self._writing.add_done_callback(self._written)
 
     async def close(self) -> None:
-        """Stop; a snapshot that is half written is dropped."""
+        """Stop; an incomplete snapshot is deleted."""
         self._cancel_timer()
         if self._writing is not None:
             self._writing.cancel()

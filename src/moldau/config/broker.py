@@ -1,8 +1,8 @@
 """The configuration of a node, in layers: defaults, its file, the cluster's dynamic defaults, its own
-dynamic values.
+dynamic configs.
 
-``config["log.retention.hours"]`` is the typed value in effect. The properties of
-:class:`BrokerConfig` are for what several keys decide together, and for what is read often.
+``config["log.retention.hours"]`` is the typed effective value. The properties of :class:`BrokerConfig` are
+for values that depend on several keys, and for frequently read values.
 """
 
 import re
@@ -84,8 +84,8 @@ class BrokerConfig(NodeSettings):
     def _usable(self, values: Mapping[str, str]) -> dict[str, Value]:
         """Dynamic values that this version can use.
 
-        The others are in the cluster's metadata all the same, and must not end a node: they are left out and
-        named in ``unusable``. Keys that nobody defines are passed over.
+        Unusable values stay in the cluster's metadata but must not stop a node: they are left out and named
+        in ``unusable``. Undefined keys are skipped.
         """
         typed: dict[str, Value] = {}
         for name, text in values.items():
@@ -104,7 +104,7 @@ class BrokerConfig(NodeSettings):
     def from_properties(
         cls, properties: Mapping[str, str], overrides: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """A node's file, and what the command line sets over it; checked as a whole.
+        """The properties of a node's file, and overrides of the command line; checked as a whole.
 
         Raises :class:`ConfigError` naming the key and the reason.
         """
@@ -116,7 +116,7 @@ class BrokerConfig(NodeSettings):
     def with_dynamic(
         self, cluster_defaults: Mapping[str, str], dynamic: Mapping[str, str] = _NOTHING
     ) -> "BrokerConfig":
-        """A copy with other dynamic configs; values that cannot be used are left out."""
+        """A copy with other dynamic configs; unusable values are left out."""
         return BrokerConfig(self.static, cluster_defaults, dynamic)
 
     def _effective(self, name: str) -> tuple[Value, ConfigSource]:
@@ -126,7 +126,7 @@ class BrokerConfig(NodeSettings):
         return BROKER[name].default, ConfigSource.DEFAULT
 
     def explicit(self, name: str) -> tuple[Value, ConfigSource] | None:
-        """The value that somebody set, and where; ``None`` when only the default is there."""
+        """The value that was set, and its source; ``None`` when only the default applies."""
         value, source = self._effective(name)
         return None if source is ConfigSource.DEFAULT else (value, source)
 
@@ -166,7 +166,7 @@ class BrokerConfig(NodeSettings):
         }
 
     def layers_of(self, name: str) -> list[tuple[Value, ConfigSource]]:
-        """Every value that is there for a key, the one in effect first, the default last."""
+        """All values of a key, the effective one first, the default last."""
         found = [(values[name], source) for source, values in self._layers if name in values]
         default = BROKER[name].default
         return found if default is None else [*found, (default, ConfigSource.DEFAULT)]
@@ -187,8 +187,9 @@ class BrokerConfig(NodeSettings):
         return ConfigEntry(key, value, source, synonyms, key.update is Update.READ_ONLY)
 
     def check_dynamic(self, values: Mapping[str, str], *, is_default: bool) -> None:
-        """Whether this running node may be given these, as all of its own dynamic configs or as the cluster's
-        defaults; raises :class:`ConfigError`."""
+        """Check whether this running node accepts these values as all of its own dynamic configs, or as the
+        cluster's defaults; raises :class:`ConfigError`.
+        """
         dynamic.check_keys(BROKER, values, is_default=is_default)
         if is_default:
             changed = self.with_dynamic(values, self.dynamic)

@@ -1,6 +1,7 @@
-"""Subscriptions to the metrics of clients (KIP-714), by name: kept, validated and listed as Kafka does.
+"""Subscriptions to the metrics of clients (KIP-714): stored, validated and listed as in Kafka.
 
-No client is told of them: a broker without a receiver of telemetry does not offer to take any.
+Clients do not receive them, because the broker has no receiver of telemetry and does not advertise its
+APIs.
 """
 
 import re

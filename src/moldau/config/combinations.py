@@ -26,7 +26,7 @@ def validate(config: NodeSettings) -> None:
 
 
 def _values_of(config: NodeSettings, error: ConfigError) -> str:
-    """The values of the keys that a message names, and of those that stand in for them."""
+    """The values of the keys that a message names, and of their synonyms."""
     words = [word.strip(".,`'()") for word in error.message.replace("=", " ").split()]
     names = dict.fromkeys([error.key, *words])
     names |= dict.fromkeys(

@@ -60,7 +60,9 @@ class Importance(Enum):
 
 
 class Update(Enum):
-    """Whether a running node takes a new value, for one broker or also as the default of all (KIP-226)."""
+    """Whether a running node accepts a new value, for one broker or also as the cluster's default
+    (KIP-226).
+    """
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -146,7 +148,7 @@ class ConfigKey:
             return float.fromhex(text.rstrip("fFdD"))
         if _DECIMAL_DOUBLE.fullmatch(text):
             return float(text.rstrip("fFdD"))
-        # Kafka takes NaN, which is neither below nor above any bound.
+        # Kafka accepts NaN, which is neither below nor above any bound.
         raise self.error(text, "Not a number of type DOUBLE")
 
     def format(self, value: Value) -> str | None:
@@ -227,9 +229,9 @@ class ConfigDef:
         return typed
 
     def usable(self, values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-        """The values that can be parsed, and for each other key the reason why not.
+        """The valid values, and for each other key the reason for which it is refused.
 
-        An older version, or another member of the cluster, may have taken what this one refuses.
+        An older version, or another member of the cluster, may have accepted a value that this one refuses.
         """
         good: dict[str, str] = {}
         bad: dict[str, str] = {}
@@ -243,7 +245,7 @@ class ConfigDef:
         return good, bad
 
     def unknown(self, name: str) -> ConfigError:
-        """The error for a key that is not defined; it offers the closest one that is."""
+        """The error for an undefined key; it suggests the closest defined one."""
         closest = difflib.get_close_matches(name, self._keys, n=1, cutoff=0.75)
         hint = f" Did you mean {closest[0]}?" if closest else ""
         return ConfigError(name, f"Unknown configuration {name}.{hint}")

@@ -1,7 +1,7 @@
-"""Which dynamic broker configs a running node takes: Kafka's rules (KIP-226).
+"""The dynamic broker configs that a running node accepts: Kafka's rules (KIP-226).
 
-Keys that are not defined are accepted, as Kafka accepts them for plug-ins. One request must not make a node
-unusable: values that would shut out all clients are refused here, although a file may have them.
+Undefined keys are accepted for plug-ins, as in Kafka. A single request must not make a node unusable:
+values that would lock out all clients are refused here, although a file may contain them.
 """
 
 import re
@@ -67,7 +67,7 @@ def parse(key: ConfigKey, text: str) -> Value:
 
 
 def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: bool) -> None:
-    """Whether these keys can change on a running node, each for itself; raises :class:`ConfigError`."""
+    """Check that each of these keys can be changed on a running node; raises :class:`ConfigError`."""
     for name in values:
         key = definition.get(name)
         if key is not None and key.update is Update.READ_ONLY:
@@ -82,7 +82,7 @@ def check_keys(definition: ConfigDef, values: Mapping[str, str], *, is_default: 
         of_listener = _OF_LISTENER.fullmatch(name)
         key = definition.get(name if of_listener is None else of_listener[1])
         if key is not None:
-            # The error names the key that was given, with its listener; Kafka names what follows.
+            # The error names the given key with its listener prefix; Kafka names it without.
             parse(replace(key, name=name), text)
             if is_default and _is_per_broker(key, of_listener is not None):
                 raise ConfigError(
@@ -99,10 +99,11 @@ def _is_per_broker(key: ConfigKey, is_of_listener: bool) -> bool:
 
 
 def check_change(now: NodeSettings, then: NodeSettings, overridden: Collection[str]) -> None:
-    """Whether a running node can go from one configuration to the other; raises :class:`ConfigError`.
+    """Check that a running node can change from one configuration to the other; raises
+    :class:`ConfigError`.
 
-    ``overridden`` are the keys with a dynamic value then. A number of threads may always go back to its
-    static one; Kafka wants that in steps, too.
+    ``overridden`` are the keys with a dynamic value afterwards. A number of threads may always return to
+    its static value; Kafka requires steps there, too.
     """
     if any(now[name] != then[name] for name in _RETENTION):
         check_local_retention(then)

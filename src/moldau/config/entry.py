@@ -7,7 +7,7 @@ from moldau.config.definition import ConfigKey, ConfigSource, Value
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One place where the value might come from; ``value`` is ``None`` for secrets."""
+    """One possible source of the value; ``value`` is ``None`` for secrets."""
 
     name: str
     value: str | None
@@ -16,7 +16,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """The value in effect, where it comes from, and what would stand in for it, most specific first."""
+    """The effective value, its source, and the values that it overrides, most specific first."""
 
     key: ConfigKey
     value: Value

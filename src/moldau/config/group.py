@@ -1,6 +1,6 @@
-"""The configuration of a group: its own values over what the broker says, within the broker's bounds.
+"""The configuration of a group: its own values over the broker's defaults, within the broker's bounds.
 
-They are for groups of the consumer, share and streams protocols; a classic group's members bring theirs.
+They apply to groups of the consumer, share and streams protocols; members of a classic group send theirs.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class GroupConfig(Settings):
 
     @staticmethod
     def validate(overrides: Mapping[str, str], broker: BrokerConfig) -> None:
-        """Check what a group is to have; raises :class:`ConfigError`."""
+        """Check a group's overrides; raises :class:`ConfigError`."""
         for name in overrides:
             if name not in GROUP:
                 raise ConfigError(name, f"Unknown group config name: {name}")
@@ -46,7 +46,7 @@ class GroupConfig(Settings):
         return [self._entry(key.name) for key in sorted(GROUP, key=lambda key: key.name)]
 
     def _entry(self, name: str) -> ConfigEntry:
-        # As Kafka: what comes from the broker's own config is shown as the default, not by its source.
+        # As in Kafka: a value from the broker's own config is shown as the default, not with its source.
         source = ConfigSource.DYNAMIC_GROUP if name in self.overrides else ConfigSource.DEFAULT
         key = GROUP[name]
         synonym = ConfigSynonym(name, key.format(self[name]), source)

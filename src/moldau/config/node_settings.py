@@ -23,7 +23,7 @@ class NodeSettings(Settings):
     """Values of a node, and what is derived from them."""
 
     def is_set(self, name: str) -> bool:
-        """Whether somebody set the key, so that its default does not count."""
+        """Whether the key was set, so that its default does not apply."""
         raise NotImplementedError
 
     @property
@@ -57,7 +57,7 @@ class NodeSettings(Settings):
 
     @cached_property
     def listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Where to listen, brokers' and controllers' listeners alike."""
+        """All listeners of the node, for brokers and for controllers."""
         return parse_endpoints("listeners", self.items("listeners"))
 
     @cached_property
@@ -83,7 +83,7 @@ class NodeSettings(Settings):
 
     @cached_property
     def advertised_controller_listeners(self) -> tuple[ListenerEndpoint, ...]:
-        """Endpoints for brokers and other controllers, as far as they are advertised apart."""
+        """Advertised endpoints of controllers, where they are configured."""
         controllers = self.controller_listener_names
         return tuple(endpoint for endpoint in self._advertised if endpoint.name in controllers)
 
@@ -95,7 +95,8 @@ class NodeSettings(Settings):
     @cached_property
     def security_protocols(self) -> Mapping[str, str]:
         """Listener name → security protocol. Without a map a controller's listener is PLAINTEXT, unless a
-        listener is named for another protocol: then nobody meant to have it open."""
+        listener is named for another protocol: then plaintext was not intended.
+        """
         key = "listener.security.protocol.map"
         protocols = dict(parse_protocol_map(key, self.text(key)))
         names = {endpoint.name for endpoint in self.listeners} | set(self.controller_listener_names)

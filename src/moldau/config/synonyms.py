@@ -1,6 +1,6 @@
-"""Which broker config stands behind a topic config, and how their units differ.
+"""The broker configs that are the defaults of topic configs, and the conversion of their units.
 
-The first broker config that is set counts; when none is, the first one that has a default.
+The first broker config that is set applies; when none is set, the first one that has a default.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ _FOR_EVER = -1
 
 
 class Synonym(NamedTuple):
-    """A broker config, and by what its value is multiplied to make the topic's."""
+    """A broker config, and the factor that converts its value to the topic's unit."""
 
     name: str
     factor: int = 1
     low: int | None = None
 
     def convert(self, value: Value) -> Value:
-        """In the topic's unit; what is below zero has none, and counts as ``low`` at least."""
+        """The value in the topic's unit; negative values are not converted, and are at least ``low``."""
         if isinstance(value, bool) or not isinstance(value, int):
             return value
         converted = value * self.factor if value >= 0 else value
@@ -76,7 +76,7 @@ TOPIC_SYNONYMS: Mapping[str, tuple[Synonym, ...]] = {
 }
 
 FIXED_AT_CREATION = frozenset({"diskless.enable"})
-"""Keys that a topic copies from its broker at creation. Later, an unset key has its default."""
+"""Keys that a topic copies from its broker at creation. Later, an unset key has the default of the key."""
 
 BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     synonym.name: tuple(other.name for other in group[position:])
@@ -84,4 +84,4 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     if len(group) > 1
     for position, synonym in enumerate(group)
 }
-"""A broker config and those that stand in for it, in order."""
+"""A broker config and its synonyms, in order of precedence."""

@@ -1,4 +1,4 @@
-"""The configuration of a topic: its own overrides over what its broker says."""
+"""The configuration of a topic: its own overrides over the broker's defaults."""
 
 from collections.abc import Iterable, Mapping
 
@@ -31,11 +31,11 @@ class TopicConfig(Settings):
 
     @staticmethod
     def validate(overrides: Mapping[str, str | None], broker: BrokerConfig) -> "TopicConfig":
-        """The effective config of a topic that is to have these overrides; raises :class:`ConfigError`."""
+        """The effective config of a topic with these overrides; raises :class:`ConfigError`."""
         given: dict[str, str] = {}
         for name, value in overrides.items():
             if name not in TOPIC:
-                # Kafka's words for this one differ from those at the start of a node.
+                # Kafka's error text for this one differs from the text at the start of a node.
                 raise ConfigError(name, f"Unknown topic config name: {name}")
             if value is None:
                 raise ConfigError(name, f"Null value not supported for topic configs: {name}")

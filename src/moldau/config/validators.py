@@ -101,7 +101,7 @@ def list_of(*choices: str, may_be_empty: bool = True, may_repeat: bool = False) 
 
 
 def protocols(*choices: str) -> Check:
-    """The protocols of groups; the classic one is always among them."""
+    """Enabled group protocols; the classic one is always included."""
     check = list_of(*choices)
 
     def test(value: Value) -> str | None:
@@ -116,7 +116,7 @@ _DURATION = re.compile(r"P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", r
 
 
 def offset_reset(key: str) -> Check:
-    """Where a share group begins; a duration is ISO 8601's, of days at most (KIP-1106)."""
+    """The start offset of a share group; a duration is in ISO 8601 form, at most in days (KIP-1106)."""
 
     def test(value: Value) -> str | None:
         text = str(value)

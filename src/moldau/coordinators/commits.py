@@ -1,4 +1,4 @@
-"""Answers that wait for the high watermark, in the order of what they saw."""
+"""Answers that wait for the high watermark, ordered by the offset that they depend on."""
 
 import asyncio
 from collections import deque
@@ -37,7 +37,7 @@ class CommitQueue:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def advance(self, high_watermark: int) -> None:
-        """Give the answers that are covered now."""
+        """Send the answers whose offset is committed now."""
         waiting = self._waiting
         while waiting and waiting[0].covers_offset <= high_watermark:
             first = waiting.popleft()

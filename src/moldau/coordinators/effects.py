@@ -1,6 +1,6 @@
-"""Effects of a shard's operation: records to append, answers to give, timers to set.
+"""Effects of a shard's operation: records to append, answers to send, timers to set.
 
-Pure. An operation returns one :class:`Effects`; nothing of it happens before the operation ends.
+Pure. An operation returns one :class:`Effects`; nothing is carried out before the operation ends.
 """
 
 from collections.abc import Hashable, Sequence
@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, NewType, TypeAlias, TypeVar
 
 Token = NewType("Token", int)
-"""Names a waiting request. The runtime mints one per operation; a shard keeps it while it lets wait."""
+"""Identifies a waiting request. The runtime makes one per operation; a shard keeps it while the request
+waits.
+"""
 
 TimerKey: TypeAlias = Hashable
-"""Names a timer within its shard; setting a timer again moves it."""
+"""Identifies a timer within its shard; setting a timer again moves it."""
 
 R = TypeVar("R")
 
 
 class Reply(NamedTuple):
-    """An answer to a waiting request; given once all that the shard had decided by then is committed."""
+    """An answer to a waiting request; sent once everything that the shard had decided before is committed."""
 
     token: Token
     response: Any
@@ -31,7 +33,7 @@ class SetTimer(NamedTuple):
 
 
 class CancelTimer(NamedTuple):
-    """Forget the timer ``key``; harmless when there is none."""
+    """Cancel the timer ``key``; harmless when there is none."""
 
     key: TimerKey
 
@@ -54,8 +56,8 @@ PLAIN: Final = BatchKind()
 class Effects(Generic[R]):
     """The outcome of one operation.
 
-    ``records`` are appended in order and, when ``atomic``, in one batch. Records that a shard cannot
-    see as one decision (a sweep over many groups) set ``atomic=False`` and may be split.
+    ``records`` are appended in order and, when ``atomic``, in one batch. Records that are independent of
+    each other (expiry of many groups) set ``atomic=False`` and may be split.
     """
 
     records: Sequence[R] = ()
@@ -83,7 +85,7 @@ class Outbox(Generic[R]):
         self.timers.append(CancelTimer(key))
 
     def effects(self, *, atomic: bool = True) -> Effects[R]:
-        """All that was collected."""
+        """All collected effects."""
         return Effects(self.records, self.replies, self.timers, atomic=atomic)
 
 

@@ -1,4 +1,4 @@
-"""How a failure of the coordinator's own log looks to its clients."""
+"""Maps failures of the coordinator's own log to errors for its clients."""
 
 from moldau.runtime import ErrorCode, KafkaError
 
@@ -17,9 +17,9 @@ _TOO_LARGE = frozenset(
 
 
 def coordinator_error(error: BaseException) -> KafkaError:
-    """The error that a client of a coordinator understands: it retries, or looks for the coordinator anew.
+    """The error for a client of a coordinator: the client retries, or looks for the coordinator again.
 
-    A client that saw, say, NOT_LEADER_OR_FOLLOWER in a JoinGroup response would not know what to do.
+    A client could not handle, for instance, NOT_LEADER_OR_FOLLOWER in a JoinGroup response.
     """
     if not isinstance(error, KafkaError):
         return KafkaError(ErrorCode.coordinator_not_available, "The coordinator's log failed.")

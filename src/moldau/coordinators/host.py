@@ -9,8 +9,8 @@ The order, which is the runtime's contract with its shards:
 3. *Append*: what was decided within one turn of the loop goes to the log as one batch.
 4. *Answer*: when the high watermark has passed everything that the operation could have seen.
 
-When an append fails, the shard knows things that the log does not: all who wait get an error, the
-shard is thrown away and loaded again from the log.
+When an append fails, the shard contains records that the log does not: all waiting requests get an error,
+and the shard is discarded and loaded again from the log.
 
 States: LOADING -> ACTIVE -> CLOSED; a failure leads from either of the first two back to LOADING.
 """
@@ -42,7 +42,7 @@ RELOAD_DELAY_MAX_S = 30.0
 
 
 class HostState(enum.Enum):
-    """Whether the shard can be asked."""
+    """State of a host: only an ACTIVE one runs operations."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -61,13 +61,15 @@ class ShardHost(Generic[S, R]):
         *,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """``after``: the end of an earlier term here, which may still hold the store's files."""
+        """``after``: completes when an earlier term here has ended, which may still hold the store's
+        files.
+        """
         loop = asyncio.get_running_loop()
         self.term = term
         self.name = f"{kind.topic.name}-{term.partition}"
         self.state = HostState.LOADING
         self.load_problem: str | None = None
-        """Why the last load failed, until one succeeds."""
+        """The reason why the last load failed; cleared when one succeeds."""
         self.broken = BrokenRecords()
         """Records that the last load skipped."""
         self.loads = 0
@@ -90,7 +92,7 @@ class ShardHost(Generic[S, R]):
         self._end_offset = 0
         self._uncommitted: deque[CommittedRecord] = deque()
         self._committed_to: tuple[int, asyncio.Future[None]] | None = None
-        """The offset whose commit a load waits for, and whom that wakes."""
+        """The offset whose commit a load waits for, and the future that is then completed."""
         self._loading = loop.create_task(self._load(), name=f"load {self.name}")
         self._log.on_high_watermark(self._on_high_watermark)
 
@@ -100,11 +102,11 @@ class ShardHost(Generic[S, R]):
 
     @property
     def end_offset(self) -> int:
-        """The offset behind the last record that the loaded shard has replayed."""
+        """The offset after the last record that the loaded shard has replayed."""
         return self._end_offset
 
     async def until_loaded(self) -> None:
-        """Wait for the load that is under way; returns too when the host is closed."""
+        """Wait for the load in progress; also returns when the host is closed."""
         await asyncio.wait([self._loading])
 
     def write(self, operation: Callable[[S, int, Token], Effects[R]]) -> "asyncio.Future[Any]":
@@ -130,7 +132,7 @@ class ShardHost(Generic[S, R]):
         return future
 
     def read(self, operation: Callable[[S, int], Any]) -> "asyncio.Future[Any]":
-        """Look at the shard now; answer once all that was seen is committed."""
+        """Read the shard now; answer once everything that was read is committed."""
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
             self._check_active()
@@ -144,14 +146,14 @@ class ShardHost(Generic[S, R]):
         return future
 
     def stop(self) -> None:
-        """Stop leading, at once: everyone who waits is sent to look for the new coordinator."""
+        """Stop leading at once: all waiting requests get NOT_COORDINATOR."""
         self.state = HostState.CLOSED
         self._log.on_high_watermark(None)
         self._loading.cancel()
         self._drop(KafkaError(ErrorCode.not_coordinator, f"{self.name} has moved to another node."))
 
     async def close(self) -> None:
-        """After :meth:`stop`: wait until nothing of this host runs any more."""
+        """After :meth:`stop`: wait until no task of this host is running."""
         await asyncio.wait([self._loading])
         if self.store is not None:
             await self.store.close()
@@ -172,7 +174,7 @@ class ShardHost(Generic[S, R]):
     # decide -> replay -> append -> answer
 
     def _accept(self, effects: Effects[R]) -> None:
-        # Whatever fails half-way, those who wait for an answer must not wait for ever.
+        # Whatever fails, waiting requests must get an answer.
         with self._unexpected.contained(f"carrying out a decision of {self.name}", self._lose):
             if effects.records and not self._replay(effects):
                 return
@@ -182,7 +184,7 @@ class ShardHost(Generic[S, R]):
                 self._give(reply)
 
     def _replay(self, effects: Effects[R]) -> bool:
-        """Apply and queue the records; false when the shard was lost on the way."""
+        """Apply and queue the records; False when the shard was discarded meanwhile."""
         encode = self._codec.encode
         try:
             pairs = [KeyValue(*encode(record)) for record in effects.records]
@@ -231,8 +233,8 @@ class ShardHost(Generic[S, R]):
         if not self._pending:
             return
         expected = self._end_offset - len(self._pending)
-        # The log may move its high watermark within the append. Nothing is answered before we know
-        # that the records lie where the shard believes they do.
+        # The log may move its high watermark within the append. Nothing is answered before it is certain that
+        # the records are at the offsets that the shard assumed.
         self._appending = True
         try:
             base_offset = self._log.append(self._pending.take())
@@ -272,7 +274,7 @@ class ShardHost(Generic[S, R]):
                 awaited.set_result(None)
         if self.state is HostState.ACTIVE and not self._appending:
             covered = min(high_watermark, self._end_offset - len(self._pending))
-            # What the store cannot take, it takes from the log when the shard is loaded again.
+            # Records that the store cannot accept are replayed from the log when the shard is loaded again.
             with self._unexpected.contained(f"storing what {self.name} has committed", self._lose):
                 self._hand_over(covered)
                 self._commits.advance(covered)
@@ -291,7 +293,7 @@ class ShardHost(Generic[S, R]):
     def _on_timer(self, key: TimerKey) -> None:
         if self.state is not HostState.ACTIVE:
             return
-        # Requests may wait for what the timer would have decided.
+        # Requests may wait for the decision of this timer.
         with self._unexpected.contained(f"deciding on a timer in {self.name}", self._lose):
             self._accept(self._shard.on_timer(key, self._clock.now_ms()))
 

@@ -17,13 +17,13 @@ S = TypeVar("S", bound=Shard[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPolicy:
-    """How records are written to the log of a coordinator and read from it."""
+    """The rules for appending to a coordinator's log and for loading it."""
 
     compression: Compression = Compression.NONE
     skips_broken: bool = False
-    """Each record stands for itself: a load skips one that cannot be read instead of stopping at it."""
+    """Records are independent: a load skips an unreadable one instead of stopping."""
     commit_timeout_ms: int = 5000
-    """How long a write waits for the high watermark."""
+    """Time for which a write waits for the high watermark."""
 
 
 class Term(NamedTuple):
@@ -53,6 +53,6 @@ class CoordinatorKind(Generic[S, R]):
     """Makes the materialisation of a shard's records, for kinds that have one."""
     policy: LogPolicy = LogPolicy()
     key_type: int | None = None
-    """The key type of FindCoordinator; ``None`` for a kind that clients do not look for."""
+    """The key type of FindCoordinator; ``None`` for a kind that clients cannot look up."""
     partition_of: Callable[[str, int], int] = no_keys
     """The partition of a key, given the number of partitions. Raises INVALID_REQUEST."""

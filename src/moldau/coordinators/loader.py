@@ -1,9 +1,9 @@
 """Brings a shard to the state of its log: restore, then replay, a bounded chunk at a time.
 
-A record that cannot be read must not close a partition for ever where the records around it stand for
-themselves: it is skipped, logged and counted (committed offsets, groups). Where later records build on each
-earlier one, loading stops at it and names its offset (diskless metadata). Records of unknown types are
-skipped in the former case, as in Kafka; they may be left over from a later version.
+Where records are independent (committed offsets, groups), an unreadable record must not make a partition
+unavailable for ever: it is skipped, logged and counted. Where later records depend on earlier ones
+(diskless metadata), loading stops at it and names its offset. Records of unknown types are skipped in the
+former case, as in Kafka; a later version may have written them.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ R = TypeVar("R")
 
 CHUNK_BYTES: Final = 1 << 20
 RECORDS_PER_TURN: Final = 1000
-"""After so many records the loop gets a turn: loading must not hold up the node's other requests."""
+"""Records that are replayed before the event loop gets a turn, so that loading does not delay other
+requests.
+"""
 
 
 LOGGED_MAX: Final = 10
@@ -33,7 +35,7 @@ LOGGED_MAX: Final = 10
 
 
 class BrokenRecordError(KafkaError):
-    """A record that cannot be read, in a log of which each record counts."""
+    """An unreadable record, in a log whose records depend on each other."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(ErrorCode.kafka_storage_error, reason)
@@ -56,10 +58,11 @@ class BrokenRecords:
 
 
 class ShardLoader(Generic[R]):
-    """Replays the log from ``offset`` up to its end, including what is not committed yet.
+    """Replays the log from ``offset`` up to its end, including uncommitted records.
 
-    A leader's whole log will be committed (or this node stops leading), and decisions must build on
-    all of it; readers wait for the high watermark instead, and a shard with a store until it has all of it.
+    A leader's whole log will be committed (or this node stops leading), and decisions must build on all of
+    it. Readers wait for the high watermark instead; a shard with a store waits until all of it is
+    committed.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class ShardLoader(Generic[R]):
         name: str = "the log",
         skips_broken: bool = False,
     ) -> None:
-        """``skips_broken``: records stand for themselves, and a load goes on behind one that is broken."""
+        """``skips_broken``: records are independent, and a load continues after an unreadable one."""
         self._shard = shard
         self._codec = codec
         self._log = log
@@ -118,7 +121,7 @@ class ShardLoader(Generic[R]):
         except BrokenRecordError:
             raise
         except Exception as error:
-            # Of the records of a damaged batch nothing is known: none of them is taken.
+            # A damaged batch may contain any records: none of them is applied.
             self._skip(offset, error)
 
     def _replay_record(self, header: BatchHeader, entry: Record) -> None:

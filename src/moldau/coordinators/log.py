@@ -33,7 +33,7 @@ class CoordinatorLog(Protocol):
 
     @property
     def max_batch_bytes(self) -> int:
-        """Largest batch that :meth:`append` takes (``max.message.bytes``)."""
+        """Largest batch that :meth:`append` accepts (``max.message.bytes``)."""
         ...
 
     def append(self, batch: bytearray) -> int:
@@ -45,7 +45,7 @@ class CoordinatorLog(Protocol):
         ...
 
     async def read(self, offset: int, max_bytes: int) -> bytes | memoryview:
-        """Whole batches from the one that holds ``offset`` on, up to the log's end; at least one if any.
+        """Whole batches from the one that contains ``offset`` on, up to the log's end; at least one if any.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -57,7 +57,7 @@ class CoordinatorLog(Protocol):
 
 
 class PartitionCoordinatorLog:
-    """The log of every kind of coordinator: a partition that this broker leads, under whatever policy."""
+    """The log of every kind of coordinator: a partition that this broker leads, under any policy."""
 
     def __init__(self, partition: ClassicPartition, *, max_batch_bytes: int | None = None) -> None:
         self._partition = partition
@@ -96,7 +96,7 @@ class PartitionCoordinatorLog:
         return self._partition.is_leader
 
     def read_committed(self, offset: int, max_bytes: int) -> memoryview:
-        """Whole batches from the one that holds ``offset`` on, up to the high watermark; none at it.
+        """Whole batches from the one that contains ``offset`` on, up to the high watermark; none at it.
 
         Raises :class:`moldau.runtime.KafkaError`.
         """
@@ -107,7 +107,8 @@ class PartitionCoordinatorLog:
     async def committed(self, offset: int, timeout_ms: int) -> None:
         """Return when an append at ``offset`` is committed.
 
-        Raises :class:`moldau.runtime.KafkaError` when that is not known within ``timeout_ms``, or ever.
+        Raises :class:`moldau.runtime.KafkaError` when the outcome is unknown after ``timeout_ms``, or can
+        never be known.
         """
         outcome = await self._partition.committed(offset, timeout_ms)
         if outcome.error is not ErrorCode.none:
@@ -169,7 +170,7 @@ class SnapshottedCoordinatorLog(PartitionCoordinatorLog):
 
 
 class LogUpTo:
-    """A log as it is below an offset, which is the end of a batch: to be replayed, not to be written."""
+    """A log as of an offset, which is the end of a batch: to be replayed, not to be written."""
 
     def __init__(self, log: CoordinatorLog, end_offset: int) -> None:
         self._log = log
@@ -178,7 +179,9 @@ class LogUpTo:
         self.max_batch_bytes = log.max_batch_bytes
 
     async def read(self, offset: int, max_bytes: int) -> memoryview:
-        """The log's own answer goes on to the log's end: the batches that may still be lost are cut off."""
+        """The log's own answer extends to the log's end: batches that may still be lost are removed from
+        it.
+        """
         chunk = memoryview(await self._log.read(offset, max_bytes))
         for position, header in iter_headers(chunk):
             if header.last_offset >= self.log_end_offset:

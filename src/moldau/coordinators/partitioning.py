@@ -1,4 +1,4 @@
-"""Which partition of a coordinator's topic a key lives in: Kafka's mapping, so that tools agree."""
+"""Kafka's mapping of keys to partitions of a coordinator's topic."""
 
 
 def java_string_hash(text: str) -> int:

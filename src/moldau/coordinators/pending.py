@@ -10,7 +10,7 @@ from moldau.records.record import Record
 
 BATCH_OVERHEAD_BYTES: Final = 61
 RECORD_OVERHEAD_BYTES: Final = 26
-"""At most: length, attributes, two deltas, key and value length, header count, as varints."""
+"""Upper bound: length, attributes, two deltas, key and value length, header count, as varints."""
 
 
 class KeyValue(NamedTuple):
@@ -21,7 +21,7 @@ class KeyValue(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """An upper bound of what it takes in a batch."""
+        """An upper bound of its size in a batch."""
         return len(self.key or b"") + len(self.value or b"") + RECORD_OVERHEAD_BYTES
 
 
@@ -43,7 +43,7 @@ class PendingBatch:
         return len(self._records)
 
     def takes(self, kind: BatchKind, more_bytes: int, max_bytes: int) -> bool:
-        """Whether records of ``kind`` and ``more_bytes`` may join those that are here."""
+        """Whether records of ``kind`` with ``more_bytes`` may be added to this batch."""
         if not self._records:
             return True
         return kind == self.kind and self.size_bytes + more_bytes <= max_bytes
@@ -55,7 +55,7 @@ class PendingBatch:
         self.size_bytes += pair.size_bytes
 
     def take(self) -> bytearray:
-        """The batch; this one is empty after."""
+        """The batch; this object is empty afterwards."""
         records, self._records, self.size_bytes = self._records, [], BATCH_OVERHEAD_BYTES
         return bytearray(
             build_batch(

@@ -1,7 +1,7 @@
 """The coordinator runtime: the coordinators of one kind that this node leads, one for each partition.
 
-The kind is declared in ``kind.py``; the order of deciding, replaying, appending and answering is written
-down in ``host.py``.
+``kind.py`` declares the kind; ``host.py`` defines the order of deciding, replaying, appending and
+answering.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ NO_TERM: Final = -1
 class CoordinatorRuntime(Generic[S, R]):
     """Owns the shards; all calls are made on the event loop.
 
-    Errors that :meth:`write` and :meth:`read` raise, as :class:`KafkaError`: NOT_COORDINATOR (the
-    partition is not, or no longer, led here), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE
-    (the log refused, or did not commit within the policy's time), and what the operation raised.
+    Errors that :meth:`write` and :meth:`read` raise, as :class:`KafkaError`: NOT_COORDINATOR (the partition
+    is not, or no longer, led here), COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (the log
+    refused, or did not commit within the policy's time), and any error of the operation.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class CoordinatorRuntime(Generic[S, R]):
         unexpected: UnexpectedErrors | None = None,
         on_change: Callable[[int], None] = lambda partition: None,
     ) -> None:
-        """``on_change`` is called with a partition after it was loaded, loaded again or unloaded."""
+        """``on_change`` is called with a partition after it was loaded, reloaded or unloaded."""
         self.kind = kind
         self._clock = clock
         self._unexpected = unexpected or UnexpectedErrors()
@@ -60,7 +60,7 @@ class CoordinatorRuntime(Generic[S, R]):
 
     @property
     def standbys(self) -> list[int]:
-        """The partitions that another node leads and whose state is kept here."""
+        """The partitions that another node leads and whose state is materialised here."""
         return sorted(self._standbys)
 
     def standby(self, partition: int) -> StandbyShard[S, R] | None:
@@ -73,14 +73,14 @@ class CoordinatorRuntime(Generic[S, R]):
         if self._closed or index in self._standbys:
             return
         self.unload(index)
-        # No term: what its store asks the runtime for is asked in none.
+        # Without a term: requests of its store to the runtime have no effect.
         term = Term(index, NO_TERM, self.kind.open_log(partition))
         self._standbys[index] = StandbyShard(
             self.kind, term, self._unexpected, after=self._closing.get(index)
         )
 
     def stand_down(self, partition: int) -> None:
-        """This node follows ``partition`` no more."""
+        """This node no longer follows ``partition``."""
         standby = self._standbys.pop(partition, None)
         if standby is not None:
             self._close(standby)
@@ -97,10 +97,10 @@ class CoordinatorRuntime(Generic[S, R]):
             self.unload(partition)
 
     def load(self, partition: int, epoch: int, log: CoordinatorLog) -> None:
-        """Lead ``partition`` in the term of ``epoch``; that of an older one ends.
+        """Load ``partition`` in the term of ``epoch``; an older term ends.
 
         Returns at once; the shard answers COORDINATOR_LOAD_IN_PROGRESS until its log is replayed. Late and
-        repeated news do not come as far as here: ``terms.py`` keeps them away.
+        repeated calls are filtered out by ``terms.py``.
         """
         if self._closed:
             return
@@ -111,7 +111,7 @@ class CoordinatorRuntime(Generic[S, R]):
         self._lead(Term(partition, epoch, log))
 
     def reload(self, partition: int, epoch: int) -> None:
-        """Load ``partition`` anew from its log, within the term of ``epoch``; ignored in any other term."""
+        """Reload ``partition`` from its log, within the term of ``epoch``; ignored in any other term."""
         standby = self._standbys.get(partition)
         if standby is not None and epoch == NO_TERM:
             standby.restart()
@@ -121,7 +121,7 @@ class CoordinatorRuntime(Generic[S, R]):
             self._lead(host.term)
 
     def unload(self, partition: int) -> None:
-        """This node leads ``partition`` no more."""
+        """This node no longer leads ``partition``."""
         host = self._hosts.pop(partition, None)
         if host is not None:
             self._close(host)
@@ -136,27 +136,27 @@ class CoordinatorRuntime(Generic[S, R]):
     ) -> "asyncio.Future[Any]":
         """Run ``operation(shard, now_ms, token)`` now, in the order of calls; the future is its answer.
 
-        The answer is the reply to ``token``, given by this operation or by a later one.
+        The answer is the reply to ``token``, sent by this operation or by a later one.
         """
         host = self._hosts.get(partition)
         return self._absent(partition) if host is None else host.write(operation)
 
     def read(self, partition: int, operation: Callable[[S, int], T]) -> "asyncio.Future[T]":
-        """Run ``operation(shard, now_ms)`` now; it answers once everything it could see is committed."""
+        """Run ``operation(shard, now_ms)`` now; it answers once everything it could read is committed."""
         host = self._hosts.get(partition)
         return self._absent(partition) if host is None else host.read(operation)
 
     def shards(self) -> list[S]:
-        """The shards that are loaded, for meters to look at."""
+        """The loaded shards, for meters."""
         return [host.shard for host in self._hosts.values() if host.state is HostState.ACTIVE]
 
     def problem(self) -> str | None:
-        """Which partitions cannot be loaded, and why; ``None`` when there is none."""
+        """The partitions that cannot be loaded, with the reason; ``None`` when there is none."""
         found = [f"{host.name}: {host.load_problem}" for host in self._hosts.values() if host.load_problem]
         return "; ".join(found) or None
 
     def notice(self) -> str | None:
-        """Which partitions were loaded without some of their records; ``None`` when there is none."""
+        """The partitions that were loaded without some of their records; ``None`` when there is none."""
         found = [f"{host.name}: {host.broken}" for host in self._hosts.values() if host.broken.count]
         return "; ".join(found) or None
 
@@ -166,18 +166,18 @@ class CoordinatorRuntime(Generic[S, R]):
         return host is not None and host.state is HostState.ACTIVE
 
     async def until_loaded(self, partition: int) -> None:
-        """Wait until a load that is under way has ended."""
+        """Wait until a load in progress has ended."""
         host = self._hosts.get(partition)
         if host is not None:
             await host.until_loaded()
 
     async def until_all_loaded(self) -> None:
-        """Wait until the loads that are under way have ended."""
+        """Wait until all loads in progress have ended."""
         for partition in self.partitions:
             await self.until_loaded(partition)
 
     async def close(self) -> None:
-        """Unload everything and take nothing more."""
+        """Unload everything and accept no more calls."""
         self._closed = True
         for partition in self.partitions:
             self.unload(partition)

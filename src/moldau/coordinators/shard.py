@@ -1,4 +1,4 @@
-"""A kind of shard as the runtime uses it: state machine, codec and, if any, its own store."""
+"""The interface of a kind of shard: state machine, codec and, if any, its own store."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeVar
@@ -11,12 +11,12 @@ R = TypeVar("R")
 class Shard(Protocol[R]):
     """The pure state of one partition. Operations beyond these are methods of the concrete class.
 
-    Contract: only :meth:`replay` and :meth:`replay_marker` change what a restart must bring back.
-    State of the moment (who waits, who is alive) may change in an operation; it dies with the shard.
+    Contract: only :meth:`replay` and :meth:`replay_marker` change persistent state. Transient state
+    (waiting requests, live members) may change in an operation; it is lost with the shard.
     """
 
     def replay(self, offset: int, record: R, kind: BatchKind) -> None:
-        """Apply a record of the log at ``offset``: its own decision of just now, or one being loaded."""
+        """Apply a record of the log at ``offset``: its own recent decision, or one that is being loaded."""
         ...
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
@@ -33,7 +33,7 @@ class Shard(Protocol[R]):
 
 
 class RecordCodec(Protocol[R]):
-    """Between a shard's records and the keys and values of its topic."""
+    """Converts between a shard's records and the keys and values of its topic."""
 
     def encode(self, record: R) -> tuple[bytes | None, bytes | None]:
         """Key and value."""
@@ -52,16 +52,16 @@ class CommittedRecord(NamedTuple):
 
 
 class ShardStore(Protocol):
-    """A materialisation beside the log, for shards that have one (snapshots, SQLite).
+    """A materialised copy of the state beside the log, for shards that have one (snapshots, SQLite).
 
-    Calls come in the order restore, committed*, close, on the event loop; a store that works in
-    threads queues by itself. What it holds is never ahead of the log's high watermark.
+    Calls come in the order restore, committed*, close, on the event loop; a store that works in threads has
+    its own queue. Its content is never ahead of the log's high watermark.
     """
 
     async def restore(self, shard: object) -> int | None:
-        """Bring ``shard`` to the store's state; return the first offset to replay after it.
+        """Load the store's state into ``shard``; return the first offset to replay after it.
 
-        ``None`` when the store holds nothing that matches the log: replay starts at the log's start.
+        ``None`` when the store's content does not match the log: replay starts at the log's start.
         """
         ...
 
@@ -70,5 +70,5 @@ class ShardStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """The partition has left this node, or is about to be loaded anew."""
+        """The partition has left this node, or is about to be reloaded."""
         ...

@@ -1,8 +1,8 @@
-"""One partition's state while another node leads it: materialised as its log comes, to lead without delay.
+"""The state of a partition that another node leads, kept up to date for a fast failover.
 
-A standby applies what is committed and decides nothing. It follows its replica's high watermark; where the
-log begins anew behind what it has applied, as after a snapshot was fetched, it begins anew, too. When this
-node is elected it is closed, and the term loads what it left: its store, and the rest of the log.
+A standby applies committed records and decides nothing. It follows its replica's high watermark. Where the
+log begins above the applied offset, as after a downloaded snapshot, the standby starts over. When this node
+is elected, the standby is closed, and the term loads its store and the rest of the log.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ class StandbyShard(Generic[S, R]):
         *,
         after: "asyncio.Task[None] | None" = None,
     ) -> None:
-        """``after``: the end of a term here, which may still hold the store's files."""
+        """``after``: completes when an earlier term here has ended, which may still hold the store's
+        files.
+        """
         assert kind.new_store is not None
         self.term = term
         self.name = f"the standby of {kind.topic.name}-{term.partition}"
@@ -43,7 +45,7 @@ class StandbyShard(Generic[S, R]):
         self.applied_offset = 0
         """Everything below it is in the store."""
         self.is_current = False
-        """Whether all that was known to be committed has been applied once."""
+        """Whether everything that was known to be committed has been applied once."""
         self._kind = kind
         self._log = term.log
         self._unexpected = unexpected
@@ -53,17 +55,17 @@ class StandbyShard(Generic[S, R]):
         self._log.on_high_watermark(lambda _: self._moved.set())
 
     def restart(self) -> None:
-        """The store is damaged: restore it anew."""
+        """The store is damaged: restore it again."""
         self._must_restart = True
         self._moved.set()
 
     def stop(self) -> None:
-        """Apply no more, at once."""
+        """Stop applying, at once."""
         self._log.on_high_watermark(None)
         self._task.cancel()
 
     async def close(self) -> None:
-        """After :meth:`stop`: wait until nothing of it runs any more, and the store is closed."""
+        """After :meth:`stop`: wait until none of its tasks runs, and the store is closed."""
         await asyncio.wait([self._task])
         await self.store.close()
 
@@ -77,13 +79,13 @@ class StandbyShard(Generic[S, R]):
                 await self._follow()
                 delay_s = FIRST_RETRY_S
             except Exception as error:
-                # Its records stay in the log, and a term that begins here loads them itself.
+                # Its records stay in the log, and the next term here loads them itself.
                 logger.warning("%s begins anew: %s", self.name, error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, RETRY_MAX_S)
 
     async def _follow(self) -> None:
-        """Restore the store and apply what comes; returns when it has to be restored anew."""
+        """Restore the store and apply records as they come; returns when it must be restored again."""
         log, shard = self._log, self._kind.new_shard(self.term.partition)
         restored = await self.store.restore(shard)
         self.applied_offset = log.log_start_offset if restored is None else restored

@@ -1,7 +1,8 @@
-"""Which news of leadership take effect: the one rule for loading and unloading coordinators. Pure.
+"""Decides which leadership changes take effect: the one rule for loading and unloading coordinators. Pure.
 
-News of a partition may be repeated and may arrive late. A term begins once; news of an older epoch than the
-newest that was heard are ignored. A topic that was deleted and made again begins anew, whatever its epochs.
+Leadership changes of a partition may be repeated and may arrive late. A term begins once; changes of an
+older epoch than the newest known one are ignored. A topic that was deleted and created again starts over,
+whatever its epochs.
 """
 
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class LeadershipTerms:
             if epoch < known.epoch or (epoch == known.epoch and known.is_led):
                 return IGNORED
         elif known is not None and known.is_led:
-            # Epochs of another topic say nothing about this one's.
+            # Epochs of another topic are not comparable with this one's.
             ends = known.epoch
         self._known[key] = _Known(topic_id, epoch, is_led=True)
         return TermChange(ends, epoch)

@@ -11,7 +11,7 @@ class _Timer:
 
     def __init__(self, due: float, handle: asyncio.Handle) -> None:
         self.due = due
-        # Kept here: uvloop gives a plain handle, which knows no time, for what is due at once.
+        # Stored here: uvloop returns a plain handle without a time for timers that are due at once.
         self.scheduled = due
         self.handle = handle
 
@@ -19,8 +19,8 @@ class _Timer:
 class ShardTimers:
     """Sets, moves and cancels timers.
 
-    Heartbeats push the same timer back again and again, so a move to a later time keeps the loop's
-    handle and looks at the clock when it fires: a heartbeat then costs no entry in the loop's heap.
+    Heartbeats postpone the same timer again and again, so a move to a later time keeps the loop's handle
+    and checks the clock when it fires: a heartbeat then costs no entry in the loop's heap.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fire: Callable[[TimerKey], None]) -> None:
@@ -32,7 +32,7 @@ class ShardTimers:
         return len(self._timers)
 
     def apply(self, change: TimerChange) -> None:
-        """Do what a shard asked."""
+        """Carry out a shard's timer effect."""
         match change:
             case SetTimer(key, after_ms):
                 self._set(key, self._loop.time() + after_ms / 1000)
@@ -60,7 +60,7 @@ class ShardTimers:
 
     def _due(self, key: TimerKey) -> None:
         timer = self._timers[key]
-        # The loop may run a handle up to its clock's resolution early, so equality is not asked for.
+        # The loop may run a handle early by its clock's resolution, so the comparison allows for that.
         if timer.due > timer.scheduled:
             timer.scheduled = timer.due
             timer.handle = self._loop.call_at(timer.due, self._due, key)

@@ -1,4 +1,4 @@
-"""Rates of bytes that background work, remote reads and throttled replication have to keep. Pure."""
+"""Limits of the byte rates of background work, remote reads and throttled replication. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class QuotaSettings:
     window_count: int = 11
     window_s: int = 1
     window_count_min: int | None = None
-    """Windows that an average covers at least, also after a pause; None: all but the current one."""
+    """Minimum number of windows in an average, also after a pause; None: all except the current one."""
 
 
 class ByteRateQuota:
     """The average over the last windows; times are the loop's seconds.
 
-    What is recorded may exceed the quota (a segment is copied whole): the next one then waits longer.
+    A recorded amount may exceed the quota (a segment is copied as a whole): the next one then waits longer.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -46,13 +46,13 @@ class ByteRateQuota:
         if not self._windows:
             return 0.0
         settings = self.settings
-        # As if these windows had been there before the first byte: a short burst is no high rate.
+        # Count as if these windows had existed before the first byte, so that a short burst is no high rate.
         least = settings.window_count - 1 if settings.window_count_min is None else settings.window_count_min
         elapsed_s = max(least * settings.window_s, now_s - self._windows[0][0], settings.window_s)
         return sum(total for _, total in self._windows) / elapsed_s
 
     def throttle_s(self, now_s: float) -> float:
-        """For how long nothing should be added; 0 within the quota."""
+        """Time in seconds for which nothing should be added; 0 within the quota."""
         rate, bound = self.bytes_per_second(now_s), self.settings.bytes_per_second
         if rate <= bound:
             return 0.0
@@ -68,8 +68,8 @@ class ByteRateQuota:
 class BytePacer:
     """A byte rate without bursts: each read is scheduled at its own time.
 
-    An average over windows would let a reader take a second's bytes at once, at whatever speed it can, and
-    then nothing: whoever else the broker serves would notice each time. Times are the loop's seconds.
+    With an average over windows, a reader could read the bytes of a second at full speed and then pause,
+    which other clients would notice each time. Times are the loop's seconds.
     """
 
     def __init__(self, settings: QuotaSettings) -> None:
@@ -77,15 +77,15 @@ class BytePacer:
         self._free_s = float("-inf")
 
     def wait_s(self, now_s: float) -> float:
-        """When the next read may begin, counted from now."""
+        """Seconds until the next read may begin."""
         return max(0.0, self._free_s - now_s)
 
     def take(self, size_bytes: int, now_s: float) -> None:
-        """A read of at most so many bytes has got its moment: the next one's comes after it."""
+        """Schedule a read of at most so many bytes, and return its start time."""
         self._free_s = max(self._free_s, now_s - PACER_SLACK_S) + self._duration_s(size_bytes)
 
     def settle(self, taken_bytes: int, size_bytes: int) -> None:
-        """It had another size."""
+        """Correct the size of the last read."""
         self._free_s += self._duration_s(size_bytes - taken_bytes)
 
     def _duration_s(self, size_bytes: int) -> float:

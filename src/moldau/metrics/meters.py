@@ -1,4 +1,4 @@
-"""The meters themselves: plain attributes on the hot path, arithmetic only when someone looks.
+"""The meters: plain attributes on the hot path; derived values are computed when they are read.
 
 A node's loop is one thread, so an update is one addition without a lock. Hot paths may hold a meter and
 add to ``value`` themselves; ``mark`` and ``update`` do the same with a call.
@@ -13,7 +13,9 @@ TIME_MS_BOUNDS: tuple[float, ...] = (
     *(0.1, 0.25, 0.5, 1, 2, 3, 5, 7.5, 10, 15, 20, 30, 50, 75, 100),
     *(150, 200, 300, 500, 750, 1_000, 2_000, 5_000, 10_000, 30_000),
 )
-"""Bucket bounds for durations in milliseconds: a broker's requests take from a tenth to half a minute."""
+"""Bucket bounds for durations in milliseconds: requests take from a tenth of a millisecond to half a
+minute.
+"""
 
 BYTES_BOUNDS: tuple[float, ...] = tuple(float(4**power) for power in range(2, 16))
 """Bucket bounds for sizes in bytes, 16 B to 1 GiB."""
@@ -32,7 +34,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that is asked for when someone looks: ``read`` must be cheap and not raise."""
+    """A number that is computed when it is read: ``read`` must be cheap and must not raise."""
 
     __slots__ = ("read",)
 
@@ -72,7 +74,7 @@ class Histogram:
     def percentile(self, fraction: float) -> float:
         """The value below which ``fraction`` (0 to 1) of the updates lie; 0 while there are none.
 
-        At most the last bound, for nothing more is known of what lies beyond it.
+        At most the last bound, because larger values are not distinguished.
         """
         wanted = fraction * self.count
         if not wanted:

@@ -16,7 +16,7 @@ __all__ = ["CONTENT_TYPE", "SERIES_MAX", "MeterError", "Meters"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 SERIES_MAX = 2_000
-"""Default bound on the label combinations of one name; whatever comes later shares one series."""
+"""Default limit of label combinations of one name; later combinations share one series."""
 
 OVERFLOW = "_other_"
 """The label value of that shared series."""
@@ -45,8 +45,8 @@ class _Family:
 class Meters:
     """Meters of one Kafka group and type, e.g. ``Meters("kafka.server", "BrokerTopicMetrics")``.
 
-    ``group`` and ``scope`` of the same registry share its series and its text. Asking for a meter that is
-    there returns it, so that callers need not agree who comes first; hot paths keep what they got.
+    ``group`` and ``scope`` of the same registry share its series and its text. Requesting an existing meter
+    returns it, so the order of callers does not matter. Hot paths keep the returned meter.
     """
 
     __slots__ = ("_by_tag", "_families", "_prefix", "_series_max")
@@ -71,7 +71,7 @@ class Meters:
         return meter
 
     def gauge(self, name: str, read: Callable[[], float], help_text: str = "", **tags: str) -> Gauge:
-        """A number read from ``read`` at each scrape; a second registration takes the first one's place."""
+        """A number read from ``read`` at each scrape; a second registration replaces the first."""
         meter = self._get(name, Gauge, help_text, tags, lambda: Gauge(read))
         assert isinstance(meter, Gauge)
         meter.read = read
@@ -107,7 +107,8 @@ class Meters:
             if not _LABEL_NAME.fullmatch(label):
                 raise MeterError(f"{full_name}: {label!r} is no label name")
         if key and len(family.series) >= self._series_max:
-            # A client can choose topics and client ids: past the bound they share a series, not our memory.
+            # A client can choose topics and client ids: beyond the limit they share a series, to bound
+            # memory.
             key = tuple((label, OVERFLOW) for label, _ in key)
             meter = family.series.get(key)
             if meter is not None:
@@ -118,10 +119,10 @@ class Meters:
         return meter
 
     def remove(self, **tags: str) -> int:
-        """Drop every series, of any name and scope, that has all of these tags; how many.
+        """Remove every series, of any name and scope, that has all of these tags. Returns their number.
 
-        For a topic that was deleted, a partition that moved away, a connection that closed: thousands of
-        them may go at once, and other series cost nothing here.
+        For a deleted topic, a moved partition or a closed connection: thousands of series may be removed at
+        once, and the cost does not depend on the number of others.
         """
         wanted = set(tags.items())
         candidates = min((self._by_tag.get(tag, {}) for tag in wanted), key=len, default={})

@@ -34,7 +34,7 @@ class ClientLimits:
 
 
 class _Peer:
-    """One node: its connection, and how long to leave it alone after failures."""
+    """One node: its connection, and the backoff after failures."""
 
     def __init__(self, host: str, port: int, client: "RpcClient") -> None:
         self.host = host
@@ -47,7 +47,7 @@ class _Peer:
         self.places = asyncio.Semaphore(client.limits.max_in_flight_requests)
         self._client = client
         self._own_asked: ClientConnection | None = None
-        """The connection on which the peer said which of our own calls it serves."""
+        """The connection on which the peer's list of own APIs was requested."""
 
     @property
     def name(self) -> str:
@@ -103,7 +103,7 @@ class _Peer:
         self.retry_at = loop.time() + longest / 1000 * self._client.entropy.uniform(0.8, 1.2)
 
     async def chosen(self, connection: ClientConnection, api_key: int) -> int:
-        """The highest version that both have; of our own calls the peer is asked once a connection."""
+        """The highest version that both sides support; for own APIs the peer is asked once per connection."""
         if api_key >= OWN_API_KEY_MIN and self._own_asked is not connection:
             key = DescribeOwnApisRequest.API_KEY
             response: DescribeOwnApisResponse = await connection.send(

@@ -99,7 +99,7 @@ class ClientConnection(FrameReceiver):
         if sent.answer.done():
             return
         try:
-            # Records are views of the body, and the receive buffer is used again.
+            # Records are views of the body, and the receive buffer is reused.
             sent.answer.set_result(_decode(sent, memoryview(bytes(frame))))
         except ProtocolError as error:
             sent.answer.set_exception(

@@ -1,11 +1,11 @@
 """One client connection: requests in, answers out in the order of the requests.
 
-What happens to a request: the receiver cuts it out of the stream, its header is parsed, the
-dispatcher is called. An answer that is ready at once, with nothing before it, is sent at the end of
-the receive callback. Everything else takes a place in a queue, and leaves when it is ready and first.
+The path of a request: the receiver cuts its frame out of the stream, its header is parsed, the dispatcher
+is called. An answer that is ready immediately, with no other before it, is sent at the end of the receive
+callback. Any other answer is queued, and sent when it is ready and first.
 
-Reading stops (``_stalled``) while the connection owes too much, the server holds too much, the peer
-does not read its answers, or a handler muted it. Bytes that have already arrived are kept meanwhile.
+Reading stops (``_stalled``) while too many answers are pending, the server holds too much memory, the peer
+does not read its answers, or a handler muted the connection. Received bytes are kept.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _QUEUED_BYTES_MAX = 32 * 1024 * 1024
 """Bound on bytes queued for sending; beyond it no more requests are read."""
 
 _REQUESTS_A_TURN = 64
-"""One receive may hold thousands of small requests; after so many the other connections get their turn."""
+"""One receive may contain thousands of small requests; after this many, other connections are served."""
 
 
 class ConnectionOwner(Protocol):
@@ -49,7 +49,7 @@ class ConnectionOwner(Protocol):
     def dispatch(self, context: RequestContext, body: memoryview) -> Answer: ...
 
     def end_turn(self) -> None:
-        """The requests that arrived together are dispatched; raises when none of their answers may leave."""
+        """Complete the requests that arrived together; raises when none of their answers may be sent."""
         ...
 
     def admit(self, connection: "ServerConnection", transport: asyncio.Transport) -> ConnectionContext | None:
@@ -60,7 +60,7 @@ class ConnectionOwner(Protocol):
 
 
 class _Owed:
-    """An answer that cannot leave yet: it is not ready, or not first."""
+    """A pending answer: it is not ready, or not first."""
 
     __slots__ = ("answer", "context", "ready", "size_bytes")
 
@@ -135,7 +135,7 @@ class ServerConnection(FrameReceiver):
 
     @property
     def owes_nothing(self) -> bool:
-        """Every request has its answer, and every answer has been given to the transport."""
+        """Whether every request has its answer, and every answer was given to the transport."""
         return not self._owed and (self._lost or not self._admitted or self._writes.is_empty)
 
     @property
@@ -148,7 +148,7 @@ class ServerConnection(FrameReceiver):
         return self._lost or self._linger is not None
 
     def close(self) -> None:
-        """Close once what is written has been sent; cut after the linger time."""
+        """Close after the written data was sent; abort after the linger time."""
         if self._lost or self._linger is not None:
             return
         self._release_everything()
@@ -160,7 +160,7 @@ class ServerConnection(FrameReceiver):
         self._transport.abort()
 
     def close_when_answered(self) -> None:
-        """Dispatch nothing more, and close once every answer that is owed has been sent."""
+        """Dispatch no more requests, and close after every pending answer was sent."""
         if self._draining or self._lost:
             return
         self._draining = True
@@ -169,7 +169,7 @@ class ServerConnection(FrameReceiver):
         self._schedule_flush()
 
     def mute(self, seconds: float) -> None:
-        """Read and dispatch nothing more for ``seconds``."""
+        """Stop reading and dispatching for ``seconds``."""
         if self._lost or self._finished:
             return
         if self._muted is not None:
@@ -178,19 +178,19 @@ class ServerConnection(FrameReceiver):
         self._stall()
 
     def hold(self) -> None:
-        """Read and dispatch nothing more until :meth:`release`; calls may nest."""
+        """Stop reading and dispatching until :meth:`release`; calls may nest."""
         self._holds += 1
         if not self._lost and not self._finished:
             self._stall()
 
     def release(self) -> None:
-        """End what :meth:`hold` began; fine when the connection is closed."""
+        """End a :meth:`hold`; harmless when the connection is closed."""
         self._holds -= 1
         if not self._lost:
             self._resume_if_possible()
 
     def yield_turn(self) -> None:
-        """Dispatch nothing more in this turn of the loop."""
+        """Dispatch no more requests in this turn of the loop."""
         if not self._stalled and not self._lost and not self._finished:
             self._stall()
             self._loop.call_soon(self._resume_if_possible)
@@ -296,7 +296,7 @@ class ServerConnection(FrameReceiver):
         self._wait_for_budget()
 
     def _end_turn(self) -> bool:
-        """Whether the answers of this turn may leave; if not, the connection is closed."""
+        """Whether the answers of this turn may be sent; if not, the connection is closed."""
         try:
             self._owner.end_turn()
         except Exception as error:
@@ -335,7 +335,7 @@ class ServerConnection(FrameReceiver):
     def _on_answer(self, slot: _Owed, future: LaterAnswer) -> None:
         if self._linger is not None or self._lost:
             if not future.cancelled():
-                future.exception()  # the peer is gone: nobody else will look at it
+                future.exception()  # the peer is gone: no reader will retrieve the exception
             return
         self._take_result(slot, future)
         if self._owed and self._owed[0].ready:
@@ -356,11 +356,11 @@ class ServerConnection(FrameReceiver):
         writes = self._writes
         writes.add(response_frame(context.correlation_id, context.api_key, context.api_version, body))
         if writes.queued_bytes >= _FLUSH_BYTES and self._end_turn():
-            # One receive may hold thousands of requests: let the transport say stop among them.
+            # One receive may contain thousands of requests: let the transport pause between them.
             self._counters.bytes_out += writes.flush(share=self._owner.turn_share)
 
     def _schedule_flush(self) -> None:
-        # Answers that become ready in the same turn of the loop leave in one write.
+        # Answers that become ready in the same turn of the loop are sent in one write.
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_answers)
@@ -418,7 +418,7 @@ class ServerConnection(FrameReceiver):
             self._transport.pause_reading()
 
     def _wait_for_budget(self) -> None:
-        # A connection in the middle of a frame goes on: only then does its memory come back.
+        # A connection in the middle of a frame continues: its memory is freed only after the frame.
         if self._partial is None and not self._budget.has_room():
             self._stall()
             self._budget.wait(self._resume_if_possible)
@@ -443,7 +443,7 @@ class ServerConnection(FrameReceiver):
         self._requests_this_turn = 0
         self._replay_stash()
         self._after_receive()
-        # Reading goes on only when replaying did not stall again.
+        # Resume reading only if replaying did not stall again.
         if not self._is_stalled() and not self._finished:
             self._transport.resume_reading()
 

@@ -1,8 +1,7 @@
 """The context of a request, and the contract between the network and the server.
 
-A :data:`Dispatcher` is called synchronously, once per request, in the order in which the requests of
-a connection arrived. Its answer may come later: the network keeps the answers of a connection in
-request order whatever the order in which they become ready.
+A :data:`Dispatcher` is called synchronously, once per request, in the order of the requests of a
+connection. Its answer may be ready later: the network sends the answers of a connection in request order.
 """
 
 import asyncio
@@ -42,23 +41,23 @@ class ConnectionControl(Protocol):
     """Operations that a handler may call on the connection of its request."""
 
     def mute(self, seconds: float) -> None:
-        """Read and dispatch nothing more for ``seconds`` (KIP-219 throttling)."""
+        """Stop reading and dispatching for ``seconds`` (KIP-219 throttling)."""
         ...
 
     def hold(self) -> None:
-        """Read and dispatch nothing more until :meth:`release`; calls may nest."""
+        """Stop reading and dispatching until :meth:`release`; calls may nest."""
         ...
 
     def release(self) -> None:
-        """End what :meth:`hold` began; fine when the connection is closed."""
+        """End a :meth:`hold`; harmless when the connection is closed."""
         ...
 
     def yield_turn(self) -> None:
-        """Dispatch nothing more in this turn of the loop: the request was not a small one."""
+        """Dispatch no more requests in this turn of the loop: the request was an expensive one."""
         ...
 
     def close_when_answered(self) -> None:
-        """Dispatch nothing more, and close once every answer that is owed has been sent."""
+        """Dispatch no more requests, and close after every pending answer was sent."""
         ...
 
 

@@ -1,8 +1,7 @@
 """Cuts a byte stream into frames of a 4-byte big-endian length and that many bytes.
 
-Frames that arrive whole are handed on as views of the loop's shared buffer, without a copy. Of a
-frame that arrives in parts the first part is copied, once, into a buffer of its own that the kernel
-then fills.
+Complete frames are handed on as views of the loop's shared buffer, without a copy. Of a frame that arrives
+in parts, the first part is copied once into a buffer of its own, which the kernel then fills.
 """
 
 import asyncio
@@ -17,8 +16,8 @@ _unpack_length = _LENGTH.unpack_from
 class FrameReceiver(asyncio.BufferedProtocol):
     """The receiving half of a connection. Subclasses take frames and decide when to stop.
 
-    While ``_stalled`` is true no frame is handed on: what has already arrived is kept, and
-    :meth:`_replay_stash` hands it on later.
+    While ``_stalled`` is true no frame is handed on: received bytes are kept, and :meth:`_replay_stash`
+    hands them on later.
     """
 
     def __init__(self, memory: ReceiveMemory, max_frame_bytes: int) -> None:
@@ -44,13 +43,13 @@ class FrameReceiver(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def _on_partial(self, size: int) -> None:
-        """Memory for an incomplete frame of ``size`` bytes was taken."""
+        """Memory for an incomplete frame of ``size`` bytes was allocated."""
 
     def _on_partial_done(self, size: int) -> None:
-        """That memory was given back."""
+        """That memory was released."""
 
     def _after_receive(self) -> None:
-        """All frames that were there have been handed on."""
+        """All received frames were handed on."""
 
     # What the event loop calls.
 
@@ -133,14 +132,14 @@ class FrameReceiver(asyncio.BufferedProtocol):
         self._on_partial(size)
 
     def _replay_stash(self) -> None:
-        """Hand on what was kept while stalled."""
+        """Hand on the frames that were kept while stalled."""
         stash = self._stash
         if stash is not None:
             self._stash = None
             self._consume(stash, len(stash), owned=True)
 
     def _drop_received(self) -> None:
-        """The connection ends: give all receive memory back."""
+        """The connection ends: release all receive memory."""
         self._finished = True
         self._stash = None
         self._head = b""

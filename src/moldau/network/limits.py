@@ -42,7 +42,7 @@ class NetworkLimits:
     send_buffer_bytes: int = -1  # socket.send.buffer.bytes, -1 for the system's own
     receive_buffer_bytes: int = -1  # socket.receive.buffer.bytes, -1 for the system's own
     write_high_water_bytes: int = 1024 * 1024
-    linger_ms: int = 5_000  # how long a closing connection may take to send what is written
+    linger_ms: int = 5_000  # how long a closing connection may take to send written data
 
 
 class NetworkCounters:

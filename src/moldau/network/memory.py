@@ -12,8 +12,9 @@ SHARED_BUFFER_BYTES = 256 * 1024
 
 _SMALLEST_CLASS_BYTES = 4 * 1024
 _LAZY_BYTES = 1024 * 1024
-"""From this size a fresh buffer is an anonymous map: a peer that announces 100 MiB and sends nothing
-costs address space, not memory."""
+"""From this size on a buffer is an anonymous map: a peer that announces 100 MiB and sends nothing costs
+address space, not memory.
+"""
 
 
 class BufferPool:
@@ -36,7 +37,7 @@ class BufferPool:
         return memoryview(bytearray(capacity))
 
     def release(self, view: memoryview) -> None:
-        """Give back what :meth:`acquire` returned; nobody may hold a part of it."""
+        """Release the result of :meth:`acquire`; no views of it may be left."""
         capacity = len(view)
         if self.pooled_bytes + capacity <= self._max_pooled_bytes:
             self._free.setdefault(capacity, []).append(view)
@@ -92,17 +93,17 @@ class RequestMemory:
         self.used_bytes -= size
         assert self.used_bytes >= 0
         if self._waiters and self.has_room():
-            # In a callback of its own: a waiter processes requests, which may give back more.
+            # In a callback of its own: a waiter processes requests, which may release more.
             waiter = next(iter(self._waiters))
             del self._waiters[waiter]
             asyncio.get_running_loop().call_soon(self._wake, waiter)
 
     def wait(self, waiter: Callable[[], None]) -> None:
-        """Call ``waiter`` once, soon after there is room again; first come, first served."""
+        """Call ``waiter`` once, soon after memory is available again; first come, first served."""
         self._waiters[waiter] = None
 
     def forget(self, waiter: Callable[[], None]) -> None:
-        """Stop waiting; fine when it is not waiting."""
+        """Stop waiting; harmless when it is not waiting."""
         self._waiters.pop(waiter, None)
 
     def _wake(self, waiter: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""A call of our own APIs, declared once for the callers and for the broker that answers."""
+"""A call of our own APIs, declared once for its callers and for the answering broker."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -14,10 +14,10 @@ A = TypeVar("A")
 R = TypeVar("R")
 S = TypeVar("S")
 Fields = Mapping[str, Any]
-"""Of a message, by name."""
+"""Fields of a message, by name."""
 
 DEADLINE_MAX_MS: Final = 300_000
-"""No call is worked on for longer, whatever its caller says."""
+"""Upper bound of a call's duration, whatever the caller's time-out is."""
 
 
 def _no_topics(request: Any) -> Iterable[str]:
@@ -26,9 +26,9 @@ def _no_topics(request: Any) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDeclaration(Generic[A, R]):
-    """Arguments and result as values, and their place in the request and the response.
+    """Arguments and result as values, and their encoding in the request and the response.
 
-    Every request says in ``timeout_ms`` how long its caller waits for the answer.
+    Every request contains ``timeout_ms``, the time for which its caller waits for the answer.
     """
 
     request: type[Message]
@@ -43,7 +43,7 @@ class CallDeclaration(Generic[A, R]):
     result: Callable[[Any], R]
     """The result in a response."""
     version_min: int = 0
-    """The oldest version that this side asks in."""
+    """The oldest version that this side sends."""
 
     @property
     def api_key(self) -> int:
@@ -51,7 +51,7 @@ class CallDeclaration(Generic[A, R]):
         return key
 
     def request_of(self, arguments: A, version: int, **fields: Any) -> Message:
-        """The request, with ``fields`` beside those of the arguments. Raises UNSUPPORTED_VERSION."""
+        """The request, with ``fields`` in addition to those of the arguments. Raises UNSUPPORTED_VERSION."""
         if version < self.version_min:
             raise KafkaError(
                 ErrorCode.unsupported_version,
@@ -68,7 +68,7 @@ class CallDeclaration(Generic[A, R]):
     async def answer_by(
         self, serve: Callable[[A], Awaitable[R]], request: Any, version: int, waited_ms: float
     ) -> Message:
-        """The response to a request that came ``waited_ms`` ago; an error of the whole call is in it.
+        """The response to a request that arrived ``waited_ms`` ago; an error of the whole call is in it.
 
         The operation runs before the first suspension. After REQUEST_TIMED_OUT its outcome is unknown,
         unless the time was over before it began.
@@ -98,7 +98,7 @@ class BrokerCall(CallDeclaration[A, R], Generic[S, A, R]):
     serve: Callable[[S, A], Awaitable[R]]
     """The operation, at a broker."""
     topics: Callable[[Any], Iterable[str]] = _no_topics
-    """The topics that a request names, for calls that ask for READ on them."""
+    """The topics that a request names, for calls that require READ on them."""
 
     def ask(self, arguments: A, version: int, timeout_ms: int) -> Message:
         """The request. Raises UNSUPPORTED_VERSION."""
@@ -117,7 +117,7 @@ class BrokerChannel:
     """Makes calls to one broker."""
 
     def __init__(self, rpc: RpcClient, host: str, port: int, timeout_ms: int) -> None:
-        """``timeout_ms``: how long a caller waits for an answer; the broker is told."""
+        """``timeout_ms``: how long a caller waits for an answer; it is sent to the broker."""
         self._rpc, self._host, self._port = rpc, host, port
         self._timeout_ms = timeout_ms
 

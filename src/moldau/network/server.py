@@ -1,7 +1,6 @@
 """Listeners: accepts connections within the limits, closes idle ones, stops cleanly.
 
-The loop's own ``create_server`` is all that is asked of the platform, so that a simulated network
-can take its place.
+Only the loop's own ``create_server`` is used, so that a simulated network can replace it.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from moldau.runtime.files.open_files import last_descriptor_for_clients
 log = logging.getLogger("moldau.network")
 
 EXTRA_QUIET_S: Final = 1.0
-"""For so long the connection beyond ``max.connections`` is left alone between two requests."""
+"""The connection beyond ``max.connections`` is protected for this time after a request."""
 
 
 def _nothing() -> None:
@@ -47,7 +46,8 @@ class SocketServer:
     ) -> None:
         """``end_turn`` is called when the requests that arrived together have been dispatched.
 
-        What they share is done there; no answer of theirs leaves before, and none when it raises.
+        ``end_turn`` completes the work that the requests of a turn share; no answer is sent before, and
+        none when it raises.
         """
         names = [listener.name for listener in listeners]
         if len(set(names)) != len(names):
@@ -99,7 +99,7 @@ class SocketServer:
         try:
             server = await loop.create_server(
                 lambda: ServerConnection(self, listener.name, listener.security_protocol),
-                # Every interface; of several families a free port would be a different one each.
+                # For every interface: with several address families, each would get a different free port.
                 listener.host or ("0.0.0.0" if listener.port == 0 else None),
                 listener.port,
                 **arguments,
@@ -176,7 +176,8 @@ class SocketServer:
         overrides = limits.max_connections_per_ip_overrides
         per_ip = overrides.get(peer_host, limits.max_connections_per_ip)
         if self._connections_by_ip[peer_host] >= per_ip:
-            # A limit for one address is meant for that address; the one for all may shut out everybody.
+            # A limit for one address is meant for that address; the limit for all could lock out every
+            # client.
             is_override = peer_host in overrides
             if is_override or not self._take_extra(connection):
                 key = "max.connections.per.ip" + (".overrides" if is_override else "")
@@ -191,10 +192,10 @@ class SocketServer:
         return None
 
     def _make_room(self, connection: ServerConnection) -> bool:
-        """Whether a connection may come in although ``max.connections`` is reached.
+        """Whether a connection is accepted although ``max.connections`` is reached.
 
-        On the protected listener it may, and the least recently active connection of another listener is
-        closed for it (KIP-402): so brokers reach each other, however many clients there are.
+        On the protected listener it is, and the least recently active connection of another listener is
+        closed instead (KIP-402): so brokers can connect regardless of the number of clients.
         """
         listener_name = connection.listener_name
         if listener_name != self.limits.protected_listener:
@@ -211,8 +212,8 @@ class SocketServer:
     def _take_extra(self, connection: ServerConnection) -> bool:
         """Whether a connection may be the one that the protected listener has beyond its limits.
 
-        With it an operator reaches the node however low a limit somebody has set. It gives way to the next
-        one when it has been quiet for a moment.
+        It lets an operator reach the node however low the limit is. It is closed for the next one after a
+        short idle time.
         """
         if connection.listener_name != self.limits.protected_listener:
             return False
@@ -276,7 +277,7 @@ class SocketServer:
         loop = asyncio.get_running_loop()
         now = loop.time()
         oldest = min((connection.last_active for connection in self._connections), default=now)
-        # Not for each connection on its own: late by 1% of the limit at most.
+        # Checked after a number of connections: inexact by 1% of the limit at most.
         delay = max(oldest + idle_seconds - now, idle_seconds / 100)
         self._idle_timer = loop.call_later(delay, self._close_idle)
 
@@ -287,7 +288,7 @@ class SocketServer:
             if now - connection.last_active < idle_seconds:
                 continue
             if not connection.owes_nothing and not connection.is_write_blocked:
-                continue  # its answer is on the way (a long poll, an upload)
+                continue  # its answer is pending (a long poll, an upload)
             self.counters.connections_idle_closed += 1
             log.info(
                 "closing connection %s from %s: idle for %d ms",

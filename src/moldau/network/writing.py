@@ -1,4 +1,4 @@
-"""Sends response parts without joining large ones, and holds back what the peer does not read."""
+"""Sends response parts without joining large ones, and keeps the parts that the peer does not read yet."""
 
 import asyncio
 import sys
@@ -14,13 +14,15 @@ _TINY_BYTES = 1024
 """Parts that are smaller than this on average are joined however many there are."""
 
 _RUN_BYTES = 256 * 1024
-"""Bytes of large answers that the transport is given at a time at least, so that its high-water mark can
-speak up: a tenth of a millisecond of the loop. A half of it would take a fifth more of the processor."""
+"""Minimum bytes of large answers that the transport is given at a time, so that its high-water mark takes
+effect: a tenth of a millisecond of the loop. Half of this would cost a fifth more CPU.
+"""
 
 _TURN_BYTES = 1024 * 1024
-"""Bytes of large answers that a turn of the loop writes before connections get :data:`_RUN_BYTES` each. An
-answer of 1 MiB in one write wakes its reader once instead of four times, which is worth a third of a
-fetch's speed; with many readers each wake-up has other readers beside it, and the turn stays short."""
+"""Bytes of large answers that are written in a turn of the loop before connections get :data:`_RUN_BYTES`
+each. An answer of 1 MiB in one write wakes its reader once instead of four times, which improves the speed
+of fetches by a third. With many readers each wake-up serves several of them, and the turn stays short.
+"""
 
 
 class TurnShare:
@@ -75,7 +77,7 @@ class WriteQueue:
         self.queued_bytes = 0
 
     def flush(self, *, share: TurnShare | None = None) -> int:
-        """Give the transport the parts; return the bytes given. Paused: nothing.
+        """Give the transport the parts; return the number of bytes given, 0 while paused.
 
         With a ``share``, large answers are written up to the share's bytes: call again in the next turn.
         """

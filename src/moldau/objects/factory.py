@@ -22,7 +22,7 @@ StorageMaker: TypeAlias = Callable[[str, Mapping[str, str], Machine], ObjectStor
 """Function named by ``diskless.storage.class.name``: takes the URL, the other options and the machine."""
 
 OWNER_OPTION = "owner"
-"""The option with which a node tells a folder that several nodes share whose uploads these are."""
+"""The option that names the uploading node where several nodes share a folder."""
 DEFAULT_CLASS_NAME = "moldau.objects.open_by_url"
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "https")
@@ -30,7 +30,9 @@ _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "h
 
 @dataclass(frozen=True, slots=True)
 class StorageSettings:
-    """``diskless.storage.url``, ``diskless.storage.class.name`` and what else has that prefix, without it."""
+    """``diskless.storage.url``, ``diskless.storage.class.name`` and the other keys of that prefix, without
+    the prefix.
+    """
 
     url: str
     class_name: str | None = None

@@ -1,4 +1,4 @@
-"""A store's latency and its bad days, on order: for tests, the simulation and benchmarks."""
+"""Injected latency and faults of an object store: for tests, the simulation and benchmarks."""
 
 import asyncio
 import math
@@ -31,7 +31,7 @@ class Latency:
         if self.p50_ms <= 0:
             return 0.0
         sigma = math.log(max(1.0, self.p99_ms / self.p50_ms)) / _P99_SIGMAS
-        # Box and Muller's way from two uniform numbers to a normal one; 0 has no logarithm.
+        # The Box-Muller transform from two uniform numbers to a normal one; 0 has no logarithm.
         radius = math.sqrt(-2.0 * math.log(1.0 - entropy.uniform(0.0, 0.9999999)))
         normal = radius * math.cos(2.0 * math.pi * entropy.uniform(0.0, 1.0))
         return self.p50_ms * math.exp(sigma * normal)
@@ -53,12 +53,12 @@ class StorageWeather:
     partial_read_chance: float = 0.0
     """A fetch breaks off in the middle."""
     answer_lost_chance: float = 0.0
-    """The request takes effect, and its sender learns of a time-out only."""
+    """The request takes effect, but its sender receives a time-out."""
     down: bool = False
 
 
 class FaultyStorage:
-    """An :class:`ObjectStorage` over another, in a weather of its own; quiet until that is changed.
+    """An :class:`ObjectStorage` over another, with injected faults and latency; none by default.
 
     The same entropy and the same requests give the same faults.
     """

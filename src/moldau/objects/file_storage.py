@@ -1,8 +1,8 @@
 """Objects as files of a folder, durable when an upload returns.
 
-obstore's own ``LocalStore`` neither syncs the file nor its folder, so a crash of the machine could take
-objects that producers were told are safe. Here: temporary file, sync, rename, sync of the folder, on
-worker threads; and the simulation can put its disk beneath.
+obstore's own ``LocalStore`` syncs neither the file nor its folder, so a crash of the machine could lose
+acknowledged objects. This one writes a temporary file, syncs it, renames it and syncs the folder, on worker
+threads; and the simulation can use its disk.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ __all__ = ["FileStorage"]
 UPLOADING_SUFFIX = ".uploading"
 
 LEFTOVER_AGE_MS = 3_600_000
-"""A temporary file this old belongs to no upload that is still under way, of whichever process."""
+"""A temporary file of this age cannot belong to a running upload of any process."""
 
 THREADS = 8
-"""They wait for the disk most of the time; the more wait, the more it syncs at once."""
+"""They wait for the disk most of the time; with more threads, more files are synced in parallel."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """One upload's own file, and whether nobody waits for it any more: its memory counts no longer."""
+    """The file of one upload, and whether the upload was abandoned: its memory is then no longer counted."""
 
     temporary: str
     is_over: bool = False
@@ -61,7 +61,7 @@ class FileStorage:
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         check_key(key)
         view = check_length(key, data, length)
-        # One that timed out may still be writing in its thread, and from memory that is used again by now.
+        # An upload that timed out may still write in its thread, from memory that was reused since.
         attempt = _Attempt(f"{self._path(key)}.{self._owner}{next(self._attempts)}{UPLOADING_SUFFIX}")
         try:
             await self._workers.run(self._write, self._path(key), attempt, view)
@@ -136,7 +136,7 @@ class FileStorage:
             try:
                 file = self._disk.open(temporary, create=True)
             except FileNotFoundError:
-                # Somebody removed the folder since we made it.
+                # The folder was removed after it was created.
                 self._folders.forget()
                 self._folders.make(folder)
                 file = self._disk.open(temporary, create=True)
@@ -154,7 +154,7 @@ class FileStorage:
             raise
 
     def _remove_quietly(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # else the next check removes it
+        with contextlib.suppress(OSError):  # otherwise the next check removes it
             self._disk.remove(path)
 
     def _read(self, path: str, offset: int, size: int) -> memoryview:
@@ -172,12 +172,13 @@ class FileStorage:
             file.close()
 
     def _remove(self, keys: Collection[str]) -> None:
-        # Not synced: a removal that a crash undoes is found again by whoever looks for orphans.
+        # Not synced: if a crash undoes a removal, the orphan scan finds the object again.
         folders: dict[str, list[str]] = {}
         for key in keys:
             self._disk.remove(self._path(key))
             folders.setdefault(posixpath.dirname(self._path(key)), []).append(posixpath.basename(key))
-        # What a killed upload of theirs has left; one that is late finds its file gone, and fails.
+        # The rest of a killed upload of theirs; an upload that is still running finds its file gone, and
+        # fails.
         for folder, names in folders.items():
             with contextlib.suppress(FileNotFoundError):
                 for name in self._disk.list(folder):

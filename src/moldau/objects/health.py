@@ -1,4 +1,4 @@
-"""Whether the object store works, as far as its users have seen. Pure.
+"""Tracks whether the object store works, from the outcome of requests. Pure.
 
 ======================= ========== =========== ======
 state                   success    failure     failing for ``down_after_ms``

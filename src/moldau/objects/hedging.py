@@ -1,10 +1,9 @@
-"""A second attempt beside one that has no answer yet: for requests whose answers get lost.
+"""Hedged requests: a second attempt beside one without an answer, for stores that lose answers.
 
-A lost answer looks like a slow one, and a time limit that is safe for slow ones (many seconds) is what every
-producer then waits for. So an attempt that takes much longer than attempts have taken gets a second one at
-its side, and the first answer counts; that is harmless, because requests can be repeated. A few attempts a
-second may be added in this way, whatever the load and however long the store says nothing: a store that is
-slow because it has too much to do gets little more of it.
+A lost answer looks like a slow one, and a time limit that is safe for slow ones (many seconds) would delay
+every producer. So an attempt that takes much longer than usual gets a second one in parallel, and the first
+answer counts; that is safe, because requests can be repeated. The number of added attempts a second is
+bounded: a store that is slow because of its load gets little more of it.
 """
 
 import asyncio
@@ -22,7 +21,9 @@ _UNKNOWN_FACTOR: Final = 2.0
 
 
 class Patience:
-    """How long to wait before asking again: mean and deviation of what it took, as TCP times its repeats."""
+    """The time to wait before a second attempt: mean and deviation of durations, as in TCP's retransmission
+    timer.
+    """
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
@@ -45,7 +46,7 @@ class Patience:
 
 
 class HedgeBudget:
-    """Attempts that may be added: so many a second, and so many at once after a time without any."""
+    """Bound on added attempts: a number a second, and a burst after a time without any."""
 
     def __init__(self, per_second: float = 4.0, burst: float = 8.0) -> None:
         self._per_second = per_second
@@ -65,10 +66,10 @@ class HedgeBudget:
 async def hedged(
     attempt: Callable[[], Awaitable[T]], patience: Patience, budget: HedgeBudget, limit_s: float
 ) -> T:
-    """The first answer of ``attempt``, made again beside itself while there is none.
+    """The first answer to ``attempt``, which is repeated in parallel while there is none.
 
-    Raises ``TimeoutError`` at ``limit_s`` (a time of the loop), and what the last attempt has raised once all
-    of them have failed.
+    Raises ``TimeoutError`` at ``limit_s`` (a time of the loop), and the last attempt's error once all have
+    failed.
     """
     return await _Hedge(attempt, patience, budget, limit_s).run()
 
@@ -82,7 +83,7 @@ class _Hedge(Generic[T]):
         self._budget = budget
         self._limit_s = limit_s
         self._begun: dict[asyncio.Future[T], float] = {}
-        """Attempts under way, the oldest first, and when they began."""
+        """Running attempts, the oldest first, with their start times."""
         self._given_up: list[asyncio.Future[T]] = []
 
     async def run(self) -> T:
@@ -115,7 +116,9 @@ class _Hedge(Generic[T]):
         self._begun[asyncio.ensure_future(self._attempt())] = now
 
     def _first_success(self, done: "set[asyncio.Future[T]]", now: float) -> "asyncio.Future[T] | None":
-        """A success among those that are done; raises the error of the last one that could succeed."""
+        """A successful result among the finished attempts; raises the error of the last attempt that could
+        succeed.
+        """
         for one in [one for one in self._begun if one in done]:
             begun = self._begun.pop(one)
             error = asyncio.CancelledError() if one.cancelled() else one.exception()

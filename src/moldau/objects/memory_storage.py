@@ -1,4 +1,4 @@
-"""Objects in this process's memory: for tests, and for nodes that shall leave nothing behind."""
+"""Objects in this process's memory: for tests, and for nodes that must leave nothing behind."""
 
 import asyncio
 import mmap
@@ -21,11 +21,11 @@ from moldau.runtime import Clock
 __all__ = ["MemoryStorage"]
 
 PIECE_BYTES: Final = 512 * 1024
-"""So much is copied in a turn of the event loop: new memory takes a millisecond for a few megabytes."""
+"""Bytes copied in one turn of the event loop: allocating a few megabytes takes a millisecond."""
 
 
 class MemoryStorage:
-    """An object store that ends with its process. It waits for nothing, so it also runs in virtual time."""
+    """An object store that ends with its process. It never blocks, so it also runs in virtual time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Counts what the store is asked for: each request is billed, and each attempt is one."""
+"""Counts the requests to a store: each attempt is one request, and is billed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence

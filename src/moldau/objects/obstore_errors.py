@@ -38,7 +38,7 @@ _PERMANENT = (
 
 
 def translated(error: BaseException, key: str = "") -> StorageError:
-    """The :class:`StorageError` that says the same as ``error``."""
+    """The :class:`StorageError` for ``error``."""
     text = str(error)
     status = int(found[1]) if (found := _STATUS.search(text)) else 0
     code = found[1] if (found := _CODE.search(text)) else ""

@@ -1,9 +1,8 @@
-"""Has a process end only when obstore's threads have left Python.
+"""Delays the end of a process until obstore's threads have left Python.
 
-Such a thread hands a result to the event loop, which may wake up, take it and end the program before the
-thread has come back from waking it. CPython before 3.14 ends a thread that comes back to an interpreter which
-is shutting down, from inside of it, and Rust aborts the process for that: all is done, and the exit code
-is that of SIGABRT.
+Such a thread hands a result to the event loop, which may end the program before the thread has returned
+from Python. CPython before 3.14 ends a thread that returns to an interpreter during shutdown, and Rust then
+aborts the process: all work is done, but the exit code is that of SIGABRT.
 """
 
 import atexit
@@ -18,7 +17,7 @@ __all__ = ["leave_python_before_exit"]
 _HANDING_OVER: Final = "call_soon_threadsafe"
 _LOOK_EVERY_S: Final = 0.002
 _QUIET_LOOKS: Final = 3
-"""In a row: a request that was cancelled looks into Python once more."""
+"""Number of consecutive checks: a cancelled request enters Python once more."""
 _LOOKS_MAX: Final = 500
 
 
@@ -31,7 +30,7 @@ def leave_python_before_exit() -> None:
 def _wait() -> None:
     quiet = 0
     for _ in range(_LOOKS_MAX):
-        time.sleep(_LOOK_EVERY_S)  # in which the threads have the interpreter
+        time.sleep(_LOOK_EVERY_S)  # during which the threads can run Python code
         quiet = 0 if any(map(_hands_over, sys._current_frames().values())) else quiet + 1
         if quiet == _QUIET_LOOKS:
             return

@@ -1,4 +1,4 @@
-"""S3 and whatever speaks its protocol, Google Cloud Storage and Azure, through obstore.
+"""S3 and compatible stores, Google Cloud Storage and Azure, through obstore.
 
 obstore runs on threads of its own and takes a contiguous view without copying it. Its own retries are
 off: :class:`moldau.objects.retrying.RetryingStorage` sees and counts every attempt.
@@ -64,7 +64,7 @@ class ObstoreStorage:
 
     @property
     def store(self) -> ObjectStore:
-        """For what brokers do not ask of a store."""
+        """The obstore object, for calls that brokers do not need."""
         return self._store
 
     async def upload(self, key: str, data: Buffer, length: int) -> None:
@@ -146,7 +146,7 @@ def open_obstore(url: str, options: Mapping[str, str]) -> ObstoreStorage:
         _default_s3(config, client_options)
     name = url.split("?", 1)[0]
     try:
-        # Untyped: the stubs give each kind of store its own keys, and which kind it is the URL says.
+        # Untyped: the stubs have separate keys for each kind of store, and the kind depends on the URL.
         open_any: Any = from_url
         store: ObjectStore = open_any(
             url,
@@ -176,7 +176,9 @@ def _split(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _check_addresses(options: Mapping[str, Any]) -> None:
-    """Refuse what could be no address: object_store ends its thread over one, with a stack for a message."""
+    """Refuse invalid addresses: object_store's thread would panic over one, with a stack trace as its
+    message.
+    """
     for key, value in options.items():
         if key.endswith("region") and not _REGION.fullmatch(str(value)):
             raise StorageError(
@@ -199,7 +201,9 @@ def _is_web_address(text: str) -> bool:
 
 
 def _default_s3(config: dict[str, Any], client_options: dict[str, Any]) -> None:
-    """Over TLS payloads need not be signed too (a third of the upload rate); in the clear they are."""
+    """Over TLS payloads need no signature (signing costs a third of the upload rate); without TLS they are
+    signed.
+    """
     is_clear = str(config.get("endpoint", "")).startswith("http://")
     config.setdefault("unsigned_payload", not is_clear)
     if "endpoint" in config:

@@ -1,4 +1,4 @@
-"""Another try for requests that failed for a moment, without making a bad day worse.
+"""Retries of transient errors, without overloading a store that is in trouble.
 
 Exponential backoff with full jitter; a deadline for the operation and a time limit for each attempt; and a
 budget that all operations share: once the store fails most requests, retries stop adding to its load, and
@@ -38,10 +38,11 @@ class RetryPolicy:
     attempt_timeout_ms: float = 15_000
     """S3's slowest answers to an 8 MiB PUT take seconds; past this the connection is given up."""
     deadline_ms: float = 30_000
-    """Of one operation with all its attempts; no attempt begins, and none goes on, past it."""
+    """Deadline of one operation with all its attempts; every attempt ends by then."""
     patience_min_ms: float = 0
-    """Uploads and fetches that take longer, and much longer than they did, get a second attempt at their side
-    (``hedging``); 0 for never, as suits requests that take minutes."""
+    """Uploads and fetches that take longer than this, and much longer than usual, get a second attempt in
+    parallel (``hedging``); 0 for never, as suits requests that take minutes.
+    """
 
     def backoff_ms(self, retry: int, entropy: Entropy) -> float:
         ceiling = min(self.max_backoff_ms, self.first_backoff_ms * 2.0 ** min(retry, 30))
@@ -49,7 +50,7 @@ class RetryPolicy:
 
 
 class RetryBudget:
-    """Tokens that retries spend and successes earn: at most one retry for ten successes for long."""
+    """Tokens that retries spend and successes earn: in the long run at most one retry for ten successes."""
 
     def __init__(self, capacity: float = 50.0, earned_by_success: float = 0.1) -> None:
         self._capacity = capacity
@@ -68,7 +69,7 @@ class RetryBudget:
 
 
 class RetryingStorage:
-    """An :class:`ObjectStorage` over another, whose transient errors are tried again."""
+    """An :class:`ObjectStorage` over another, whose transient errors are retried."""
 
     def __init__(
         self,
@@ -105,7 +106,7 @@ class RetryingStorage:
         await self._run(lambda: self._storage.delete(keys))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
-        """After an error the listing goes on behind the last key that was seen."""
+        """After an error the listing continues after the last key."""
         last_key = start_after
         retry = 0
         while True:
@@ -127,7 +128,9 @@ class RetryingStorage:
             await asyncio.sleep(wait_ms / 1000)
 
     async def check(self) -> None:
-        """One attempt: who starts a node wants the answer now, and first errors are rarely transient."""
+        """One attempt: a starting node needs the answer now, and errors are rarely transient at that
+        point.
+        """
         try:
             async with asyncio.timeout(self._policy.attempt_timeout_ms / 1000):
                 await self._storage.check()
@@ -183,13 +186,13 @@ class RetryingStorage:
 
     def _failed(self, error: StorageError) -> None:
         if isinstance(error, ObjectNotFoundError):
-            self.health.succeeded()  # an answer like any other
+            self.health.succeeded()  # a valid answer
         else:
             self.health.failed(str(error), asyncio.get_running_loop().time() * 1000)
 
 
 LIST_RETRIES_MAX = 8
-"""In a row, without a page between them."""
+"""Consecutive retries, without a page between them."""
 
 
 async def _pages(

@@ -19,7 +19,7 @@ LIST_PAGE_KEYS = 1_000
 class StorageError(Exception):
     """The store refused, failed or did not answer; one line for a person.
 
-    ``transient`` says whether the same request may succeed later without anybody's help.
+    ``transient`` says whether the same request may succeed later without intervention.
     """
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
@@ -53,7 +53,7 @@ class ObjectInfo:
 
 
 class Ranges(Protocol):
-    """Where bytes of objects are: an ``ObjectStorage``, of which one call is needed."""
+    """The byte ranges of objects: the part of ``ObjectStorage`` that reads need."""
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         """Exactly ``size`` bytes from ``offset``. Raises ``StorageError``."""
@@ -66,16 +66,16 @@ class ObjectStorage(Protocol):
     async def upload(self, key: str, data: Buffer, length: int) -> None:
         """Store an object; when this returns it is durable and every reader sees it whole.
 
-        Exactly ``length`` bytes, or :class:`StorageError` and nothing is stored. Repeating an upload is
-        harmless. ``data`` is not copied where the store allows it: it must not change before this
-        returns, nor after an error or a cancellation for as long as anybody exports its buffer.
+        Stores exactly ``length`` bytes, or raises :class:`StorageError` and stores nothing. Repeating an
+        upload is harmless. ``data`` is not copied where the store allows that: it must not change before
+        this returns, nor after an error or a cancellation while its buffer is exported.
         """
         ...
 
     async def fetch(self, key: str, offset: int, size: int) -> memoryview:
         """Exactly ``size`` bytes from ``offset``.
 
-        Raises :class:`ObjectNotFoundError`, and :class:`StorageError` when the object ends before.
+        Raises :class:`ObjectNotFoundError`, and :class:`StorageError` when the object is shorter.
         """
         ...
 
@@ -86,7 +86,7 @@ class ObjectStorage(Protocol):
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[Sequence[ObjectInfo]]:
         """Pages of the objects in a folder (``""`` or ending in ``/``) and below, in order of their keys.
 
-        Only keys greater than ``start_after``. S3's directory buckets list in no order.
+        Only keys greater than ``start_after``. The order of S3's directory buckets is undefined.
         """
         ...
 
@@ -108,12 +108,12 @@ class FetchesOnce(Protocol):
     """A store with a read cache that can be bypassed."""
 
     async def fetch_once(self, key: str, offset: int, size: int) -> memoryview:
-        """``fetch`` of bytes that are not read again soon. Whoever holds the view holds much memory."""
+        """Like ``fetch``, for bytes that are not read again soon. The view may hold much memory."""
         ...
 
 
 async def fetch_once(storage: Ranges, key: str, offset: int, size: int) -> memoryview:
-    """``fetch`` of bytes that are not read again soon, of any store."""
+    """Like ``fetch``, for bytes that are not read again soon; for any store."""
     if isinstance(storage, FetchesOnce):
         return await storage.fetch_once(key, offset, size)
     return await storage.fetch(key, offset, size)
@@ -123,7 +123,7 @@ CHECK_KEY = ".moldau/check"
 
 
 async def check_by_use(storage: ObjectStorage, name: str, key: str = CHECK_KEY) -> None:
-    """:meth:`ObjectStorage.check` by means of the other calls. ``name`` is how errors call the store.
+    """:meth:`ObjectStorage.check` by means of the other calls. ``name`` is the store's name in errors.
 
     ``key``: of the object that is stored and deleted.
     """
@@ -153,6 +153,6 @@ def check_key(key: str) -> None:
 
 
 def check_folder(prefix: str) -> None:
-    """Refuse a listing's prefix that is no folder: stores differ in what they make of half a name."""
+    """Refuse a listing's prefix that does not end with a folder: stores treat a partial name differently."""
     if prefix and not prefix.endswith("/"):
         raise StorageError(f"{prefix!r} is no folder: it does not end in '/'", transient=False)

@@ -164,7 +164,7 @@ ADVERTISED: Final[Mapping[ApiKey, VersionRange]] = MappingProxyType(
 """Versions in ApiVersions responses: ``SUPPORTED``, but Produce from 0."""
 
 TELEMETRY: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
-"""Clients push metrics as soon as these are advertised, so they are only when somebody receives them."""
+"""Clients push metrics as soon as these are advertised, so they are advertised only with a receiver."""
 
 _CONTROLLER_ONLY = (52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82)
 _ON_BOTH = (
@@ -210,7 +210,7 @@ def advertised(scope: Scope, *, telemetry: bool = False) -> dict[ApiKey, Version
 
 
 class _FlexibleSince(dict[int, int]):
-    """First flexible version by API key; keys of our own are looked up when they first come."""
+    """First flexible version by API key; keys of Moldau's own are added at their first use."""
 
     def __missing__(self, api_key: int) -> int:
         found = KAFKA_MODULES.get(api_key) or OWN_MODULES.get(api_key)

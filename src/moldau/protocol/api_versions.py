@@ -1,4 +1,4 @@
-"""Answers to ApiVersions, the request that a client sends before it knows anything."""
+"""Answers to ApiVersions, the first request on a client's connection."""
 
 from collections.abc import Mapping
 
@@ -23,7 +23,7 @@ def is_too_new(api_key: int, version: int) -> bool:
 
 
 def unsupported_version_body() -> list[Buffer]:
-    """The body for an ApiVersions request of an unknown version: error 35 in version 0, whatever was asked.
+    """The body for an ApiVersions request of an unknown version: error 35, always in version 0.
 
     It names the versions of ApiVersions itself, for the client to try again (KIP-511). Frame it as a
     response of version 0.

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class RequestDecoder(Protocol):
-    """Decodes a request's body; ``left`` is how much memory the message may take (see ``costs``)."""
+    """Decodes a request's body; ``left`` is the memory that the message may take (see ``costs``)."""
 
     def __call__(self, body: Buffer, left: int = UNBOUNDED, /) -> Any: ...
 

@@ -6,8 +6,8 @@ and ``datetime`` cannot hold every legal value (an int64 of milliseconds is wide
 only to copy it into ours costs as much as parsing: the adapter was the slower way. kio remains the
 judge in the tests, version by version.
 
-Nothing is allocated on the word of the input: an array or string is first checked against the bytes left, and
-an array against the allowance of the message (see ``costs``).
+Sizes in the input are checked before memory is allocated: an array or string against the bytes left, and an
+array also against the allowance of the message (see ``costs``).
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ Decoder = Callable[[memoryview, int, int, int], tuple[Any, int]]
 M = TypeVar("M", bound=Message)
 
 STRING_BYTES_MAX = 32767
-"""Kafka's bound on a string, also where its length could say more."""
+"""Kafka's limit of a string's length, also where the length field would allow more."""
 
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 
@@ -41,7 +41,8 @@ def decoder(cls: type[Message], version: int) -> Decoder:
 
     (view, position, end, allowance in bytes of memory) -> (message, new position).
 
-    It raises what Python raises on bad bytes; ``decode`` and ``decode_from`` turn that into ProtocolError.
+    It raises any of Python's errors on malformed bytes; ``decode`` and ``decode_from`` turn them into
+    ProtocolError.
     """
     found = _decoders.get((cls, version))
     if found is None:
@@ -85,7 +86,7 @@ def decode_leading(cls: type[M], version: int, buffer: Buffer, left: int = UNBOU
 
 
 def compile_decoder(cls: type[Message], version: int) -> Decoder:
-    """Build the decoder anew; ``decoder`` keeps them."""
+    """Compile the decoder; ``decoder`` caches the result."""
     namespace: dict[str, Any] = {
         "new": object.__new__,
         "ParsedSizeError": ParsedSizeError,
@@ -255,7 +256,8 @@ class _Source:
         self.line(f"{target} = {value}; p = {stop}")
 
     def _item_array(self, field: FieldLayout, size: str, target: str) -> None:
-        # Every item takes at least one byte, so a length that lies cannot make us loop or allocate.
+        # Every item takes at least one byte, so a wrong length cannot cause a long loop or a large
+        # allocation.
         self.line(f"if {size} > end - p: raise ProtocolError('{field.name} runs past the end')")
         self._charge(field, size)
         items, item = self.variable("items"), self.variable("item")

@@ -33,7 +33,7 @@ def encoder(cls: type[Message], version: int) -> Encoder:
 
 
 def compile_encoder(cls: type[Message], version: int) -> Encoder:
-    """Build the encoder anew; ``encoder`` keeps them."""
+    """Compile the encoder; ``encoder`` caches the result."""
     namespace: dict[str, Any] = {"uvarint": uvarint, "SINGLE_BYTES": SINGLE_BYTES}
     source = _Source(version, is_flexible(cls, version), namespace)
     source.struct(cls, "message")
@@ -242,7 +242,7 @@ class _Source:
         defaults = {field.name: self.constant("default", field.default) for field in plan.tagged}
         encode = self.constant("tagged", None)
         self.namespace[encode] = self._compile_tagged(plan, defaults)
-        # Nearly always all are the defaults themselves; comparing values is left to the slow path.
+        # Unset fields are usually the default objects themselves; values are compared only on the slow path.
         same = " and ".join(f"{owner}.{name} is {default}" for name, default in defaults.items())
         self.chunk(f"b'\\0' if {same} else {encode}({owner})")
 

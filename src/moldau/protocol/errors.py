@@ -2,7 +2,7 @@
 
 
 class ProtocolError(Exception):
-    """Bytes that are not what their API key and version say; the connection that sent them is closed."""
+    """Malformed bytes for this API key and version; the connection that sent them is closed."""
 
 
 class ParsedSizeError(ProtocolError):
@@ -11,4 +11,4 @@ class ParsedSizeError(ProtocolError):
     def __init__(self, message: str, excess_bytes: int) -> None:
         super().__init__(message)
         self.excess_bytes = excess_bytes
-        """By how much, at least."""
+        """Bytes by which the limit is exceeded, at least."""

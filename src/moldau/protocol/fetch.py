@@ -1,11 +1,11 @@
-"""Fetch requests that come again and again, and fetch responses by hand.
+"""A cache of decoded Fetch requests, and a fast encoder of Fetch responses.
 
-A consumer that waits for news asks the same thing each time, byte for byte, and many ask the same: what was
-decoded once is found again by its bytes. Of responses, headers are packed and records pass through as the
-buffers they came in.
+An idle consumer repeats its request byte for byte, and many consumers send equal ones, so decoded requests
+are cached by their bytes. In responses, headers are packed here and records pass through as the buffers
+they came in.
 
-The compiled encoder does the same for every shape; this one is for the usual one (no aborted transactions, no
-redirects), in which the fields around a partition's records are two ``struct`` calls.
+The compiled encoder handles every shape. This one handles the usual shape (no aborted transactions, no
+redirects), in which the fields around a partition's records take two ``struct`` calls.
 """
 
 import functools
@@ -37,7 +37,7 @@ _NO_SNAPSHOT = _DEFAULTS.snapshot_id
 
 
 class _Decoded(dict[bytes, FetchRequest]):
-    """Requests of one version by their bodies. They are shared: nobody may change one."""
+    """Requests of one version by their bodies. They are shared and must not be changed."""
 
     def __init__(self, version: int) -> None:
         self._version = version
@@ -67,8 +67,8 @@ def request_decoder(version: int) -> Callable[..., FetchRequest]:
 def encode_response(version: int, response: FetchResponse) -> list[Buffer]:
     """Encode a Fetch response of version 4 to 18.
 
-    A partition's ``records`` may be one buffer or several that go out in a row; they are in the result as
-    they were given, never copied or joined.
+    A partition's ``records`` may be one buffer or several. They are passed on as they are, never copied or
+    joined.
     """
     return response_encoder(version)(response)
 
@@ -111,7 +111,9 @@ def response_encoder(version: int) -> Encoder:
 
 
 def _encode_partitions(head: bytes, partitions: Sequence[PartitionData], out: list[Buffer]) -> bytes | None:
-    """Append partitions to ``out`` after ``head``; returns what is to follow, or None for an unusual one."""
+    """Append partitions to ``out`` after ``head``; returns the trailing bytes, or None for an unusual
+    partition.
+    """
     for partition in partitions:
         aborted = partition.aborted_transactions
         if (

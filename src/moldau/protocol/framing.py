@@ -46,7 +46,9 @@ def parse_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
-    """As :func:`parse_request_header`, with the fields and the position in one tuple: for each request."""
+    """Like :func:`parse_request_header`, with the fields and the position in one tuple; called for each
+    request.
+    """
     try:
         api_key, version, correlation_id, size = _unpack_fixed(frame)
         position = 10
@@ -67,7 +69,7 @@ def read_request_header(frame: Buffer) -> tuple[int, int, int, str | None, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """The header in the version that its API key and version ask for."""
+    """The header in the version that its API key and version require."""
     client_id = b"" if header.client_id is None else header.client_id.encode()
     size = -1 if header.client_id is None else len(client_id)
     fixed = _FIXED.pack(header.api_key, header.api_version, header.correlation_id, size)

@@ -27,7 +27,7 @@ FIXED_FORMATS = {
 SINGLE_BYTES = [bytes([value]) for value in range(128)]
 
 _PACKERS_KEPT = 1024
-"""Arrays up to this length keep their packer; longer ones are rare and would fill the cache."""
+"""Packers of arrays up to this length are cached; longer arrays are rare and would fill the cache."""
 
 
 def uvarint(value: int) -> bytes:
@@ -71,7 +71,7 @@ def continue_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, in
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int, end: int, left: int) -> tuple[int, int]:
-    """Step over ``count`` tagged fields of which none is known.
+    """Skip ``count`` tagged fields, all of them unknown.
 
     Returns the position after them, and ``left`` less their cost. Raises ParsedSizeError below 0.
     """
@@ -125,7 +125,7 @@ class LegacyPackers(dict[int, Callable[..., bytes]]):
 
 
 class _ErrorCodes(dict[int, ErrorCode]):
-    """ErrorCode by number; a number of a later Kafka is an unknown server error, as in Kafka's client."""
+    """ErrorCode by number; an unknown number becomes unknown_server_error, as in Kafka's client."""
 
     def __missing__(self, code: int) -> ErrorCode:
         return ErrorCode.unknown_server_error
@@ -135,7 +135,7 @@ ERROR_CODES: dict[int, ErrorCode] = _ErrorCodes((int(code), code) for code in Er
 
 
 class _Uuids(dict[bytes, UUID]):
-    """UUID by its bytes. A broker sees few topic ids, and to make a UUID is slow."""
+    """UUID by its bytes. A broker sees few topic ids, and making a UUID is slow."""
 
     def __missing__(self, raw: bytes) -> UUID:
         if len(self) >= 16_384:

@@ -1,4 +1,4 @@
-"""How a message is declared: a class whose fields say what they are on the wire.
+"""Declarations of messages: classes whose fields carry their wire types and versions.
 
 A message class is the *superset* of all versions of a Kafka message: each field carries the versions in
 which it exists, and encoders and decoders for one version are compiled from that (see ``encoding`` and
@@ -134,7 +134,7 @@ def wire(
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire,))
 def message(cls: type[M]) -> type[M]:
-    """Make a message class of a declaration. Equality, hash and repr are shared, for imports to be fast."""
+    """Make a message class of a declaration. Equality, hash and repr are shared to keep imports fast."""
     # dataclass would make up a docstring by inspecting the signature: half of the time of an import.
     cls.__doc__ = cls.__doc__ or cls.__name__
     declared = dataclasses.dataclass(
@@ -146,7 +146,7 @@ def message(cls: type[M]) -> type[M]:
 
 
 def _first_constructor(message: Message, **values: Any) -> None:
-    """Compile the class's own constructor at its first use: most of 400 imported classes are never used."""
+    """Compile the class's own constructor at its first use: most of the 400 classes are never used."""
     made = type(message)
     _set_constructor(made, _compiled_constructor(made))
     made.__init__(message, **values)
@@ -184,7 +184,7 @@ class FieldLayout(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A message class in one version: fields in wire order, tagged fields by tag, and those it lacks."""
+    """A message class in one version: fields in wire order, tagged fields by tag, and absent fields."""
 
     fields: tuple[FieldLayout, ...]
     tagged: tuple[FieldLayout, ...]

@@ -1,4 +1,4 @@
-"""Where the nodes of a quorum are reached: voters, bootstrap servers, and leaders that others told of."""
+"""The addresses of a quorum's nodes: voters, bootstrap servers, and leaders that other nodes named."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -6,10 +6,10 @@ from moldau.quorum.core.voters import ReplicaKey, Voter, VoterSet
 
 
 class QuorumAddresses:
-    """Looks nodes up by id. An address in the set of voters comes first: it is a record of the log.
+    """Finds nodes by id. An address in the set of voters has precedence, because it is a record of the log.
 
-    The servers of ``controller.quorum.bootstrap.servers`` have the ids -2, -3, …, as in Kafka: nobody knows
-    which nodes they are.
+    The servers of ``controller.quorum.bootstrap.servers`` have the ids -2, -3, … as in Kafka, because their
+    node ids are unknown.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class QuorumAddresses:
         return self._bootstrap.get(node_id) or self._heard.get(node_id)
 
     def heard(self, endpoints: Iterable[tuple[int, str, int]]) -> None:
-        """Node ids with host and port, as another replica told them."""
+        """Add node ids with host and port, as another replica sent them."""
         for node_id, host, port in endpoints:
             if node_id >= 0 and host and 0 < port < 65536:
                 self._heard[node_id] = Voter(ReplicaKey(node_id), host, port)

@@ -10,7 +10,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 @dataclass(slots=True)
 class Append:
-    """Records that stand or fall together, and who waits for them."""
+    """Records that are committed or refused together, and the future of their caller."""
 
     values: Sequence[bytes]
     epoch: int
@@ -20,7 +20,7 @@ class Append:
 
 
 class AppendQueue:
-    """First in, first out: waiting to be written, then written and waiting for the high watermark."""
+    """First in, first out: records that are to be written, then records that wait for the high watermark."""
 
     def __init__(self, max_batch_bytes: int) -> None:
         self._max_batch_bytes = max_batch_bytes
@@ -64,16 +64,16 @@ class AppendQueue:
         self._written.extend(appends)
 
     def commit(self, offset: int) -> None:
-        """Answer what lies below the committed ``offset``."""
+        """Complete the appends below the committed ``offset``."""
         while self._written and self._written[0].last_offset < offset:
             append = self._written.popleft()
             if not append.committed.done():
                 append.committed.set_result(append.last_offset)
 
     def fail(self, error: KafkaError, *, epoch: int | None = None) -> None:
-        """Refuse everything that waits (of this epoch only, when given) and all that is not committed.
+        """Refuse all waiting appends (of this epoch only, when given) and all that are not committed.
 
-        What was written may still be committed by the next leader: its outcome is unknown.
+        Written records may still be committed by the next leader: their outcome is unknown.
         """
         failed = [*self._written, *self._in_hand] if epoch is None else []
         failed += [append for append in self._waiting if epoch in (None, append.epoch)]
@@ -84,4 +84,4 @@ class AppendQueue:
         for append in failed:
             if not append.committed.done():
                 append.committed.set_exception(KafkaError(error.code, error.message))
-                append.committed.exception()  # whoever stopped waiting has not forgotten it
+                append.committed.exception()  # the future may be cancelled

@@ -31,7 +31,7 @@ class QuorumDescription:
 
 
 def describe(core: RaftCore, wall_clock_ms: int) -> QuorumDescription:
-    """Raises ``KafkaError(not_leader_or_follower)``: only the leader knows."""
+    """Raises ``KafkaError(not_leader_or_follower)``: only the leader has the data."""
     leader = core.role
     if not isinstance(leader, Leader):
         raise KafkaError(ErrorCode.not_leader_or_follower, "only the leader can describe the quorum")

@@ -1,6 +1,6 @@
 """The shell around the raft core: one task that steps it and carries out its effects, in order.
 
-The contract that it keeps is written in ``effects.py``.
+``effects.py`` defines its contract.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class PeerSender(Protocol):
-    """The way to the other replicas."""
+    """Sends requests to the other replicas."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
         """Return the answer; raise ``KafkaError`` or ``OSError`` when there is none."""
@@ -48,7 +48,7 @@ class PeerSender(Protocol):
 
 
 class NoPeers:
-    """The way of a lone voter."""
+    """The sender of a single voter, which has no peers."""
 
     async def send(self, node_id: int, message: WireRequest) -> WireResponse:
         raise KafkaError(ErrorCode.network_exception, f"there is no way to node {node_id}")
@@ -61,14 +61,14 @@ class DriverConfig:
     raft: RaftSettings = field(default_factory=RaftSettings)
     wire: Wire = field(default_factory=Wire)
     bootstrap_servers: tuple[tuple[str, int], ...] = ()
-    """``controller.quorum.bootstrap.servers``: host and port of nodes that may know who leads."""
+    """``controller.quorum.bootstrap.servers``: host and port of nodes that may know the leader."""
     append_linger_ms: int = 0
-    """``controller.quorum.append.linger.ms``: how long appends are gathered when the disk is idle."""
+    """``controller.quorum.append.linger.ms``: how long appends are collected while the disk is idle."""
     append_max_batch_bytes: int = 8 * 1024 * 1024
     snapshot_max_new_bytes: int = 20 * 1024 * 1024
     """``metadata.log.max.record.bytes.between.snapshots``"""
     snapshot_max_interval_ms: int = 3_600_000
-    """``metadata.log.max.snapshot.interval.ms``; 0 turns it off."""
+    """``metadata.log.max.snapshot.interval.ms``; 0 disables it."""
 
 
 class QuorumDriver:
@@ -117,25 +117,25 @@ class QuorumDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._replies: dict[int, asyncio.Future[Response]] = {}
         self._resigned_epoch = -1
-        """In which this node was asked to resign."""
+        """Epoch in which this node was asked to resign."""
         self._next_request_id = 0
         self._append_scheduled = False
         self._failure: Exception | None = None
         self._is_stopped = False
 
-    # Life
+    # Life cycle
 
     async def start(self) -> None:
         """Load the durable state and begin. A lone voter leads when this returns.
 
         Raises ``QuorumStateError`` and ``DiskError``.
         """
-        # Its records are read before the core asks for them.
+        # The voters are read from the log before the core asks for them.
         self.history.load(self._log)
         is_static = self.history.latest is None and len(self._static_voters) > 0
         read = partial(self._state_store.read, is_static=is_static)
         election = await self._machine.workers.run(read)
-        # What a crashed process has written may not be on the disk yet, and the core counts on it.
+        # Records of a crashed process may not be on the disk yet, but the core counts them as durable.
         await self._log.flush()
         self._core = RaftCore(
             local=self._local,
@@ -156,7 +156,7 @@ class QuorumDriver:
         self._pump = asyncio.create_task(self._run(), name="quorum")
 
     async def stop(self, grace_ms: int = 1000) -> None:
-        """Give up leadership, tell the others (for at most ``grace_ms``), and end. The log stays open."""
+        """Resign, notify the others (for at most ``grace_ms``), and end. The log stays open."""
         if self._is_stopped:
             return
         core = self._core
@@ -174,19 +174,19 @@ class QuorumDriver:
     # For the state machine above
 
     def add_listener(self, listener: QuorumListener) -> None:
-        """Tell ``listener`` of everything from the latest snapshot on; may be called at any time."""
+        """Notify ``listener`` of everything from the latest snapshot on; may be called at any time."""
         self._subscriptions.add(listener)
 
     def remove_listener(self, listener: QuorumListener) -> None:
         self._subscriptions.remove(listener)
 
     def append(self, values: Sequence[bytes], *, epoch: int | None = None) -> "asyncio.Future[int]":
-        """Append records as one unit; the future has the offset of the last once it is committed and
+        """Append records as one unit; the result is the offset of the last one, once it is committed and
         applied by the listeners here.
 
-        Appends are written in the order of the calls, many to a batch. ``epoch`` is the one in which
-        they were decided (default: now). The future fails with ``KafkaError(not_controller)`` when
-        this node does not lead it; if leadership is lost while waiting, the outcome is unknown.
+        Appends are written in the order of the calls, many to a batch. ``epoch`` is the one in which they
+        were decided (default: now). The future fails with ``KafkaError(not_controller)`` when this node
+        does not lead it; if the leadership is lost while waiting, the outcome is unknown.
         """
         if self._is_stopped or self._core is None:
             raise KafkaError(ErrorCode.broker_not_available, "the quorum does not run on this node")
@@ -197,7 +197,7 @@ class QuorumDriver:
         return future
 
     def resign(self, epoch: int) -> None:
-        """Give up leadership of ``epoch``: the state machine cannot go on."""
+        """Resign the leadership of ``epoch``, because the state machine cannot continue."""
         self.submit(ev.ResignRequested(epoch))
 
     @property
@@ -210,12 +210,12 @@ class QuorumDriver:
 
     @property
     def election(self) -> ElectionState:
-        """Epoch, leader and vote as the core has them; a peer is told only what is stored."""
+        """Epoch, leader and vote of the core; peers are sent only stored values."""
         return self._core.election if self._core else ElectionState()
 
     @property
     def voters(self) -> VoterSet:
-        """The voters that count now: those of the log, else the static ones."""
+        """The current voters: those of the log, or else the static ones."""
         return self._core.voters if self._core else self._static_voters
 
     @property
@@ -234,14 +234,15 @@ class QuorumDriver:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether the state machine should write a snapshot of what it has applied."""
+        """Whether the state machine should write a snapshot of its state."""
         return self._schedule.is_due(self._machine.clock.now_ms())
 
     def create_snapshot(
         self, end_offset: int, epoch: int, last_log_timestamp_ms: int
     ) -> SnapshotWriter | None:
-        """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has
-        ``epoch``; after its ``freeze`` call :meth:`snapshot_created`. None: there is one already."""
+        """Begin a snapshot of the state up to ``end_offset`` (exclusive), whose last record has ``epoch``;
+        after its ``freeze`` call :meth:`snapshot_created`. None: it exists already.
+        """
         writer = self._log.create_snapshot(OffsetAndEpoch(end_offset, epoch), last_log_timestamp_ms)
         logged = self.history.at(end_offset)
         if writer is not None and logged is not None:
@@ -250,8 +251,9 @@ class QuorumDriver:
         return writer
 
     async def snapshot_created(self) -> None:
-        """Note a frozen snapshot and clean the log: what the one before it covers goes, so that
-        replicas that lag by less than a snapshot still find their records."""
+        """Record a frozen snapshot and clean the log up to the snapshot before it, so that replicas that
+        lag by less than one snapshot still find their records.
+        """
         await self._schedule.created(self._machine.clock.now_ms(), self._log)
 
     def describe(self) -> QuorumDescription:
@@ -261,7 +263,7 @@ class QuorumDriver:
         return describe(self._core, self._machine.clock.now_ms())
 
     async def change_voters(self, request: VoterChangeRequest) -> VoterChangeResponse:
-        """Have the voters changed; answered when that is committed (KIP-853)."""
+        """Change the voters; returns when the change is committed (KIP-853)."""
         response = await self._ask_core(request)
         assert isinstance(response, VoterChangeResponse)
         return response
@@ -269,7 +271,7 @@ class QuorumDriver:
     # For the network
 
     async def handle_rpc(self, message: WireRequest) -> WireResponse:
-        """Answer a peer; a fetch may be held back. Never raises ``KafkaError``."""
+        """Answer a peer; a fetch may wait. Never raises ``KafkaError``."""
         if self._is_stopped or self._core is None:
             return error_response(message, ErrorCode.broker_not_available)
         try:
@@ -313,7 +315,7 @@ class QuorumDriver:
 
     @property
     def is_static(self) -> bool:
-        """Whether the voters are those of the configuration."""
+        """Whether the voters are configured."""
         return self._core is None or self._core.is_static
 
     @property
@@ -326,12 +328,12 @@ class QuorumDriver:
         self._wake.set()
 
     def submit_first(self, event: ev.Event) -> None:
-        """Queue what the log says: it comes before everything else."""
+        """Queue an event of the log ahead of all others."""
         self._events.appendleft(event)
         self._wake.set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run work beside the pump; its failure ends this replica."""
+        """Run work in parallel to the event loop of the driver; its failure ends this replica."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
@@ -342,18 +344,18 @@ class QuorumDriver:
             reply.set_result(response)
 
     def voters_changed(self, voters: VoterSet) -> None:
-        """The log names other voters."""
+        """The log contains a new set of voters."""
         self.voice.voters_changed(voters)
 
     def leader_changed(self, leader_id: int | None, epoch: int) -> None:
-        """Tell of an election's outcome, or of the end of a leader."""
+        """Report the outcome of an election, or the loss of a leader."""
         if leader_id is None:
             self.voice.leader_lost(epoch, self.now_ms)
         else:
             self.voice.led(leader_id, epoch, self.now_ms)
 
     def resigned(self, epoch: int) -> None:
-        """This node leads ``epoch`` no more, because it was asked to or has lost its majority."""
+        """This node has resigned the leadership of ``epoch``, on request or because it lost its majority."""
         if epoch != self._resigned_epoch:
             self.voice.majority_lost(epoch)
         self.voice.leader_lost(epoch, self.now_ms)
@@ -363,7 +365,7 @@ class QuorumDriver:
         self._schedule.wrote(size_bytes)
 
     async def send(self, effect: fx.Send) -> None:
-        """Ask a peer and queue its answer."""
+        """Send a request to a peer and queue its answer."""
         settings, node_id, asked_ms = self._config.raft, effect.node_id, self.now_ms
         timeout_ms = settings.request_timeout_ms + settings.fetch_max_wait_ms
         event: ev.Event = ev.RequestFailed(effect.correlation_id)
@@ -387,7 +389,7 @@ class QuorumDriver:
         self.submit(event)
 
     def schedule_append(self) -> None:
-        """Let waiting appends become a batch: at once, after the linger, or when the disk is free."""
+        """Write waiting appends as a batch: at once, after the linger time, or when the disk is idle."""
         if self._append_scheduled or self._effects.is_flushing or self._appends.next_epoch is None:
             return
         self._append_scheduled = True
@@ -414,7 +416,7 @@ class QuorumDriver:
                 self._wake.clear()
                 await self._drain()
         except Exception as error:
-            # Whatever it is (a listener's bug too): nothing may be answered after a step half done.
+            # Any exception (also of a listener): no answer may be sent after an incomplete step.
             self._fail(error)
 
     async def _drain(self) -> None:
@@ -437,7 +439,7 @@ class QuorumDriver:
             self._timer = None
         deadline_ms = self._core.next_deadline_ms if self._core else None
         if deadline_ms is not None:
-            # At least a millisecond: the core's time is cut to whole ones.
+            # At least a millisecond, because the core's time is in whole milliseconds.
             delay = max(1, deadline_ms + 1 - self.now_ms) / 1000
             self._timer = asyncio.get_running_loop().call_later(delay, self.submit, ev.Tick())
 

@@ -45,7 +45,7 @@ class EffectRunner:
         return self._is_flushing
 
     async def run(self, effects: list[fx.Effect]) -> None:
-        """All effects of one step, in order."""
+        """Run all effects of one step, in order."""
         for effect in effects:
             match effect:
                 case fx.PersistElectionState(state):
@@ -85,7 +85,7 @@ class EffectRunner:
     # The log
 
     def _append_control(self, effect: fx.AppendLeaderChange | fx.AppendVoters) -> None:
-        """Append the control records with which a leader begins, or changes the voters."""
+        """Append the control records that begin a leader's epoch, or change the voters."""
         machine, log, _, _, _ = self._driver.ports
         records: list[ControlRecord] = []
         match effect:
@@ -107,7 +107,7 @@ class EffectRunner:
         batch = build_control_batch(records, timestamp=machine.clock.now_ms(), leader_epoch=epoch)
         info = log.append_as_leader(batch, epoch)
         if isinstance(effect, fx.AppendVoters):
-            # The batch that was built has its offsets by now where it lies in the log.
+            # The offsets are now set in the batch.
             for view in log.read(info.first_offset, 1).views:
                 self._driver.history.read(view)
         self._driver.submit_first(ev.LogAppended())
@@ -171,7 +171,7 @@ class EffectRunner:
             truncations = self._truncations
             offset = await log.flush()
             if truncations != self._truncations:
-                continue  # what was synced may be gone, and other bytes stand there now
+                continue  # the synced bytes may be truncated and replaced by others
             self._driver.submit(ev.LogFlushed(offset))
             if not self._flush_again:
                 break
@@ -201,14 +201,14 @@ class EffectRunner:
             await download.freeze()
         self._truncations += 1
         if log.end_offset >= snapshot_id.offset:
-            # What stands here above the high watermark is of another history.
+            # Records here above the high watermark belong to another history.
             await log.truncate_to(max(log.high_watermark, log.start_offset))
         await log.truncate_to_latest_snapshot()
         log.update_high_watermark(snapshot_id.offset)
         self._driver.history.load(log)
         self._driver.submit_first(ev.SnapshotInstalled(snapshot_id))
 
-    # What others hear
+    # Notifications
 
     async def _committed(self, offset: int) -> None:
         _, log, _, appends, subscriptions = self._driver.ports

@@ -1,4 +1,4 @@
-"""At most one request in flight per peer, with a time-out and a pause after a failure."""
+"""At most one request in flight per peer, with a time-out, and a pause after a failure."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class InFlight:
 class Peers:
     """Requests in flight to each peer.
 
-    A change of role forgets everything in flight: a late answer to a question of another role is
-    ignored, and the new role may ask at once.
+    A change of role forgets all requests in flight: a late answer to a former role is ignored, and the new
+    role may send at once.
     """
 
     def __init__(self, settings: RaftSettings) -> None:
@@ -37,7 +37,7 @@ class Peers:
         return now_ms >= self._retry_at_ms.get(node_id, now_ms)
 
     def sent(self, node_id: int, request: Request, now_ms: int, wait_ms: int = 0) -> int:
-        """Note a request whose answer may be held back for ``wait_ms``; return its correlation id."""
+        """Record a request whose answer may take ``wait_ms``; return its correlation id."""
         self._next_correlation_id += 1
         deadline_ms = now_ms + self._settings.request_timeout_ms + wait_ms
         pending = InFlight(self._next_correlation_id, node_id, request, deadline_ms)
@@ -59,7 +59,7 @@ class Peers:
         self._retry_at_ms.clear()
 
     def next_ready_ms(self, node_id: int, now_ms: int) -> int:
-        """When the peer may be asked again if nothing is heard from it."""
+        """The time of the next request to the peer if it does not answer."""
         pending = self._by_node.get(node_id)
         retry_at_ms = self._retry_at_ms.get(node_id, now_ms)
         return retry_at_ms if pending is None else max(retry_at_ms, pending.deadline_ms)

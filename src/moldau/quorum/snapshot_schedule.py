@@ -1,10 +1,10 @@
-"""When a snapshot of the state machine is due, and what of the log goes after one."""
+"""The times of snapshots, and the part of the log that is deleted after each."""
 
 from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, ReplicatedLog
 
 
 class SnapshotSchedule:
-    """By bytes of records since the last snapshot, or by its age when anything was written since."""
+    """By bytes of records since the last snapshot, or by its age when records were written since."""
 
     def __init__(self, max_new_bytes: int, max_interval_ms: int) -> None:
         self._max_new_bytes = max_new_bytes
@@ -27,7 +27,7 @@ class SnapshotSchedule:
         return 0 < self._max_interval_ms <= age_ms and self._new_bytes > 0
 
     async def created(self, now_ms: int, log: ReplicatedLog) -> None:
-        """A snapshot is frozen: keep the log from the one before it on, drop what is older."""
+        """A snapshot is frozen: keep the log from the previous snapshot on, delete older records."""
         before, self._last = self._last, log.latest_snapshot_id()
         self._new_bytes = 0
         self._last_ms = now_ms

@@ -36,7 +36,7 @@ def encode_quorum_state(state: ElectionState, *, voters: VoterSet, version: int 
 
 
 def decode_quorum_state(content: bytes, *, voters: VoterSet | None) -> ElectionState:
-    """Read either version. Raises :class:`QuorumStateError`; other voters than the file's are one.
+    """Read either version. Raises :class:`QuorumStateError`, also when the voters differ from the file's.
 
     A changed static voter set is refused, as in Kafka: two halves with different ideas of a majority
     could elect two leaders. ``voters`` is None where the log names them (KIP-853), and the file's are old.

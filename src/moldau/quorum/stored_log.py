@@ -1,4 +1,4 @@
-"""The core's view of the log that ``moldau.storage`` keeps."""
+"""The core's view of the log in ``moldau.storage``."""
 
 from moldau.quorum.core.offsets import OffsetAndEpoch
 from moldau.quorum.core.voters import LoggedVoters

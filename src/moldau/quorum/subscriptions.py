@@ -27,13 +27,13 @@ class QuorumListener(Protocol):
     def on_commit(self, committed: Committed) -> Iterator[None] | None:
         """Apply. The views stay valid.
 
-        What takes long returns an iterator of its steps, of some milliseconds each: the event loop has
-        a turn between two of them, and nothing else is brought to the listener before the last.
+        Long work returns an iterator of its steps, of some milliseconds each: the event loop runs between
+        two steps, and the listener gets nothing else before the last.
         """
         ...
 
     def on_snapshot(self, reader: SnapshotReader) -> None:
-        """Forget the state and load this one; the reader is closed on return."""
+        """Replace the state by this snapshot; the reader is closed on return."""
         ...
 
     def on_leader_change(self, leader_id: int | None, epoch: int) -> None:
@@ -43,7 +43,7 @@ class QuorumListener(Protocol):
 
 @dataclass(slots=True)
 class Subscription:
-    """A listener, what it has applied, and the leader that it knows of."""
+    """A listener, its applied offset, and the leader that it was told of."""
 
     listener: QuorumListener
     next_offset: int = 0
@@ -63,7 +63,7 @@ class Subscriptions:
         self._epoch_start_offset = 0
 
     def add(self, listener: QuorumListener) -> None:
-        """Begin at the latest snapshot, and catch up at once."""
+        """Begin at the latest snapshot, and catch up."""
         subscription = Subscription(listener)
         self._subscriptions.append(subscription)
         for _ in self._bring_up(subscription):

@@ -1,9 +1,8 @@
 """The quorum in log and health: one line for each change of state, and current problems.
 
-Peers are watched by the answers to this node's requests, and by the requests that they send. Each of them
-is in one :class:`PeerState`, and a line is logged when it enters another. Elections are logged at info; a
-quorum without a leader for longer than an election should take is a warning, and its next leader the end
-of it.
+Peers are observed by their answers to this node's requests, and by their own requests. Each peer is in one
+:class:`PeerState`; each change of the state is logged. Elections are logged at info. A quorum without a
+leader for longer than an election should take is a warning; its next leader ends it.
 """
 
 import logging
@@ -20,9 +19,9 @@ from moldau.runtime import ErrorCode
 logger = logging.getLogger(__name__)
 
 STRANGER_SILENCE_MS: Final = 60_000
-"""A node whose requests are refused is forgotten after so long without one."""
+"""A node whose requests are refused is forgotten after this time without a request."""
 STRANGERS_MAX: Final = 32
-"""So many are told apart; the requests of further ones are refused without a line."""
+"""Number of such nodes that are tracked; further ones are refused without a log line."""
 
 FETCHES: Final = (FetchRequest, FetchSnapshotRequest)
 NODES_MAX: Final = 4096
@@ -36,9 +35,9 @@ class PeerState(Enum):
     REACHED = "reached"
     UNREACHABLE = "unreachable"
     FOREIGN = "foreign"
-    """It belongs to another cluster."""
+    """The peer belongs to another cluster."""
     DISAGREES = "disagrees"
-    """It has another set of voters."""
+    """The peer has another set of voters."""
 
 
 _ERROR_STATES: Final = {
@@ -90,7 +89,7 @@ class QuorumVoice:
         self._has_told_of_no_leader = False
 
     def voters_changed(self, voters: VoterSet) -> None:
-        """The log names other voters (KIP-853)."""
+        """The log contains a new set of voters (KIP-853)."""
         before, self._voters = self._voters, voters
         self._peers = {node_id: self._peers.get(node_id, Peer()) for node_id in voters.others(self._local.id)}
         if before.ids != voters.ids:
@@ -98,13 +97,13 @@ class QuorumVoice:
 
     @property
     def leaderless_limit_ms(self) -> int:
-        """An election takes less, if a majority of the voters can reach each other."""
+        """An election takes less time, if a majority of the voters can reach each other."""
         return self._settings.fetch_timeout_ms + 2 * self._settings.election_timeout_ms
 
     # Elections
 
     def started(self, now_ms: int) -> None:
-        """The replica takes part from now on, and knows of no leader yet."""
+        """The replica takes part from now on; the leader is not known yet."""
         if self._leader is None:
             self._leaderless_since_ms = now_ms
 
@@ -134,7 +133,7 @@ class QuorumVoice:
             self._leader, self._leaderless_since_ms = None, now_ms
 
     def majority_lost(self, epoch: int) -> None:
-        """This node led ``epoch`` and gave up, because too few voters fetched from it."""
+        """This node led ``epoch`` and resigned, because too few voters fetched from it."""
         logger.warning(
             "this node %d heard from no majority of the voters %s for %d ms and leads epoch %d of the"
             " metadata quorum no more",
@@ -156,8 +155,8 @@ class QuorumVoice:
     def answered(self, node_id: int, error: ErrorCode, request: Request) -> None:
         """A voter has answered a request.
 
-        Anyone may fetch, and an epoch is checked before the voters: only a vote or the like that is taken
-        without an error shows that the voters are agreed on.
+        Any node may fetch, and the epoch is checked before the voters. So only an accepted vote or similar
+        request shows that both nodes have the same voters.
         """
         peer = self._peers.get(node_id)
         if peer is None:
@@ -181,7 +180,9 @@ class QuorumVoice:
                 peer.state, peer.problem = PeerState.REACHED, ""
 
     def failed(self, node_id: int, reason: str, asked_ms: int, now_ms: int) -> None:
-        """A request of ``asked_ms`` has no answer: a voter is unreachable when that goes on."""
+        """A request sent at ``asked_ms`` has no answer: a voter without answers for some time is
+        unreachable.
+        """
         peer = self._peers.get(node_id)
         if peer is None:
             return
@@ -204,7 +205,7 @@ class QuorumVoice:
             self._heard_directory(request.candidate, now_ms)
         elif isinstance(request, FETCHES):
             self._heard_directory(request.replica, now_ms)
-            # A leader sends nothing to a voter that fetches, so no answer of it would end this.
+            # A leader sends nothing to a voter that fetches, so no answer of that voter would end this state.
             self._reached(request.replica.id)
 
     def _reached(self, node_id: int) -> None:
@@ -242,7 +243,7 @@ class QuorumVoice:
             logger.warning("%s", problem)
 
     def _heard_directory(self, key: ReplicaKey, now_ms: int) -> None:
-        """Two directories that speak in turns with one id are two nodes; one change is a new disk."""
+        """Two directories that alternate with one id are two nodes; a single change is a new disk."""
         is_new = key.id not in self._directories
         if key.directory_id == NO_DIRECTORY or (is_new and len(self._directories) >= NODES_MAX):
             return
@@ -264,10 +265,12 @@ class QuorumVoice:
             f" {known.current} and {other}"
         )
 
-    # What is wrong now
+    # Current problems
 
     def no_leader(self, now_ms: int) -> str | None:
-        """Why there has been no leader for too long; None when there is one, or an election is under way."""
+        """The reason why there has been no leader for too long; None when there is one, or an election is
+        in progress.
+        """
         since_ms = self._leaderless_since_ms
         if since_ms is None or now_ms - since_ms < self.leaderless_limit_ms:
             return None
@@ -276,7 +279,7 @@ class QuorumVoice:
         return f"the metadata quorum has had no leader for {(now_ms - since_ms) / 1000:.0f} s{of}"
 
     def problems(self, now_ms: int) -> list[str]:
-        """Problems of other nodes, a sentence each."""
+        """Problems of other nodes, one sentence each."""
         found = [peer.problem for peer in self._peers.values() if peer.problem]
         found += [each.problem for each in self._strangers.values() if not self._is_silent(each, now_ms)]
         found += [

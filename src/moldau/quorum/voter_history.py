@@ -1,7 +1,7 @@
 """The voters in a log and its snapshot (KIP-853): each VotersRecord with its offset, the newest last.
 
-They count from the moment at which they are appended, so the history follows the log, not what is committed:
-the driver tells it of each append, truncation and snapshot.
+Voters count from the moment at which they are appended, so the history follows the log, not the committed
+records: the driver reports each append, truncation and snapshot.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ READ_MAX_BYTES = 1024 * 1024
 
 
 class VoterHistory:
-    """Of one replica's log."""
+    """The history of one replica's log."""
 
     def __init__(self) -> None:
         self._voters: list[LoggedVoters] = []
@@ -31,11 +31,13 @@ class VoterHistory:
         return self._voters[-1] if self._voters else None
 
     def at(self, end_offset: int) -> LoggedVoters | None:
-        """The voters as of all records before ``end_offset``: those of a snapshot that ends there."""
+        """The voters as of all records before ``end_offset``, including those of a snapshot that ends
+        there.
+        """
         return next((known for known in reversed(self._voters) if known.offset < end_offset), None)
 
     def load(self, log: ReplicatedLog) -> None:
-        """Read the latest snapshot and the whole log anew."""
+        """Reload the latest snapshot and the whole log."""
         self._voters, self._versions = [], []
         snapshot_id, offset = log.latest_snapshot_id(), log.start_offset
         reader = None if snapshot_id is None else log.open_snapshot(snapshot_id)
@@ -54,17 +56,17 @@ class VoterHistory:
             offset = result.next_offset
 
     def read(self, batches: Buffer) -> None:
-        """Follow batches that were appended. Raises ``KafkaError`` for a version that this build lacks."""
+        """Follow appended batches. Raises ``KafkaError`` for a version that this build lacks."""
         for offset, record in control_records(batches):
             self._add(offset, record)
 
     def truncate(self, offset: int) -> None:
-        """Forget what was at ``offset`` and behind it."""
+        """Remove the entries at ``offset`` and above."""
         self._voters = [known for known in self._voters if known.offset < offset]
         self._versions = [known for known in self._versions if known[0] < offset]
 
     def _read_snapshot(self, batches: Iterable[memoryview], offset: int) -> None:
-        """Voters stand before all data (KIP-630's header, and what follows it)."""
+        """Voters precede all data (KIP-630's header, and the records after it)."""
         for view in batches:
             for position, header in iter_headers(view):
                 if not header.is_control:
@@ -115,7 +117,7 @@ def voters_record(voters: VoterSet) -> control.RecordedVoters:
 
 
 def snapshot_records(logged: LoggedVoters) -> list[tuple[bytes, bytes]]:
-    """Keys and values of the control records with which a snapshot keeps the voters."""
+    """Keys and values of the control records that store the voters in a snapshot."""
     records: list[control.ControlRecord] = [
         control.KRaftVersion(logged.kraft_version),
         voters_record(logged.voters),

@@ -1,6 +1,6 @@
 """The header of a record batch, format version 2 (magic 2), and the checks that need no records.
 
-Layout, big endian (KIP-98); the CRC-32C covers everything from the attributes to the end:
+The layout is big endian (KIP-98); the CRC-32C covers everything from the attributes to the end:
 
 ====== ==== ======================
 offset size field
@@ -66,7 +66,7 @@ LOG_OVERHEAD_BYTES = 12
 """Base offset and length: what a batch carries before the bytes that its length field counts."""
 
 RECORD_BYTES_MIN = 7
-"""Of a record: length, attributes, two deltas, two lengths and the count of headers, a byte each."""
+"""Minimum size of a record: length, attributes, two deltas, two lengths and the header count, a byte each."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000
 """Most records of one batch: librdkafka's limit. It bounds the work of opening a batch."""
@@ -180,7 +180,9 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When tombstones may be dropped (KIP-534): it takes the base timestamp's place, if bit 6 is set."""
+        """The earliest time to drop tombstones (KIP-534); stored in place of the base timestamp if bit 6 is
+        set.
+        """
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
@@ -289,7 +291,8 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     size = header[1] + LOG_OVERHEAD_BYTES
     count = header[12]
     attributes = header[5]
-    # One expression on the hot path (each produced batch); which rule was broken is found out only then.
+    # One expression on the hot path (each produced batch); the broken rule is determined only after a
+    # failure.
     if (
         size != len(buffer)
         or header[3] != MAGIC
@@ -310,14 +313,14 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
 def refuse_transaction(header: BatchHeader) -> None:
     """Raise ``UNSUPPORTED_VERSION`` for a client's transactional batch, until there are transactions.
 
-    Nobody would ever end the transaction, and readers of committed records would wait for ever.
+    The transaction could never be ended, and readers of committed records would wait forever.
     """
     if header[5] & TRANSACTIONAL_BIT:
         raise KafkaError(ErrorCode.unsupported_version, "transactions are not supported yet")
 
 
 def claims_zstd(batch: Buffer) -> bool:
-    """Whether what may be a batch names the codec that clients know since KIP-110."""
+    """Whether bytes that may be a batch name the codec that clients support since KIP-110 (zstd)."""
     return len(batch) >= HEADER_SIZE_BYTES and batch[CHECKED_FROM + 1] & COMPRESSION_MASK == CODEC_MAX
 
 
@@ -337,7 +340,7 @@ def _too_short(buffer: Buffer) -> KafkaError:
 
 
 def _explain_refusal(buffer: Buffer, header: BatchHeader, max_batch_bytes: int) -> None:
-    """Raise the error for a batch that failed the fast check, in the order in which Kafka looks."""
+    """Raise the error for a batch that failed the fast check; the rules are checked in Kafka's order."""
     _refuse_framing(buffer, header, max_batch_bytes)
     count = header.records_count
     if header.last_offset_delta < 0 or count <= 0 or header.last_offset_delta != count - 1:
@@ -405,8 +408,8 @@ def set_base_offset_and_epoch(
 def set_log_append_time(buffer: MutableBuffer, position: int, append_time_ms: int) -> int:
     """Make ``append_time_ms`` the timestamp of every record; return the new CRC.
 
-    Sets the timestamp type bit and the max timestamp, which then stands for all records. The batch
-    must be whole (``parse_header`` and ``iter_headers`` have seen to that).
+    Sets the timestamp type bit and the max timestamp, which is then the timestamp of all records. The batch
+    must be whole (checked by ``parse_header`` or ``iter_headers``).
     """
     (length,) = _EPOCH.unpack_from(buffer, position + _LENGTH_AT)
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_FROM)

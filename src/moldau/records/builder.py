@@ -1,4 +1,4 @@
-"""Building record batches: what coordinators, the controller, the compactor and tests write."""
+"""Builds record batches for coordinators, the controller, the compactor and tests."""
 
 from collections.abc import Sequence
 from struct import Struct

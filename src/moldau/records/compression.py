@@ -30,14 +30,15 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 DECOMPRESSED_BYTES_FLOOR = 64 * 1024 * 1024
-"""Any batch may become this large: sixty times Kafka's default max.message.bytes."""
+"""The limit is never lower than this: sixty times Kafka's default max.message.bytes."""
 _DECOMPRESSED_RATIO = 16
 
 
 def decompressed_bytes_max(size_bytes: int) -> int:
-    """How large the records of a batch may be once they are decompressed, by the batch's size.
+    """Maximum size of a batch's records after decompression, by the size of the batch.
 
-    A rule about the batch alone, and no configuration: what was stored can be read, whatever changed since.
+    It depends on the batch alone, not on a configuration: a stored batch stays readable when configs
+    change.
     """
     return max(DECOMPRESSED_BYTES_FLOOR, _DECOMPRESSED_RATIO * size_bytes)
 
@@ -61,7 +62,7 @@ class Compression(IntEnum):
 
     @classmethod
     def of_name(cls, name: str) -> "Compression":
-        """By Kafka's name (``uncompressed`` is a second one for ``none``); KeyError."""
+        """By Kafka's name (``uncompressed`` is a synonym of ``none``); raises KeyError."""
         return cls["NONE" if name == "uncompressed" else name.upper()]
 
 
@@ -96,7 +97,7 @@ def compress(codec: Compression, data: Buffer, level: int | None = None) -> byte
 
 
 def compress_in_turn(codec: Compression, data: bytes, level: int | None = None) -> Steps[bytes]:
-    """As :func:`compress`, in steps of some milliseconds."""
+    """Like :func:`compress`, in steps of some milliseconds."""
     if codec in (Compression.NONE, Compression.SNAPPY) or len(data) <= _STEP_BYTES:
         return compress(codec, data, level)  # these two are fast
     stream = _stream(codec, level)
@@ -145,7 +146,7 @@ def decompress(codec: Compression, data: Buffer, limit: int | None = None) -> by
 
 
 def _decompress_stream(into: Callable[[Buffer, bytearray], int], data: Buffer, limit: int) -> bytes:
-    """Decompress into a buffer that grows by steps, because a stream's own size field may lie."""
+    """Decompress into a buffer that grows in steps, because a stream's own size field may be wrong."""
     capacity = min(limit, max(_FIRST_GUESS_BYTES, _GROWTH * len(data)))
     while True:
         output = bytearray(capacity)
@@ -199,7 +200,7 @@ def _decompress_snappy(data: Buffer, limit: int) -> bytes:
 
 
 def _decompress_block(block: memoryview, limit: int) -> bytes:
-    # The raw format opens with its decompressed size: asking first keeps a lie from being allocated.
+    # The raw format begins with its decompressed size; it is checked before memory is allocated.
     if cramjam.snappy.decompress_raw_len(block) > limit:
         raise _too_large(limit)
     return bytes(cramjam.snappy.decompress_raw(block))

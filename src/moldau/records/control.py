@@ -1,4 +1,4 @@
-"""Control records: what brokers and controllers say to each other inside a log.
+"""Control records: markers and metadata that brokers and controllers write into a log.
 
 The key is a version (int16) and a type (int16); the value depends on the type. Transaction markers
 have a plain layout (KIP-98); the quorum's records (KIP-595, 630, 853) are flexible-version messages

@@ -34,7 +34,7 @@ class InvalidRecordError(KafkaError):
 class OpenedSizeError(InvalidRecordError):
     """Records that are larger once decompressed than a batch of that size may hold.
 
-    With MESSAGE_TOO_LARGE, at which Java's producer splits the batch and sends the halves.
+    Answered with MESSAGE_TOO_LARGE, at which Java's producer splits the batch and sends the halves.
     """
 
     def __init__(self, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Opening a batch as a job in steps, with a bound on the memory that several of them take together."""
+"""Decompresses and parses a batch in steps, with a bound on the memory of several such jobs together."""
 
 from typing import Final
 
@@ -10,16 +10,17 @@ from moldau.runtime.fair_lane import NextTurn, Steps
 __all__ = ["RECORDS_A_STEP", "open_in_turn"]
 
 RECORDS_A_STEP: Final = 10_000
-"""Some 10 ms of a worker's time, after which other clients' batches have their turn."""
+"""Records in a step: some 10 ms of a worker's time, after which other clients' batches are served."""
 
 _MODEST_RATIO: Final = 16
 _MODEST_BYTES: Final = 1024 * 1024
-"""Records that take no more than this once they are decompressed, or than 16 times their batch, may be in
-memory along with those of other clients; of larger ones, those of one batch at a time."""
+"""Batches whose records decompress to no more than this, or than 16 times the batch, may be opened at the
+same time for several clients. Of larger ones only one at a time is opened.
+"""
 
 
 def open_in_turn(batch: Buffer) -> Steps[tuple[BatchHeader, bytes]]:
-    """As ``open_batch``."""
+    """Like ``open_batch``, in steps."""
     try:
         return open_batch(batch, max(_MODEST_BYTES, _MODEST_RATIO * len(batch)))
     except OpenedSizeError:

@@ -1,7 +1,7 @@
-"""Storing what producers send in a codec that the topic names (``compression.type``).
+"""Recompression of produced batches to the topic's codec (``compression.type``).
 
-The records survive byte for byte; so does everything that the header tells but the codec, the length, the
-checksum and, where the producer had it wrong, the max timestamp and the records' numbering.
+The records keep their bytes, and the header keeps all fields except the codec, the length, the checksum
+and, where the producer set them wrongly, the max timestamp and the offset deltas.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class TargetCompression(NamedTuple):
     level: int | None = None
 
     def changes(self, header: BatchHeader) -> bool:
-        """Whether a batch is stored in another codec than it has; the level does not count."""
+        """Whether a batch must be recompressed; the compression level is ignored."""
         return header.attributes & COMPRESSION_MASK != self.codec
 
 

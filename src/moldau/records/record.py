@@ -31,7 +31,9 @@ QUICK_BYTES = 128 * 1024
 """Bytes of records that may be walked through on the event loop: a millisecond of work."""
 
 HEADERS_PER_BATCH_MAX = 1_000_000
-"""Of all records together. A header can take two bytes, of which a codec leaves next to nothing."""
+"""Maximum number of headers of all records of a batch. A header may take two bytes, which compress to
+almost nothing.
+"""
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -56,9 +58,9 @@ _new = tuple.__new__
 def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, bytes]:
     """The header, and the records' bytes decompressed.
 
-    ``batch`` starts at a batch and may go on behind it. Raises :class:`CorruptRecordError`,
+    ``batch`` begins with a batch; bytes after it are ignored. Raises :class:`CorruptRecordError`,
     :class:`InvalidRecordError`, or :class:`OpenedSizeError` beyond ``limit`` bytes (by default those of
-    ``decompressed_bytes_max``); the CRC is not checked again.
+    ``decompressed_bytes_max``). The CRC is not checked again.
     """
     header = parse_header(batch)
     size = header.size_bytes
@@ -74,7 +76,7 @@ def open_batch(batch: Buffer, limit: int | None = None) -> tuple[BatchHeader, by
 
 
 def opens_quickly(batch: Buffer) -> bool:
-    """Whether a batch surely has few records and bytes; of a compressed one that cannot be known."""
+    """Whether a batch has few records and bytes for certain; always false for a compressed one."""
     header = parse_header(batch)
     return (
         header.records_count <= QUICK_RECORDS
@@ -99,7 +101,7 @@ def iter_records(batch: Buffer, limit: int | None = None) -> Iterator[Record]:
 
 
 def iter_opened(header: BatchHeader, data: bytes) -> Iterator[Record]:
-    """As :func:`iter_records`, through what :func:`open_batch` returned."""
+    """Like :func:`iter_records`, for the result of :func:`open_batch`."""
     count = header.records_count
     if count < 0:
         raise InvalidRecordError(f"the batch says it holds {count} records")
@@ -170,7 +172,7 @@ def _read_record(data: bytes, position: int, base_offset: int, base_timestamp: i
         headers, position = _read_headers(data, position, end)
     else:
         position += 1
-    # Whatever ran past the record's end on the way is caught here.
+    # A position beyond the record's end is detected here.
     if position != end:
         raise InvalidRecordError(f"a record ends {position - end:+d} bytes off its own length")
     return _new(Record, (offset, timestamp, key, value, headers)), end
@@ -195,7 +197,7 @@ def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int
 
 def _read_headers(data: bytes, position: int, end: int) -> tuple[Headers, int]:
     count, position = read_varlong(data, position, 32)
-    # A header takes two bytes at least, so a larger count is a lie that must not cost memory.
+    # A header takes at least two bytes, so a larger count is wrong and must not cost memory.
     if count < 0 or count * 2 > end - position:
         raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
     if count > HEADERS_PER_BATCH_MAX:

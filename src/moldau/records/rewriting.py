@@ -1,8 +1,8 @@
-"""Writing a batch anew after compaction has taken records out of it.
+"""Rewrites a batch after compaction has removed some of its records.
 
-Everything that tells of the batch as a whole survives: its offsets, its leader epoch, its producer's id,
-epoch and sequence, its codec and flags. Only the records, the count, the max timestamp and, for
-tombstones, the delete horizon (KIP-534) change.
+The fields that describe the whole batch are kept: its offsets, its leader epoch, its producer's id, epoch
+and sequence, its codec and flags. Only the records, the count, the max timestamp and, for tombstones, the
+delete horizon (KIP-534) change.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Timestamp look-ups that are exact to the record, not to the batch."""
+"""Timestamp lookups with the precision of a record, not of a batch."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -24,12 +24,13 @@ __all__ = [
 Position: TypeAlias = tuple[int, int]
 """Offset and timestamp of a record."""
 Choice: TypeAlias = Callable[[Sequence[Position], Position | None], tuple[Position | None, bool]]
-"""Looks at some positions in a row and at its best one so far; the best now, and whether to look no
-further."""
+"""Receives consecutive positions and the best one so far; returns the best, and whether the search is
+over.
+"""
 
 
 def search_batch(batch: Buffer, choose: Choice) -> Steps[Position | None]:
-    """Give the positions of a batch to ``choose``, many at a time, until it has found what it looks for."""
+    """Pass the positions of a batch to ``choose``, many at a time, until the search is over."""
     header, data = yield from open_in_turn(batch)
     positions = _iter_opened(header, data)
     best: Position | None = None
@@ -66,7 +67,7 @@ def choose_exactly(timestamp_ms: int) -> Choice:
 
 
 def choose_latest(starting_offset: int) -> Choice:
-    """The first of those with the largest timestamp, not below ``starting_offset``."""
+    """The first of the records with the largest timestamp, from ``starting_offset`` on."""
 
     def choose(some: Sequence[Position], best: Position | None) -> tuple[Position | None, bool]:
         for offset, timestamp in some:
@@ -80,7 +81,7 @@ def choose_latest(starting_offset: int) -> Choice:
 def iter_positions_in_time(batch: Buffer) -> Iterator[Position]:
     """``(offset, timestamp)`` of each record, skipping over keys, values and headers.
 
-    Raises as ``iter_records`` does, though it sees less of what may be wrong.
+    Raises like ``iter_records``, though it checks less of each record.
     """
     return _iter_opened(*open_batch(batch))
 

@@ -30,7 +30,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
-    """``(value, position behind it)``; IndexError at the end of the data, which callers turn into theirs.
+    """``(value, position behind it)``; IndexError at the end of the data, which callers translate.
 
     Raises :class:`InvalidRecordError` for a varint of more than ``bits`` bits.
     """
@@ -54,5 +54,5 @@ def read_varlong(data: bytes, position: int, bits: int = 64) -> tuple[int, int]:
 
 
 def wrapped(value: int) -> int:
-    """A sum of two 64 bit numbers as 64 bit arithmetic gives it, in Kafka's clients and brokers too."""
+    """The sum of two numbers in 64-bit arithmetic with overflow, as in Kafka's clients and brokers."""
     return (value - INT64_MIN & 2**64 - 1) + INT64_MIN

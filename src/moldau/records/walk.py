@@ -1,10 +1,10 @@
 """One pass through the records of an opened batch, in steps, without an object for each record.
 
-The pass finds all that a broker needs to know before it stores the batch: whether the records parse, their
-largest timestamp, records without a key, timestamps out of bounds, and records with a wrong number, which it
-numbers anew. Records are read one by one, at some 0.5 µs each. Records in a row that have the same shape (the
-same lengths of all fields) are read by columns, hundreds at once: a batch that costs its sender next to
-nothing, because all its records are alike, costs the broker little too.
+The pass collects all that a broker needs before it stores the batch: whether the records parse, their
+largest timestamp, records without a key, timestamps out of bounds, and records with wrong offset deltas,
+which it corrects. A single record takes some 0.5 µs. Consecutive records of the same shape (the same
+lengths of all fields) are read by columns, hundreds at a time. So a batch of identical records, which is
+cheap for its sender, is cheap for the broker too.
 """
 
 from typing import Final, NamedTuple
@@ -30,7 +30,9 @@ _ROW_MIN: Final = 8
 _ROW_MAX: Final = 4096
 _SINGLY_MAX: Final = 256
 _RENUMBERED_BYTES_MAX: Final = 64
-"""Larger records are copied one by one when they are numbered anew: a column for each byte is no faster."""
+"""Records larger than this are copied one by one when they are renumbered: working by columns is no
+faster.
+"""
 _HEADERS_A_STEP: Final = 20_000
 
 _BLOCK: Final = 8192
@@ -43,7 +45,7 @@ _MIDDLE_CONTINUED: Final = bytes(number >> 6 | 0x80 for number in range(_BLOCK))
 
 
 class TimestampBounds(NamedTuple):
-    """Which timestamps a topic takes, both included; a record without a timestamp is taken too."""
+    """The timestamps that a topic accepts, both included; a record without a timestamp is accepted too."""
 
     oldest_ms: int
     newest_ms: int
@@ -65,7 +67,7 @@ class _Shape(NamedTuple):
 
 
 class RecordWalk:
-    """The pass; :meth:`advance` takes the steps, the attributes have the findings so far."""
+    """The pass; :meth:`advance` runs its steps, and the attributes hold the findings."""
 
     def __init__(
         self,
@@ -92,15 +94,15 @@ class RecordWalk:
         self.keyless: list[int] = []
         """The first records without a key, by their place in the batch."""
         self.misdated: list[tuple[int, int]] = []
-        """The first records whose timestamp is out of bounds: place and timestamp."""
+        """The first records whose timestamp is out of bounds: position and timestamp."""
 
     @property
     def payload(self) -> bytes:
-        """The records, numbered anew if they had to be."""
+        """The records, renumbered where that was necessary."""
         return self._data if self._renumbered is None else bytes(self._renumbered)
 
     def advance(self, records_count: int) -> bool:
-        """Look at so many more records, or at fewer that are costly; whether any are left.
+        """Read that many more records, or fewer if they are expensive. Returns whether any are left.
 
         Raises as ``iter_opened`` does.
         """
@@ -123,7 +125,9 @@ class RecordWalk:
     # -- one by one ---------------------------------------------------------------------------
 
     def _read_singly(self, stop: int) -> _Shape | None:
-        """Read records up to ``stop``; the shape of the last. IndexError at the end of the data."""
+        """Read records up to ``stop``; return the shape of the last one. IndexError at the end of the
+        data.
+        """
         # Varints of one byte, by far the most, are read in place.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
         size, index, end, latest = len(data), self._index, self._position, self.max_timestamp
@@ -166,7 +170,7 @@ class RecordWalk:
             else:
                 headers_at, value_at = _skip_bytes(data, value_size_at)
             position = headers_at + 1 if not data[headers_at] else self._skip_headers(headers_at, end)
-            # Whatever ran past the record's end on the way is caught here.
+            # A position beyond the record's end is detected here.
             if position != end:
                 raise InvalidRecordError(f"a record ends {position - end:+d} bytes off its own length")
             if not INT64_MIN <= timestamp <= INT64_MAX:
@@ -196,7 +200,7 @@ class RecordWalk:
     def _skip_headers(self, position: int, end: int) -> int:
         data = self._data
         count, position = read_varlong(data, position, 32)
-        # A header takes two bytes at least, so a larger count is a lie that must not cost time.
+        # A header takes at least two bytes, so a larger count is wrong and must not cost time.
         if count < 0 or count * 2 > end - position:
             raise InvalidRecordError(f"{count} headers in a record that has {end - position} bytes left")
         self._headers_count += count
@@ -221,7 +225,7 @@ class RecordWalk:
     def _renumber_one(
         self, index: int, start: int, attributes_at: int, offset_at: int, key_size_at: int, end: int
     ) -> None:
-        """As Kafka's brokers do for clients that number the records of a compressed batch wrongly."""
+        """Kafka's brokers do this for clients that number the records of a compressed batch wrongly."""
         data = self._data
         if self._renumbered is None:
             self._renumbered = bytearray(data[:start])
@@ -235,8 +239,8 @@ class RecordWalk:
     def _read_row(self, shape: _Shape, stop: int) -> None:
         """Read the records that follow and have the shape of the last one, if there are enough of them.
 
-        The last record was read by itself. One with the same bytes in all fields that tell lengths, and
-        varints of the same widths in the others, can be read, too.
+        The last record was read alone. The next ones can be read together with it if the fields with
+        lengths have the same bytes, and the varints in the other fields the same widths.
         """
         index, size = self._index, shape.size_bytes
         count = min(
@@ -254,7 +258,7 @@ class RecordWalk:
                 column = column.translate(table)
             count -= len(column.lstrip(byte))
         if count < _ROW_MIN or not self._take_timestamps(shape, count):
-            # It is worth trying less often.
+            # Try this less often.
             self._singly_count = min(_SINGLY_MAX, 2 * self._singly_count)
             self._row_count = 4 * _ROW_MIN
             return
@@ -293,7 +297,7 @@ class RecordWalk:
         return marks
 
     def _take_timestamps(self, shape: _Shape, count: int) -> bool:
-        """Note the timestamps of a row; False when single ones are out of bounds."""
+        """Record the timestamps of a row; returns False when some are out of bounds."""
         if self._append_time is not None and self._bounds is None:
             return True
         columns = [
@@ -312,7 +316,7 @@ class RecordWalk:
         return True
 
     def _take_numbers(self, shape: _Shape, count: int) -> None:
-        """Check the offsets of a row, and number it anew if there is need."""
+        """Check the offsets of a row, and renumber it where necessary."""
         numbers = _consecutive(self._index, count)
         size = shape.size_bytes
         offset_columns = range(shape.offset_at, shape.key_size_at)
@@ -355,7 +359,7 @@ def _too_long(size_bytes: int, left_bytes: int) -> InvalidRecordError:
 
 
 def _skip_bytes(data: bytes, position: int) -> tuple[int, int]:
-    """Where a field with a length ends, and where it begins behind that; the same for null."""
+    """The end of a field with a length, and the start of its content; equal for null."""
     size, position = read_varlong(data, position, 32)
     if size < -1:
         raise InvalidRecordError(f"negative length {size} inside a record")

@@ -1,1 +1,1 @@
-"""Partitions as requests see them, and the classic kind, which keeps its data on the brokers' disks."""
+"""Partitions as requests see them, and the classic kind, which stores its data on the brokers' disks."""

@@ -1,4 +1,4 @@
-"""A classic partition: its data lies in a local log on each replica's disk, copied from a leader.
+"""A classic partition: its data is in a local log on each replica's disk, copied from a leader.
 
 :class:`ClassicPartition` drives a :class:`moldau.replication.core.replica.Replica` and the log, in the order
 of the replica's contract. Reads, lookups by timestamp, waiting producers and syncs are collaborators' work.
@@ -71,14 +71,14 @@ class ClassicPartition:
         listener: ReplicaListener["ClassicPartition"] | None = None,
         monotonic_ms: Callable[[], int] | None = None,
     ) -> None:
-        """``monotonic_ms``: a time that never jumps, for the lag of followers; else the wall clock's."""
+        """``monotonic_ms``: a monotonic time for the lag of followers; by default the wall clock's."""
         self._machine = machine
         self._key = key
         self._topic = topic
         self.log = log
         self.policy = policy
         self.snapshots = snapshots
-        """The log with the snapshots that shorten it, where there are any."""
+        """The log with the snapshots that shorten it, where it has any."""
         self._arrivals = arrivals
         self._listener = listener
         self._monotonic_ms = monotonic_ms or machine.clock.now_ms
@@ -112,7 +112,7 @@ class ClassicPartition:
         self._opening: OpeningQueue | None = None
         self._staged_messages = self._staged_bytes = 0
         self.on_high_watermark: Callable[[int], None] | None = None
-        """Told of each move; a coordinator that stands on this partition listens here."""
+        """Called at each move of the watermark; used by a coordinator on this partition."""
 
     @property
     def key(self) -> PartitionKey:
@@ -148,7 +148,7 @@ class ClassicPartition:
 
     @property
     def min_in_sync(self) -> int:
-        """``min.insync.replicas``; whoever hosts the partition sets it anew when it changes."""
+        """``min.insync.replicas``; the partition's host sets it when the config changes."""
         return self._replica.min_in_sync
 
     @min_in_sync.setter
@@ -176,7 +176,7 @@ class ClassicPartition:
     ) -> None:
         """Lead the partition from ``leader_epoch`` on; the same epoch again only updates the sets.
 
-        News of an older epoch are ignored. As all moves, this waits while the log is being cut.
+        Older epochs are ignored. Like all changes of the role, this waits while the log is being truncated.
         """
         again = partial(self.become_leader, leader_epoch, replicas, in_sync, partition_epoch)
         if self.following.defers(again):
@@ -189,7 +189,7 @@ class ClassicPartition:
             in_sync,
             partition_epoch=partition_epoch,
             log_end_offset=log.log_end_offset,
-            synced_offset=0,  # the term's first sync tells
+            synced_offset=0,  # the term's first sync reports it
             now_ms=self._monotonic_ms(),
         )
         if replica.role is not before:
@@ -201,7 +201,7 @@ class ClassicPartition:
             self._watermark_moved()
 
     def follow(self, leader_epoch: int, leader_id: int) -> None:
-        """Follow another broker from ``leader_epoch`` on; news of an older epoch are ignored."""
+        """Follow another broker from ``leader_epoch`` on; older epochs are ignored."""
         if self.following.defers(partial(self.follow, leader_epoch, leader_id)):
             return
         if self._replica.follow(leader_epoch, leader_id):
@@ -220,7 +220,8 @@ class ClassicPartition:
         # Retention and the checkpoint of the log manager may never pass it.
         self.log.high_watermark = self.high_watermark
         if led is not None:
-            # Whoever waits for an acknowledgement is told to look for the new leader.
+            # Producers that wait for an acknowledgement get NOT_LEADER_OR_FOLLOWER and look for the new
+            # leader.
             self._acknowledgements.fail(_NOT_LEADER)
             self._flushes.refuse(_NOT_LEADER)
         # Consumers may wait at a follower, too.
@@ -282,7 +283,7 @@ class ClassicPartition:
         timeout_ms: int,
         client: FairClient | None,
     ) -> "asyncio.Future[AppendOutcome]":
-        """A worker looks into the batch; what this client appends meanwhile waits behind it."""
+        """A worker opens the batch; later appends of the same client wait for it."""
         if self._opening is None:
             self._opening = OpeningQueue(self._machine.opening, self._machine.unexpected)
         batch, config, now_ms = bytes(records), self.log.config, self._machine.clock.now_ms()
@@ -336,7 +337,7 @@ class ClassicPartition:
         return self._acknowledgements.add(last_offset, outcome, timeout_ms)
 
     def _flushed(self, end_offset: int) -> None:
-        """The log is flushed below an offset as ``flush.messages`` wants it."""
+        """The log is flushed below an offset as ``flush.messages`` requires."""
         leader = self._leader
         if leader is None:
             return
@@ -350,7 +351,7 @@ class ClassicPartition:
     ) -> AppendOutcome | None:
         """As :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagedAppends``.
 
-        ``None``: nothing has happened, and it is for :meth:`append`.
+        ``None``: nothing was staged; call :meth:`append`.
         """
         leader = self._leader
         if leader is None or not self._may_stage or (required_acks == ACKS_ALL and not leader.alone):
@@ -374,7 +375,7 @@ class ClassicPartition:
         return _new(AppendOutcome, (_APPENDED, offset, -1, log.offsets.log_start_offset, None, ()))
 
     def write_staged(self) -> None:
-        """Append what was staged. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
+        """Append the staged records. Raises ``KafkaError(kafka_storage_error)`` when the disk fails."""
         messages, self._staged_messages = self._staged_messages, 0
         size_bytes, self._staged_bytes = self._staged_bytes, 0
         self.log.write_staged()
@@ -387,7 +388,7 @@ class ClassicPartition:
     def append_own(
         self, batches: bytes | bytearray, headers: list[BatchHeader], origin: AppendOrigin
     ) -> AppendInfo:
-        """Append what this broker itself has to say (a coordinator's records); with acks=all.
+        """Append records of this broker itself (a coordinator's); with acks=all.
 
         Raises ``KafkaError`` when it was not appended. The caller watches the high watermark.
         """
@@ -408,11 +409,13 @@ class ClassicPartition:
         return info
 
     def check_in_sync(self) -> Leader:
-        """This term, if a write with acks=all may be taken in it. Raises ``KafkaError``."""
+        """This term, if it accepts a write with acks=all. Raises ``KafkaError``."""
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":
-        """The answer to an own append at ``offset``: an outcome without error once the record counts."""
+        """The answer to an own append at ``offset``: an outcome without an error once the record is
+        committed.
+        """
         outcome = AppendOutcome(ErrorCode.none, offset)
         if self._leader is None:
             outcome = _NOT_LEADER
@@ -450,7 +453,7 @@ class ClassicPartition:
         self._acknowledgements.fail(AppendOutcome(error.code, message=error.message))
 
     async def settled(self) -> None:
-        """Return when all that was appended is as durable as it has to be, or can never be."""
+        """Return when all appended records are as durable as the policy requires, or never can be."""
         if self._commit is not None:
             await self._commit.settled()
         elif self.log.must_flush:
@@ -473,7 +476,7 @@ class ClassicPartition:
         return self.log.end_offset_for_epoch(leader_epoch)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Raises ``KafkaError`` where this replica does not lead in the epoch that a request knows."""
+        """Raises ``KafkaError`` where this replica does not lead in the request's epoch."""
         error = self._replica.check_epoch(current_leader_epoch)
         if error is not ErrorCode.none:
             raise KafkaError(error)

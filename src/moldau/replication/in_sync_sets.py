@@ -1,6 +1,6 @@
 """Asks the controller for the in-sync sets that this broker's leaders propose (AlterPartition, KIP-497).
 
-One request at a time, for all partitions that have a proposal then. The driver of :meth:`Leader.propose`.
+One request at a time, for all partitions that have a proposal. The driver of :meth:`Leader.propose`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.unexpected import UnexpectedErrors
 
 RETRY_S: Final = 0.05
-"""The pause after a request that did not bring all that it asked for."""
+"""The pause after a request that did not succeed for every partition."""
 PARTITIONS_A_REQUEST_MAX: Final = 1_000
 
 _SUPERSEDED: Final = frozenset(
@@ -38,14 +38,14 @@ _SUPERSEDED: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
     }
 )
-"""The controller knows more than the leader, to whom newer metadata are on their way."""
+"""The controller has newer metadata than the leader, which will receive them."""
 _NOT_ATTEMPTED: Final = frozenset({ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted})
 
 Proposals = dict[PartitionKey, tuple[ClassicPartition, InSyncProposal]]
 
 
 class InSyncSets:
-    """The in-sync sets of the partitions that this broker leads. To be used on the event loop."""
+    """The in-sync sets of the partitions that this broker leads. Use it on the event loop."""
 
     def __init__(
         self,
@@ -55,8 +55,9 @@ class InSyncSets:
         lag_ms_max: int,
         unexpected: UnexpectedErrors,
     ) -> None:
-        """``local_epoch``: of this broker's registration, -1 before it. ``lag_ms_max``: how long a follower
-        that has not caught up stays in sync (``replica.lag.time.max.ms``)."""
+        """``local_epoch``: that of this broker's registration, -1 before it. ``lag_ms_max``: how long a
+        follower that has not caught up stays in sync (``replica.lag.time.max.ms``).
+        """
         self._local_id = local_id
         self._channel = channel
         self._local_epoch = local_epoch
@@ -79,13 +80,13 @@ class InSyncSets:
         self._candidates.pop(key, None)
 
     def consider(self, partition: ClassicPartition) -> None:
-        """Somebody may join a partition's in-sync set."""
+        """A replica may be able to join a partition's in-sync set."""
         if partition.key not in self._candidates:
             self._candidates[partition.key] = None
             self._wake.set()
 
     def brokers_changed(self, active: Mapping[int, int]) -> None:
-        """Other brokers may be in sync than before."""
+        """The set of active brokers may have changed."""
         if active == self.active_brokers:
             return
         self.active_brokers = active
@@ -95,11 +96,11 @@ class InSyncSets:
         self._wake.set()
 
     def start(self) -> None:
-        """Begin to ask the controller."""
+        """Start sending requests to the controller."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="in-sync sets")
 
     async def stop(self) -> None:
-        """Ask no more."""
+        """Stop sending requests."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -129,7 +130,7 @@ class InSyncSets:
                 self._wake.set()
 
     async def _ask(self) -> bool:
-        """Send what is proposed now; False when it has to be looked at again soon."""
+        """Send the current proposals; returns False when they must be checked again soon."""
         local_epoch = self._local_epoch()
         if local_epoch < 0:
             return not self._candidates
@@ -150,7 +151,8 @@ class InSyncSets:
         except KafkaError:
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         if response.error_code is not ErrorCode.none:
-            # A refusal of the request, of a stale broker epoch for one, says nothing of an earlier sending.
+            # A refusal of the whole request, for instance for a stale broker epoch, does not tell the outcome
+            # of an earlier one.
             return self._failed(proposals, ProposalFailure.UNKNOWN)
         return self._take(proposals, response) and not self._candidates
 
@@ -182,7 +184,7 @@ class InSyncSets:
                 found = proposals.pop(PartitionKey(topic.topic_id, row.partition_index), None)
                 if found is not None:
                     is_settled &= self._take_one(*found, row)
-        # An answer that leaves a partition out says nothing of it.
+        # An answer without the partition does not tell its outcome.
         return self._failed(proposals, ProposalFailure.UNKNOWN) and is_settled
 
     def _take_one(

@@ -1,4 +1,4 @@
-"""The calls on a partition of whoever keeps its in-sync set, and what a partition tells of itself."""
+"""The in-sync set of a partition from the leader's side, and notifications about its role."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -11,7 +11,7 @@ P = TypeVar("P", contravariant=True)
 
 
 class ReplicaListener(Protocol[P]):
-    """Told of this broker's replicas by themselves."""
+    """Is notified by this broker's replicas."""
 
     @property
     def active_brokers(self) -> Mapping[int, int]:
@@ -20,15 +20,17 @@ class ReplicaListener(Protocol[P]):
 
     @property
     def leader_quota(self) -> ReplicationQuota:
-        """Limits the bytes that leaders on this broker give to throttled followers (KIP-73)."""
+        """Limits the bytes that leaders on this broker send to throttled followers (KIP-73)."""
         ...
 
     def role_changed(self, partition: P, /) -> None:
-        """It leads, follows or resigned, in another epoch than before."""
+        """The replica leads, follows or has resigned, in a new epoch or role."""
         ...
 
     def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int], /) -> int:
-        """A follower for the consumers of a rack, of those given by id with their log's ends; -1: none."""
+        """A follower for the consumers of a rack, chosen from those given by id with their log ends; -1:
+        none.
+        """
         ...
 
     def outsider_fetched(self, partition: P, /) -> None:
@@ -37,7 +39,7 @@ class ReplicaListener(Protocol[P]):
 
 
 class Leading:
-    """Changes of the in-sync set of a partition that this broker leads; nothing happens where it does not."""
+    """Changes of the in-sync set of a partition that this broker leads; does nothing on other replicas."""
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Leading:
         watermark_moved: Callable[[], None],
         brokers_moved: Callable[[], None] = lambda: None,
     ) -> None:
-        """``monotonic_ms``: the time by which followers lag."""
+        """``monotonic_ms``: the clock by which the lag of followers is measured."""
         self._replica = replica
         self._listener = listener
         self._monotonic_ms = monotonic_ms
@@ -56,12 +58,12 @@ class Leading:
 
     @property
     def has_followers(self) -> bool:
-        """Whether this replica leads, and there are other ones."""
+        """Whether this replica leads, and there are other replicas."""
         leader = self._replica.leader
         return leader is not None and bool(leader.followers)
 
     def brokers_changed(self) -> None:
-        """Other brokers may be in sync than before, or this replica leads since now."""
+        """The set of active brokers may have changed, or this replica has become the leader."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return
@@ -70,7 +72,7 @@ class Leading:
         self._brokers_moved()
 
     def nearer_replica(self, client_rack: str, offset: int) -> int:
-        """A follower that has an offset, for the consumers of a rack (KIP-392); -1: this leader serves."""
+        """A follower with an offset, for the consumers of a rack (KIP-392); -1: this leader serves."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or not leader.followers:
             return -1
@@ -82,14 +84,14 @@ class Leading:
         return listener is not None and listener.leader_quota.is_throttled(topic, partition)
 
     def withholds(self, follower_id: int) -> bool:
-        """Whether a throttled replica gives a follower nothing now: it is out of sync, the rate too high."""
+        """Whether a throttled follower gets no records now: it is out of sync, and the rate is exceeded."""
         leader, listener = self._replica.leader, self._listener
         if leader is None or listener is None or follower_id in leader.in_sync:
             return False
         return listener.leader_quota.is_exceeded(self._monotonic_ms() / 1000)
 
     def propose(self, lag_ms_max: int, local_broker_epoch: int) -> InSyncProposal | None:
-        """A change of the in-sync set to ask the controller for now; see :meth:`Leader.propose`."""
+        """The change of the in-sync set to request now; see :meth:`Leader.propose`."""
         leader = self._replica.leader
         if leader is None:
             return None

@@ -1,7 +1,7 @@
-"""The one interface through which requests touch a partition, whatever stores its data.
+"""The interface through which requests access a partition, whatever stores its data.
 
-Classic, diskless and tiered partitions differ behind it; which of them a topic gets is decided in
-one place, where the node is put together.
+Classic, diskless and tiered partitions implement it; the kind of a topic is chosen in one place, where the
+node is composed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ CONSUMER_REPLICA_ID = -1
 
 
 class StopReason(Enum):
-    """Why a broker stops serving a partition, which decides which of its data go."""
+    """The reason why a broker stops serving a partition; it determines which data are deleted."""
 
     TOPIC_DELETED = "the topic is deleted: this replica's data go, and the data that brokers share"
     REPLICA_REMOVED = "other brokers hold the partition now: this replica's data go, and shared data stay"
@@ -28,19 +28,19 @@ class StopReason(Enum):
 
     @property
     def removes_replica(self) -> bool:
-        """Whether this broker's own data of the partition go."""
+        """Whether this broker's own data of the partition are deleted."""
         return self is not StopReason.KEPT
 
 
 class PartitionKey(NamedTuple):
-    """A partition's identity: unlike its name, it is never used again after a deletion."""
+    """A partition's identity: unlike its name, it is never reused after a deletion."""
 
     topic_id: UUID
     partition: int
 
 
 class AppendOutcome(NamedTuple):
-    """How one partition's part of a Produce request ended."""
+    """The outcome of one partition's part of a Produce request."""
 
     error: ErrorCode = ErrorCode.none
     base_offset: int = -1
@@ -59,7 +59,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class ReadRequest(NamedTuple):
-    """One partition's part of a Fetch request; a tuple, for every poll makes one a partition."""
+    """One partition's part of a Fetch request; a tuple, because every poll makes one per partition."""
 
     offset: int
     max_bytes: int
@@ -70,17 +70,17 @@ class ReadRequest(NamedTuple):
     last_fetched_epoch: int = -1
     replica_id: int = CONSUMER_REPLICA_ID
     client_rack: str | None = None
-    """None: the client knows nothing of followers that serve consumers."""
+    """None: the client does not support fetching from followers."""
     broker_epoch: int = -1
-    """A follower's incarnation (KIP-903); -1 when it was not told."""
+    """A follower's incarnation (KIP-903); -1 when it is unknown."""
     acknowledged_offset: int = -1
-    """Below it, a follower's copy is synced, where records count only then; -1: below ``offset``."""
+    """Below it, a follower's copy is synced, where only synced records count; -1: below ``offset``."""
     log_start_offset: int = -1
     """Where a follower's log starts."""
 
 
 class ReadOutcome(NamedTuple):
-    """The result of a read; on an error, the known offsets and no bytes."""
+    """The result of a read; for an error, the known offsets and no bytes."""
 
     error: ErrorCode = ErrorCode.none
     views: Sequence[memoryview | bytes] = ()
@@ -93,9 +93,9 @@ class ReadOutcome(NamedTuple):
     """``(epoch, end offset)`` up to which the fetcher's log agrees (KIP-595)."""
     preferred_read_replica: int = -1
     is_cut: bool = False
-    """There are bytes, and what is appended adds nothing to them: they end before the partition does."""
+    """There are bytes, and appends do not extend them: they end before the partition does."""
     snapshot_id: OffsetAndEpoch | None = None
-    """The snapshot to fetch, for a follower whose log ends before this one's begins (KIP-630)."""
+    """The snapshot to fetch, for a follower whose log ends before this log begins (KIP-630)."""
     is_throttled: bool = False
     """The bytes count for the quota of this broker's leaders (KIP-73)."""
 
@@ -151,7 +151,7 @@ class Partition(Protocol):
 
     @property
     def is_leader(self) -> bool:
-        """Whether this broker may take records for it."""
+        """Whether this broker accepts records for it."""
         ...
 
     @property
@@ -162,10 +162,10 @@ class Partition(Protocol):
     def append(
         self, records: memoryview, *, required_acks: int, timeout_ms: int, client: FairClient | None = None
     ) -> AppendAnswer:
-        """Append what a producer sent on the connection ``client``.
+        """Append the records that a producer sent on the connection ``client``.
 
-        ``records`` is only valid during the call. The outcome comes at once where nothing has to be
-        waited for, else by a future; a refusal is an outcome too, nothing is raised.
+        ``records`` is only valid during the call. The outcome is returned at once where no wait is needed,
+        otherwise as a future; a refusal is an outcome too, nothing is raised.
         """
         ...
 

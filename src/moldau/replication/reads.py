@@ -33,9 +33,9 @@ class PartitionReader:
         leading: Leading,
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``follower_fetched`` is told of the fetch of a follower whose log agrees with this one.
+        """``follower_fetched`` is called for the fetch of a follower whose log agrees with this one.
 
-        ``leading`` knows followers nearer to a consumer (KIP-392) and the quota of leaders (KIP-73).
+        ``leading`` provides followers nearer to a consumer (KIP-392) and the quota of leaders (KIP-73).
         ``snapshots``: the same log, where snapshots shorten it.
         """
         self._log = log
@@ -48,7 +48,7 @@ class PartitionReader:
 
     def read(self, request: ReadRequest) -> ReadAnswer:
         from_follower = request.replica_id >= 0
-        # Consumers that name a rack, be it the empty one, know what a follower's answers mean (KIP-392).
+        # Consumers that send a rack, even an empty one, support answers from followers (KIP-392).
         may_follow = not from_follower and request.client_rack is not None
         error = self._replica.check_epoch(request.current_leader_epoch, may_follow=may_follow)
         if error is not ErrorCode.none:
@@ -57,7 +57,7 @@ class PartitionReader:
         refusal = self._refusal(request)
         if refusal is not None:
             return refusal
-        # Only now: a follower whose log differs from this one holds none of these records for certain.
+        # Only now: a follower whose log diverges holds none of these records for certain.
         if from_follower and log.local_log_start_offset <= request.offset <= log.log_end_offset:
             self._follower_fetched(request)
         known = self._known()
@@ -71,8 +71,8 @@ class PartitionReader:
                 return known._replace(preferred_read_replica=nearer)
         bound = readable_end if not request.read_committed else stable
         if request.offset >= readable_end and not log.is_offline:
-            # What nearly every poll of an idle consumer finds. Behind the end, this leader is new: the
-            # consumer has read there from an earlier one, and the watermark will pass it again.
+            # The usual case of an idle consumer. An offset beyond the end means that this leader is new: the
+            # consumer has read there from an earlier one, and the watermark will reach it again.
             return known._replace(aborted=[]) if request.read_committed else known
         is_throttled = from_follower and self._leading.is_throttled(*log.topic_partition)
         if is_throttled and self._leading.withholds(request.replica_id):
@@ -93,7 +93,7 @@ class PartitionReader:
         if not from_follower:
             self._traffic.fetched(result.size_bytes)
         elif result.next_offset > watermark:
-            # A cut of the log, which may follow the loss of the leadership, takes the mapped bytes away.
+            # A truncation of the log, which may follow the loss of the leadership, removes the mapped bytes.
             views = [bytes(view) for view in views]
         return ReadOutcome(
             views=views,
@@ -107,7 +107,7 @@ class PartitionReader:
         )
 
     def _refusal(self, request: ReadRequest) -> ReadOutcome | None:
-        """The answer to a follower that is none, or of an earlier life, and to one whose log differs."""
+        """The error for a replica that is no follower, or an earlier incarnation, or whose log diverges."""
         leader = self._replica.leader
         if (
             request.replica_id >= 0
@@ -128,7 +128,7 @@ class PartitionReader:
         )
         if diverging is None:
             return None
-        if diverging[0] < 0:  # newer than anything here
+        if diverging[0] < 0:  # newer than any epoch here
             return self._known()._replace(error=ErrorCode.offset_out_of_range)
         return self._known()._replace(diverging_epoch=diverging)
 
@@ -164,7 +164,7 @@ class PartitionReader:
         )
 
     def _read_remote(self, request: ReadRequest, known: ReadOutcome, *, from_follower: bool) -> ReadAnswer:
-        """A follower takes the remote part from the remote tier itself (KIP-405)."""
+        """A follower reads the remote part from the remote tier itself (KIP-405)."""
         if from_follower or self.remote is None:
             return known._replace(error=ErrorCode.offset_moved_to_tiered_storage)
         answer = self.remote.read(request, known)

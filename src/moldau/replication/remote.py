@@ -1,4 +1,4 @@
-"""The remote tier (KIP-405) as a classic partition uses it: the part of its log that is only there."""
+"""The remote tier (KIP-405) as a classic partition uses it: the part of its log that is not local."""
 
 import asyncio
 from typing import Protocol
@@ -24,7 +24,7 @@ class RemotePart(Protocol):
     async def auxiliary_state(
         self, leader_epoch: int, end_offset: int, log_start_offset: int
     ) -> AuxiliaryState:
-        """The state behind the remote segment with the record before ``end_offset``, of that epoch.
+        """The state at the end of the remote segment with the record before ``end_offset``, of that epoch.
 
         Raises ``KafkaError`` while it cannot be had.
         """
@@ -33,7 +33,7 @@ class RemotePart(Protocol):
     async def find_timestamp(
         self, timestamp_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record at or after a time, in the remote part and before an offset.
+        """The first record with at least a timestamp, in the remote part and before an offset.
 
         Raises ``KafkaError``.
         """
@@ -42,7 +42,7 @@ class RemotePart(Protocol):
     async def find_max_timestamp(
         self, above_ms: int, before_offset: int, lookup: RecordLookup
     ) -> FoundOffset | None:
-        """The first record with the largest timestamp of the remote part, if that is above ``above_ms``.
+        """The first record with the largest timestamp of the remote part, if it is above ``above_ms``.
 
         Raises ``KafkaError``.
         """

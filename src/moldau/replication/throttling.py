@@ -1,7 +1,7 @@
-"""The rate of one side of replication, leaders' or followers', that throttled replicas share (KIP-73). Pure.
+"""The rate limit that throttled replicas on one broker share, as leaders or as followers (KIP-73). Pure.
 
-A leader gives throttled followers that are not in sync no records, and a follower does not ask for throttled
-partitions in which it is behind, while the average over the last windows is above the rate. All bytes of
+While the average over the last windows exceeds the rate, a leader sends no records to throttled followers
+that are not in sync, and a follower does not fetch throttled partitions in which it lags. All bytes of
 throttled partitions count, also those of replicas that are in sync.
 """
 
@@ -16,7 +16,7 @@ UNLIMITED: Final = 2**63 - 1
 
 
 class ReplicationQuota:
-    """Bytes a second, and the replicas on one broker for which they count. Times are the loop's seconds."""
+    """Bytes a second, and the replicas of one broker to which it applies. Times are the loop's seconds."""
 
     def __init__(self, local_id: int, *, window_count: int = 11, window_s: int = 1) -> None:
         """``replication.quota.window.num`` and ``replication.quota.window.size.seconds``."""
@@ -53,7 +53,7 @@ class ReplicationQuota:
         return partitions is None or partition in partitions
 
     def record(self, size_bytes: int, now_s: float) -> None:
-        """Bytes of throttled partitions were given or taken; the rate may exceed the quota by them."""
+        """Count bytes of throttled partitions; the quota may be exceeded by them."""
         self._rate.record(size_bytes, now_s)
 
     def is_exceeded(self, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""The meters of what a classic partition takes and gives."""
+"""The meters of a classic partition's traffic."""
 
 from moldau.metrics.broker_topics import BrokerTopicMeters
 from moldau.runtime.errors import ErrorCode
@@ -20,7 +20,7 @@ class PartitionTraffic:
         everything.bytes_in.value += size_bytes
 
     def fetched(self, size_bytes: int) -> None:
-        """So many bytes were read by a consumer."""
+        """A consumer has read this many bytes."""
         self._topic.bytes_out.value += size_bytes
         self._all.bytes_out.value += size_bytes
 

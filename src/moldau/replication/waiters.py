@@ -1,11 +1,10 @@
-"""The one waiting room: requests that wait until something happens to a partition.
+"""The waiting room: requests that wait for a change of a partition.
 
-A waiter names the partitions it cares about and a deadline. It is indexed by partition, so that an
-append costs nothing where nobody waits and touches only those who do.
+A waiter names its partitions and a deadline. It is indexed by partition, so that an append without waiters
+costs nothing, and with waiters touches only those of its partition.
 
-Deadlines are kept in ticks: whoever waits long for nothing may wait a little longer (6 % at most), together
-with others. Then one timer serves them all, and their answers leave in one turn of the loop. What a waiter
-waits for wakes it at once.
+Deadlines are rounded up to ticks (by 6 % at most), so that many waiters share a timer and their answers are
+sent in one turn of the loop. The awaited change wakes a waiter at once.
 """
 
 import asyncio
@@ -18,14 +17,14 @@ K = TypeVar("K", bound=Hashable)
 LONG_WAIT_S: Final = 0.5
 LONG_TICK_S: Final = 1 / 32
 SHORT_TICK_S: Final = 1 / 1024
-"""Ticks of long waits are ticks of short ones too, and exact as floats."""
+"""Ticks of long waits are also ticks of short ones, and exact as floats."""
 
 
 class Expiring(Protocol):
     """A wait that ends at a deadline."""
 
     def expire(self) -> None:
-        """The time is up, and the deadline is over; called at most once."""
+        """The deadline has passed; called at most once."""
         ...
 
 
@@ -43,19 +42,19 @@ class Deadlines:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The node's loop; kept, because asking for the running one costs a system call in Python 3.11."""
+        """The node's loop; kept, because getting the running one costs a system call in Python 3.11."""
         loop = self._known_loop
         if loop is None:
             loop = self._known_loop = asyncio.get_running_loop()
         return loop
 
     def due(self, timeout_s: float) -> float:
-        """The moment, in the loop's time, at which a wait that begins now ends."""
+        """The time, on the loop's clock, at which a wait that begins now ends."""
         tick_s = LONG_TICK_S if timeout_s >= LONG_WAIT_S else SHORT_TICK_S
         return ceil((self.loop.time() + timeout_s) / tick_s) * tick_s
 
     def add(self, due: float, wait: Expiring) -> None:
-        """Let a wait expire at a moment that :meth:`due` gave; at once over when it has passed."""
+        """Let a wait expire at a time that :meth:`due` returned; immediately when it has passed."""
         tick = self._ticks.get(due)
         if tick is None:
             tick = self._ticks[due] = (self.loop.call_at(due, self._time_is_up, due), {})
@@ -70,7 +69,7 @@ class Deadlines:
             del self._ticks[due]
 
     def expire_all(self) -> None:
-        """As if everyone's time were up."""
+        """Expire all waits now."""
         for due in list(self._ticks):
             self._time_is_up(due)
 
@@ -82,7 +81,7 @@ class Deadlines:
 
 
 class Waiter(Generic[K]):
-    """One waiting request: done when woken, or when its time is up."""
+    """One waiting request: done when woken, or at its deadline."""
 
     __slots__ = ("_due", "_places", "_room", "future")
 
@@ -135,7 +134,7 @@ class WaitingRoom(Generic[K]):
         return self.deadlines.loop
 
     def due(self, timeout_s: float) -> float:
-        """The moment, in the loop's time, at which a wait that begins now ends."""
+        """The time, on the loop's clock, at which a wait that begins now ends."""
         return self.deadlines.due(timeout_s)
 
     def wait(self, keys: Iterable[K], timeout_s: float) -> Waiter[K]:
@@ -143,7 +142,7 @@ class WaitingRoom(Generic[K]):
         return self.wait_until(keys, self.due(timeout_s))
 
     def wait_until(self, keys: Iterable[K], due: float) -> Waiter[K]:
-        """As :meth:`wait`, until a moment that :meth:`due` gave; at once over when it has passed."""
+        """Like :meth:`wait`, until a time that :meth:`due` returned; ends immediately when it has passed."""
         deadlines = self.deadlines
         by_key = self._by_key
         places: list[dict[Waiter[K], None]] = []
@@ -159,9 +158,9 @@ class WaitingRoom(Generic[K]):
         return waiter
 
     def notify(self, key: K) -> None:
-        """Wake everyone who waits for ``key``."""
+        """Wake all waiters for ``key``."""
         if not self._count:
-            return  # nobody waits at all: spare the hash of a key, for every append comes by here
+            return  # no waiters at all: avoid hashing the key, because every append calls this
         place = self._by_key.get(key)
         if place:
             for waiter in tuple(place):
@@ -176,5 +175,6 @@ class WaitingRoom(Generic[K]):
             place.pop(waiter, None)  # a key may be named twice
         self._count -= 1
         if not self._count:
-            # Places stay while somebody waits, for to hash a key is slow; here they go, with deleted topics.
+            # Empty places stay while there are waiters, because hashing a key is slow; they are removed here,
+            # with deleted topics.
             self._by_key.clear()

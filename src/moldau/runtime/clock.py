@@ -14,7 +14,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The system clock of the machine."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
@@ -26,11 +26,11 @@ JUMP_MS: Final = 100
 
 
 class DeletionClock:
-    """Another clock, for deciding what is old enough to be deleted or forgotten.
+    """A clock for deciding whether something is old enough to be deleted or forgotten.
 
-    It goes by the event loop's time and is never ahead of the clock that it follows. When that clock jumps
-    ahead, this one runs at twice the speed until it has caught up: an hour that was a mistake, and is taken
-    back within minutes, deletes next to nothing. A jump back is followed at once: things live longer.
+    It follows another clock and is never ahead of it. When that clock jumps ahead, this one runs at twice
+    the normal speed until it has caught up. So a wrong clock that is corrected within minutes deletes
+    almost nothing. A jump back is followed immediately; deletions then happen later.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class DeletionClock:
         self._told_at_s = 0.0
 
     def now_ms(self) -> int:
-        """To be asked on the event loop."""
+        """Call it on the event loop."""
         wall_ms, loop_s = self._clock.now_ms(), asyncio.get_running_loop().time()
         if self._told_ms is None:
             told_ms = float(wall_ms)

@@ -1,11 +1,11 @@
 """Garbage collection of cycles in a process that holds many objects for long.
 
-A full collection visits every object: 400 ms of CPU with 13,000 partitions, in the middle of whatever
-allocated the last of them. What a node keeps lives for long and goes by reference counts, not in cycles. So
-while the node grows it is taken out of the collector's sight piece by piece, each looked through once; what
-comes and goes between two pieces is collected as ever. A full collection, which finds the cycles that ended
-since, is made when the objects have doubled; in a large process, where it would keep the event loop for long,
-only where cycles end at all: the collections of what comes and goes have found some.
+A full collection visits every object: 400 ms of CPU with 13,000 partitions, at an unpredictable moment.
+Most objects of a node live long and are freed by reference counts, not as parts of cycles. So, while the
+node grows, its objects are collected once and then frozen (excluded from later collections). Newer objects
+are collected as usual. A full collection, which finds cycles among frozen objects, runs when the number of
+objects has doubled. In a large process, where it would block the event loop, it runs only if ended cycles
+are likely: if the collections of newer objects have found some.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ __all__ = ["collect_rarely", "keep_collections_short"]
 
 LOOK_EVERY_S: Final = 0.1
 PIECE_BLOCKS: Final = 100_000
-"""Growth, in blocks of memory, after which a piece is looked through: some 25 ms of CPU."""
+"""Growth, in blocks of memory, after which new objects are collected and frozen: some 25 ms of CPU."""
 FULL_EVERY_S: Final = 60.0
-"""No two full collections are closer to each other."""
+"""Minimum interval between two full collections."""
 GROWTH: Final = 2.0
 LARGE_BLOCKS: Final = 300_000
-"""A full collection of as many takes some 75 ms of CPU."""
+"""Blocks of a large process: a full collection of them takes some 75 ms of CPU."""
 CYCLES_WORTH_IT: Final = 1_000
-"""Objects in ended cycles, found among what comes and goes since the last full collection."""
+"""Objects in ended cycles that make a full collection of a large process worthwhile."""
 
 
 def collect_rarely() -> None:
-    """Tell the garbage collector what this process is like: hardly any cycles, and a start that stays.
+    """Configure the garbage collector for a process with few cycles and many long-lived objects.
 
     Looking for cycles in short-lived records took a seventh of a diskless coordinator's time.
     """
@@ -38,7 +38,7 @@ def collect_rarely() -> None:
 
 
 async def keep_collections_short() -> None:
-    """Until cancelled: collections do not visit what the node has kept as it grew."""
+    """Until cancelled: exclude the objects that a node has accumulated from collections."""
     loop = asyncio.get_running_loop()
     # Not gc.get_freeze_count(): it counts them one by one.
     blocks = sys.getallocatedblocks()
@@ -55,7 +55,7 @@ async def keep_collections_short() -> None:
         )
         if is_full_due:
             gc.unfreeze()
-        # Before the freeze: a cycle that nobody needs any more would stay for long otherwise.
+        # Before the freeze: an ended cycle would otherwise stay until the next full collection.
         gc.collect()
         gc.freeze()
         blocks = sys.getallocatedblocks()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Let an optional import of ``module`` fail, unless somebody has imported it already."""
+    """Let an optional import of ``module`` fail, unless it is already imported."""
     if module in sys.modules:
         yield
         return

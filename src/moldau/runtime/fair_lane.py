@@ -1,12 +1,12 @@
 """One worker thread that clients share fairly: jobs in steps, one step of each client after the other.
 
-A job is a generator. Between two steps the thread may do steps of other clients' jobs, so that a client
-waits for one step of each other client at a time, whatever their jobs cost and however many they have sent.
-The jobs of one client run in their order, one after the other. Clients on one host with one principal share
-a turn: opening many connections does not buy more of them.
+A job is a generator. Between two steps of a job the thread may run steps of other clients' jobs, so a
+client waits for at most one step of each other client at a time, however expensive their jobs are. The jobs
+of one client run in order. Clients on one host with one principal form a group: opening many connections
+does not give them a larger share.
 
-A job that will take much memory says so with :attr:`Turn.LARGE`. One such job at a time goes on from there;
-the others wait, and those that take little pass them.
+A job that needs much memory yields :attr:`Turn.LARGE`. Only one such job continues at a time; the others
+wait, and jobs that need little memory overtake them.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Steps: TypeAlias = Generator[NextTurn, None, T]
 
 
 class FairClient(Protocol):
-    """A connection, as far as fairness needs it."""
+    """The properties of a connection that matter for fairness."""
 
     @property
     def closed(self) -> bool: ...
@@ -84,10 +84,10 @@ class _Queue:
 
 
 class FairLane:
-    """To be used on one event loop."""
+    """Use it on one event loop."""
 
     def __init__(self, workers: Workers) -> None:
-        """``workers`` have one thread, or steps of several jobs would run at once."""
+        """``workers`` have one thread; otherwise steps of several jobs would run at once."""
         self._workers = workers
         self._queues: dict[FairClient | None, _Queue] = {}
         self._groups: dict[Hashable, deque[_Queue]] = {}
@@ -97,10 +97,10 @@ class FairLane:
     def put(
         self, client: FairClient | None, steps: Steps[T], *, is_lasting: bool = False
     ) -> "asyncio.Future[T]":
-        """Run a job of a client; ``None`` stands for the node itself. The result is that of ``steps``.
+        """Run a job of a client; ``None`` stands for the node itself. Returns the result of ``steps``.
 
-        When the client closes its connection, the rest of its job is not done (:class:`ClientGoneError`),
-        unless the job ``is_lasting``: somebody else may depend on it.
+        When the client closes its connection, the rest of its job is cancelled (:class:`ClientGoneError`),
+        unless the job ``is_lasting``: others may depend on it.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -127,7 +127,7 @@ class FairLane:
             self._groups.clear()
 
     def _next(self) -> _Queue | None:
-        """The client that has the next turn; it goes behind the others, and so does its group."""
+        """Return the client whose step is next; it moves to the end of the queue, and so does its group."""
         for group, queues in self._groups.items():
             for queue in queues:
                 job = queue.jobs[0]
@@ -184,7 +184,7 @@ def _group_of(client: FairClient | None) -> Hashable:
 
 
 def _advance(steps: Steps[Any]) -> tuple[bool, Any]:
-    """A step of a job: whether that was the last one, and its result or what it says."""
+    """Run one step of a job. Returns whether it was the last one, and the result or the yielded value."""
     try:
         return False, next(steps)
     except StopIteration as done:

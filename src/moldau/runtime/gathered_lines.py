@@ -1,4 +1,4 @@
-"""Log lines of one kind that come in crowds: one line with a count and a few names for all of a second."""
+"""Combines frequent log lines of one kind into one line a second with a count and a few names."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ class GatheredLines:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, name: str, reason: str) -> None:
-        """Say it soon, together with others."""
+        """Add an event to the next log line."""
         if not self._count:
             self._reason = reason
             self._timer = asyncio.get_running_loop().call_later(GATHERED_S, self.flush)
@@ -31,7 +31,7 @@ class GatheredLines:
             self._names.append(name)
 
     def flush(self) -> None:
-        """Say now what was gathered."""
+        """Log the collected events now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -34,23 +34,27 @@ class Machine:
     unexpected: UnexpectedErrors = field(default_factory=UnexpectedErrors)
     """Where the node reports exceptions that no code expects."""
     unreadable: UnreadableBatches = field(default_factory=UnreadableBatches)
-    """Where searches report batches whose records cannot be read."""
+    """Receives reports of batches whose records cannot be read."""
     deletion_clock: DeletionClock = field(init=False)
-    """For deciding what is old enough to be deleted, whatever jumps ``clock`` makes."""
+    """A clock for deciding whether something is old enough to be deleted; it does not follow jumps of
+    ``clock``.
+    """
 
     opening: FairLane = field(init=False)
-    """The thread that opens what is larger than the event loop should look into, fairly for all clients."""
+    """The thread that decompresses batches too large for the event loop, fairly for all clients."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deletion_clock", DeletionClock(self.clock))
         object.__setattr__(self, "opening", FairLane(self.workers.lane(OPENING)))
 
     boot_id: str = ""
-    """Another one after each restart of the machine; empty when it is not known."""
+    """Identifies the current boot of the machine; empty when it is not known."""
 
     @staticmethod
     def real() -> "Machine":
-        """This machine: system clock, local disks, a small pool of threads, all open files it allows."""
+        """The ports of this machine: system clock, local disks, a small thread pool, as many open files as
+        the limit allows.
+        """
         allow_many_open_files()
         return Machine(
             SystemClock(),
@@ -62,7 +66,7 @@ class Machine:
 
 
 def _boot_id() -> str:
-    """Linux's; other systems have none in this form."""
+    """Only Linux provides one in this form."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""Memory that is used again as soon as nobody looks at it.
+"""Blocks of memory that are reused as soon as no view of them is left.
 
-The first touch of a page that the system has just given costs many times what writing to it costs after
-that. Whoever reads megabytes that are soon forgotten takes memory for them here.
+The first access to a page that the system has just allocated costs many times as much as later ones.
+Short-lived buffers of several megabytes are therefore allocated here.
 """
 
 import ctypes
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of memory that nobody uses."""
+"""Maximum bytes of unused memory that are kept."""
 
 
 class RecycledMemory:
@@ -21,13 +21,17 @@ class RecycledMemory:
     def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
         self._kept_bytes_max = kept_bytes_max
         self._kept: dict[int, list[mmap.mmap]] = {}
-        """By size, which is a power of two: the next one who asks shall find that one fits."""
-        # Entered again where a collection of garbage ends a view while the same thread is in here.
+        """Free blocks by size. Sizes are powers of two, so that a request is likely to find a fitting
+        block.
+        """
+        # This may be re-entered: a garbage collection in this thread can end a view.
         self._lock = threading.RLock()
         self.kept_bytes = 0
 
     def take(self, size_bytes: int) -> memoryview:
-        """A writable view that begins on a page, of any content; its block comes back with its last view."""
+        """A writable view of undefined content, aligned to a page; its block is recycled with its last
+        view.
+        """
         block_bytes = max(mmap.PAGESIZE, 1 << max(0, size_bytes - 1).bit_length())
         with self._lock:
             kept = self._kept.get(block_bytes)
@@ -35,7 +39,7 @@ class RecycledMemory:
             self.kept_bytes -= block_bytes if block is not None else 0
         if block is None:
             block = mmap.mmap(-1, block_bytes)
-        # A memory map cannot tell that its views are gone; this can, and lives as long as they do.
+        # A memory map cannot report when its views are gone. This object lives as long as they do and can.
         shown = _array_type(block_bytes).from_buffer(block)
         weakref.finalize(shown, self._take_back, block).atexit = False
         return memoryview(shown).cast("B")[:size_bytes]

@@ -1,8 +1,8 @@
 """Exceptions that no code expects: contained, logged once with their cause, and shown by the health page.
 
-Whoever has taken a request, a batch or a part of a budget runs what may raise within :meth:`contained` and
-says what is to be done then: answer with an error, give back the bytes. So a defect, or a plug-in that raises
-something of its own, costs the one piece of work that it met, and is seen.
+Code that must release something after a failure (a request, a batch, a part of a budget) runs within
+:meth:`contained` and names the cleanup: answer with an error, return the bytes. So a defect, or an
+exception of a plug-in, affects one piece of work only, and is reported.
 """
 
 import asyncio
@@ -35,9 +35,10 @@ class UnexpectedErrors:
         return [f"{work}: {kind.__name__} at {origin}" for work, kind, origin in self._kinds]
 
     def report(self, work: str, error: BaseException) -> None:
-        """``work`` could not be done. The first error of a kind is logged with its stack, later ones counted.
+        """Report that ``work`` failed. The first error of a kind is logged with its stack, later ones are
+        counted.
 
-        ``work`` is a constant phrase; errors of one type from one line of code are of a kind.
+        ``work`` is a constant phrase; errors of one type from one line of code are of one kind.
         """
         self.count += 1
         self._last = f"{work}: {error!r}"
@@ -66,7 +67,7 @@ class UnexpectedErrors:
         return Containment(self, work, on_failure, passing)
 
     def watch(self, task: "asyncio.Task[Any]", work: str) -> None:
-        """Report what ends a task that nobody awaits."""
+        """Report the exception of a task that is not awaited."""
 
         def look(done: "asyncio.Task[Any]") -> None:
             error = None if done.cancelled() else done.exception()
@@ -76,7 +77,7 @@ class UnexpectedErrors:
         task.add_done_callback(look)
 
     def problem(self) -> str | None:
-        """The last one, in a sentence for the health page; ``None`` without a recent one."""
+        """A sentence about the last error for the health page; ``None`` without a recent one."""
         if not self.count or asyncio.get_running_loop().time() - self._last_s > SHOWN_S:
             return None
         return f"{self.count} unexpected errors, the last while {self._last}; the log has their stacks"

@@ -17,16 +17,17 @@ class Workers(Protocol):
         ...
 
     def apart(self, thread_count: int, name: str) -> "Workers":
-        """Threads of their own for functions that take long: the others do not wait behind them.
+        """A pool of its own for functions that take long, so that others do not wait behind them.
 
-        They are closed with these.
+        It is closed together with this one.
         """
         ...
 
     def lane(self, name: str) -> "Workers":
-        """One thread of this name, the same for all who ask: what is run there is run one after the other.
+        """A single thread, shared by all callers that give this name: its functions run one after the
+        other.
 
-        For work on input of others, of which two pieces at once would take too much time and memory.
+        For work on client input, where two pieces in parallel would need too much time and memory.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The local partition log in Apache Kafka's own file formats, and the logs of a node together.
+"""The local partition log in Apache Kafka's file formats, and all logs of a node.
 
 ``log`` is one partition, ``log_manager`` all partitions of a node's log folders, ``replicated_log``
 the log with snapshots that the KRaft quorum and coordinators stand on. Every byte goes through the

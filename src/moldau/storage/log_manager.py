@@ -1,4 +1,4 @@
-"""All partition logs of a node, in one or more log folders, and the chores that keep them in order."""
+"""All partition logs of a node, in one or more log folders, and their maintenance."""
 
 import asyncio
 import contextlib
@@ -48,8 +48,8 @@ _OTHER_FOLDERS = frozenset(
 class LogManager:
     """Opens, makes, deletes, checkpoints, flushes and shortens logs.
 
-    A log folder whose disk fails goes offline as a whole: one error line, ``on_offline`` once, and all
-    its logs refuse work; the other folders go on.
+    When the disk of a log folder fails, the whole folder goes offline: one error line, ``on_offline`` once,
+    and all its logs refuse operations; the other folders continue.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class LogManager:
         ]
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
-        self._missing: dict[TopicPartition, Repair] = {}  # folders that were gone at the start
+        self._missing: dict[TopicPartition, Repair] = {}  # folders that were missing at the start
         self._removals = LateRemovals(machine, self._settings.stray_delete_delay_ms)
         self.metadata_watermark = log_guards.MetadataWatermark(self.directories)
         self._checkpoints = LogCheckpoints(machine, self.logs_of, self.metadata_watermark.of)
         self._folders = FolderWork(machine, self._checkpoints, self._retired, self._log_failed)
         self._tasks: list[asyncio.Task[None]] = []
-        self.broker_epoch = -1  # of the broker's registration, for the marks of a clean stop
+        self.broker_epoch = -1  # epoch of the broker's registration, for the clean-shutdown marks
         self.stray_count = 0  # folders of partitions that are not in the metadata, since the start
         self.cleaner = LogCleaner(machine, self, self._settings.cleaner)
 
@@ -88,7 +88,7 @@ class LogManager:
     async def start(self, config_of: ConfigOfTopic) -> None:
         """Lock the folders, load every partition in them, begin the chores.
 
-        Raises :class:`LogDirectoryError`, which names the folder; then nothing stays locked.
+        Raises :class:`LogDirectoryError`, which names the folder; then no lock is held.
         """
         try:
             for directory in self.directories:
@@ -253,7 +253,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _opening(self, directory: LogDirectory) -> Iterator[None]:
-        """A disk that fails while a log is opened takes its folder offline."""
+        """A disk failure while a log is opened takes its folder offline."""
         try:
             yield
         except KafkaError as error:
@@ -270,12 +270,13 @@ class LogManager:
         return iter(list(self._logs.values()))
 
     def lacks(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> bool:
-        """Whether there is no log of this partition and topic id, so that one is to be created."""
+        """Whether there is no log of this partition and topic id, so that one must be created."""
         log = self._logs.get(topic_partition)
         return log is None or log.topic_id != topic_id
 
     async def create(self, wanted: Iterable[NewLog]) -> dict[TopicPartition, KafkaError]:
-        """Make logs, durably; those that exist with their topic ids stay. Return what failed, and why.
+        """Create logs durably; existing ones with the same topic ids are kept. Returns the failures with
+        their reasons.
 
         A log of another topic id is not in the metadata any more: it is put aside.
         """
@@ -328,7 +329,7 @@ class LogManager:
     async def get_or_create(
         self, topic_partition: TopicPartition, config: LogConfig, topic_id: uuid.UUID
     ) -> PartitionLog:
-        """The partition's log, with this configuration; made as :meth:`create` does when there is none.
+        """The partition's log, with this configuration; created as by :meth:`create` when there is none.
 
         Raises ``KafkaError(kafka_storage_error)``.
         """
@@ -356,11 +357,11 @@ class LogManager:
         return home.high_watermarks.get(topic_partition, 0) if home is not None else 0
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take a log out at once; its folder is renamed soon, and goes after ``file.delete.delay.ms``."""
+        """Remove a log at once; its folder is renamed soon, and deleted after ``file.delete.delay.ms``."""
         self._retire(topic_partition, deleted_folder(topic_partition, self._machine.entropy.uuid4()))
 
     def put_aside(self, topic_partition: TopicPartition) -> None:
-        """Take a log out that is not in the metadata; its folder, renamed, stays for a long time yet."""
+        """Remove a log that is not in the metadata; its renamed folder is kept for a long time."""
         name = stray_folder(topic_partition, self._machine.entropy.uuid4())
         if self._retire(topic_partition, name):
             self.stray_count += 1
@@ -382,7 +383,7 @@ class LogManager:
             self._removals.add(retired.target, retired.log.config.file_delete_delay_ms)
 
     async def settled(self) -> None:
-        """Return when what was deleted before is so for good."""
+        """Return when all earlier deletions are durable."""
         await self._folders.settled()
 
     # -- failure ------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ class LogManager:
         self._disk_failed(directory, error, f"{error.filename or directory.path}: {error.strerror or error}")
 
     def _disk_failed(self, directory: LogDirectory, error: OSError, reason: str) -> None:
-        """Without free descriptors the disk is well: nothing but the operation, or its log, has failed."""
+        """Without free descriptors the disk is not faulty: only the operation, or its log, has failed."""
         if error.errno in LACK_OF_DESCRIPTORS:
             logger.error("%s: %s", directory.path, reason)
         else:
@@ -410,7 +411,7 @@ class LogManager:
 
     @contextlib.contextmanager
     def _guard(self, directory: LogDirectory) -> Iterator[None]:
-        """A failing disk takes the folder offline; whoever runs under it goes on without it."""
+        """A failing disk takes the folder offline; code in the block continues without it."""
         try:
             yield
         except OSError as error:
@@ -419,7 +420,7 @@ class LogManager:
     # -- chores -------------------------------------------------------------------------------
 
     async def clean_up(self) -> None:
-        """One round of retention, bounded; and the removal of files whose delay is over."""
+        """One bounded round of retention, and the removal of files whose delay is over."""
         budget = self._settings.retention_segments_per_round
         now_ms = self._machine.deletion_clock.now_ms()
         for log in self:
@@ -428,7 +429,7 @@ class LogManager:
             if log.awaits_config:
                 continue
             with contextlib.suppress(KafkaError):
-                # One by one: after a loss of power there must be no gap behind a segment that came back.
+                # One by one: after a loss of power there must be no gap behind a restored segment.
                 while budget > 0 and (paths := await log.delete_old_segments(now_ms, max_segments=1)):
                     budget -= 1
                     self.remove_files_later(log, paths)
@@ -464,7 +465,7 @@ class LogManager:
         return lambda: None
 
     def logs_of(self, directory: LogDirectory) -> Iterator[PartitionLog]:
-        """The logs that lie in one of the folders."""
+        """The logs in one of the folders."""
         for topic_partition, log in self._logs.items():
             if self._homes.get(topic_partition) is directory:
                 yield log
@@ -472,7 +473,7 @@ class LogManager:
     # -- what the cleaner needs ---------------------------------------------------------------
 
     def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
-        """Where the last compaction of a log has ended."""
+        """The end of a log's last compaction."""
         home = self._homes.get(topic_partition)
         return None if home is None else home.cleaner_offsets.get(topic_partition)
 

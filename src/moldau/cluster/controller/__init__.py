@@ -1,1 +1,1 @@
-"""The controller: its decisions as one object, the shell that runs it, and the ways to reach it."""
+"""The controller: its decisions as one object, the service that runs it, and the channels to it."""

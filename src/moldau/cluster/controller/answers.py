@@ -1,4 +1,4 @@
-"""Answers to requests that were refused whole: the error goes where each response has room for it."""
+"""Responses to refused requests: the error is set where each response has a field for it."""
 
 import sys
 from collections.abc import Callable
@@ -87,7 +87,7 @@ _PER_ITEM: dict[type[Message], Callable[[Any, ErrorCode, str | None], Message]] 
 
 
 def error_response(request: Message, code: ErrorCode, text: str | None = None) -> Message:
-    """The response to ``request`` that says ``code`` throughout."""
+    """The response to ``request`` with ``code`` in every row."""
     per_item = _PER_ITEM.get(type(request))
     if per_item is not None:
         return per_item(request, code, text)

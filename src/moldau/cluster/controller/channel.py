@@ -1,4 +1,4 @@
-"""How brokers reach the active controller: in their own process, or over the network."""
+"""The channel from a broker to the active controller: in the same process, or over the network."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -7,12 +7,12 @@ from moldau.network.context import Principal, RequestContext
 from moldau.protocol.schema import Message
 
 DEADLINE_MAX_S: Final = 300.0
-"""So long a request is worked on at most, whatever its caller allows."""
+"""Maximum duration of a request in seconds, whatever its caller allows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The client in whose name something is asked of the controller."""
+    """The client on whose behalf a request is sent to the controller."""
 
     principal: Principal
     client_id: str | None
@@ -20,7 +20,7 @@ class Caller:
 
     @classmethod
     def of(cls, context: RequestContext) -> "Caller":
-        """The client behind a request."""
+        """The client that sent a request."""
         return cls(context.principal, context.client_id, context.connection.peer_host)
 
     def __str__(self) -> str:
@@ -46,12 +46,12 @@ class ControllerChannel(Protocol):
     ) -> Any:
         """The response that belongs to ``request``, once its decision is committed.
 
-        ``caller`` is the client that asks; None for a request of the node itself. A request is not begun
+        ``caller`` is the requesting client; None for a request of the node itself. A request is not started
         after its ``deadline`` (the loop's time, in seconds).
 
-        A request that is refused whole is answered, not raised, where its response has an error code.
-        Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known or when
-        the outcome is not known because the controller lost its place, and ``request_timed_out`` when the
-        deadline passed first: then the outcome is not known, either.
+        A request that is refused as a whole is answered, not raised, where its response has an error code.
+        Raises ``KafkaError(not_controller)``, which is retriable, while no controller is known or when the
+        outcome is unknown because the controller lost its leadership, and ``request_timed_out`` when the
+        deadline passed first: then the outcome is unknown, too.
         """
         ...

@@ -1,6 +1,6 @@
-"""The controller: requests in, records and answers out, and nothing changes but by replay.
+"""The controller: takes requests, returns records and responses, and changes state only by replay.
 
-The driver's contract (:mod:`.service` keeps it):
+The driver's contract (implemented by :mod:`.service`):
 
 1. Before a term: :meth:`Controller.activate` with the image of everything committed.
 2. :meth:`Controller.handle` decides. If it returns records, call :meth:`Controller.replay` with them
@@ -79,13 +79,15 @@ DECISIONS: dict[type[Message], Decision] = {
         lambda view, _, request: reassignments.list_partition_reassignments(view, request)
     ),
 }
-"""Every request that a controller decides. Controllers serve these APIs, brokers forward those of clients."""
+"""Every request that a controller decides. Controllers serve these APIs; brokers forward clients'
+requests.
+"""
 
 DECIDED_APIS: Final = frozenset(ApiKey(request.API_KEY) for request in DECISIONS)
 
 
 class Controller:
-    """Decides over an image that includes its own decisions that are not committed yet."""
+    """Decides over an image that includes its own uncommitted decisions."""
 
     def __init__(
         self,
@@ -103,11 +105,11 @@ class Controller:
 
     @property
     def image(self) -> MetadataImage:
-        """Committed metadata with what was decided on top."""
+        """Committed metadata plus uncommitted decisions."""
         return self._image
 
     def activate(self, image: MetadataImage, now_ms: int) -> None:
-        """Begin a term on the committed image, or begin it again after a failed append."""
+        """Begin a term on the committed image, or restart it after a failed append."""
         self._image = image
         self._heartbeats.activate(image, now_ms)
 
@@ -126,8 +128,8 @@ class Controller:
     def bootstrap(self, records: Sequence[Message]) -> Sequence[Message]:
         """The first records of a new cluster; none when the log has a metadata version already.
 
-        What the folder was formatted with is in a snapshot before the first offset. Other nodes cannot fetch
-        that, and those of Apache Kafka end without a metadata version: it is repeated as the first records.
+        The formatted metadata are in a snapshot before the first offset. Other nodes cannot fetch that one,
+        and nodes of Apache Kafka end without a metadata version, so it is repeated in the first records.
         """
         if self._image.metadata_version:
             return list(to_records(self._image)) if self._image.provenance.offset < 0 else ()
@@ -136,29 +138,29 @@ class Controller:
         return [*_default_features(), *records]
 
     def expire_sessions(self, now_ms: int, next_offset: int) -> Sequence[Message]:
-        """Records that fence one broker whose session is over; call again until there are none."""
+        """Records that fence one broker whose session has expired; call again until there are none."""
         return brokers.fence_expired(self._view(), self._context(now_ms, next_offset))
 
     @property
     def leader_balance_interval_ms(self) -> int:
-        """How often :meth:`balance_leaders` is due; 0: never."""
+        """Interval of :meth:`balance_leaders` in milliseconds; 0: never."""
         return self._settings.leader_balance_interval_ms
 
     def balance_leaders(self) -> Sequence[Message]:
-        """Records that give leaderships back to preferred replicas, a bounded number at once."""
+        """Records that return leaderships to preferred replicas, a bounded number at once."""
         return elections.preferred_changes(self._view(), LEADERS_BALANCED_MAX)
 
     @property
     def unclean_election_interval_ms(self) -> int:
-        """How often :meth:`elect_unclean` is due; 0: never."""
+        """Interval of :meth:`elect_unclean` in milliseconds; 0: never."""
         return self._settings.unclean_election_interval_ms
 
     def elect_unclean(self) -> Sequence[Message]:
-        """Records that give leaders to partitions without one, where the topic lets them lack records."""
+        """Records that elect leaders of leaderless partitions, where the topic allows an unclean election."""
         return elections.unclean_changes(self._view(), LEADERS_BALANCED_MAX)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """When :meth:`expire_sessions` may have something to do."""
+        """The time at which the next session may expire."""
         return self._heartbeats.next_deadline_ms(self._image, now_ms)
 
     def replay(self, records: Sequence[Message]) -> None:
@@ -166,11 +168,11 @@ class Controller:
         self._image = image_of(records, self._image)
 
     def replayed(self, records: Sequence[Message]) -> MetadataImage:
-        """The image with these records in it; nothing changes. To be called on any thread."""
+        """The image after these records; changes nothing. May be called on any thread."""
         return image_of(records, self._image)
 
     def restore(self, image: MetadataImage) -> None:
-        """Stand on the image before records that could not be appended, or on :meth:`replayed` ones."""
+        """Return to the image before records that could not be appended, or move to :meth:`replayed` ones."""
         self._image = image
 
     def _view(self) -> View:

@@ -1,6 +1,6 @@
-"""The Envelope (KIP-590): a client's request on its way from a broker to the active controller.
+"""The Envelope (KIP-590): a client's request that a broker forwards to the active controller.
 
-It holds the request as the client's connection would, with header, and the client's principal and address.
+It contains the client's request with its header, and the client's principal and address.
 """
 
 import ipaddress
@@ -42,7 +42,7 @@ class Forwarded(NamedTuple):
 
 
 def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> EnvelopeRequest:
-    """Put a request into an envelope. ``left_ms``: so long its client still waits, if it said how long."""
+    """Put a request into an envelope. ``left_ms``: the rest of the client's time-out, if it has one."""
     if getattr(request, "timeout_ms", 0) > 0:
         body: Message = replace(request, timeout_ms=left_ms)
     else:
@@ -59,7 +59,7 @@ def wrap(request: Message, version: int, caller: Caller, left_ms: int) -> Envelo
 
 
 def unwrap(envelope: EnvelopeRequest) -> Forwarded:
-    """Take the request out. Raises ``KafkaError``: the envelope's own errors, as Kafka answers them."""
+    """Extract the request. Raises ``KafkaError``: the envelope's own errors, as in Kafka."""
     content, principal_data = bytes(envelope.request_data), bytes(envelope.request_principal or b"")
     try:
         (version,) = _VERSION.unpack_from(principal_data)

@@ -23,7 +23,7 @@ QUORUM_CHANGE_APIS: Final = (ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER)
 
 
 class VoterChanges(Protocol):
-    """This node's replica of the quorum."""
+    """Changes of voters on this node's replica of the quorum."""
 
     async def handle_rpc(self, message: WireRequest) -> WireResponse: ...
 
@@ -31,7 +31,7 @@ class VoterChanges(Protocol):
 
 
 class QuorumChanges:
-    """Takes these requests before the controller sees them."""
+    """Handles these requests before the controller sees them."""
 
     def __init__(
         self, quorum: VoterChanges, check_voter: Callable[[AddRaftVoterRequest], Awaitable[None]]
@@ -61,7 +61,7 @@ class QuorumChanges:
     async def _update_features(
         self, request: UpdateFeaturesRequest, decide: Callable[[Message], Awaitable[Message]]
     ) -> Message:
-        """Check the other features before kraft.version moves, which is for good."""
+        """Check the other features before kraft.version is raised, which cannot be undone."""
         own = [update for update in request.feature_updates if update.feature == KRAFT_VERSION_FEATURE]
         others = [update for update in request.feature_updates if update.feature != KRAFT_VERSION_FEATURE]
         if len(own) > 1:

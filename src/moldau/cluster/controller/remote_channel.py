@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 RETRY_S: Final = 0.05
 LAST_WORD_S: Final = 1.0
-"""For the answer of a controller that another one has replaced: it may be on its way."""
+"""Time to wait for the answer of a replaced controller: it may have been sent already."""
 
 
 class RemoteControllerChannel:
     """Sends requests to the quorum's leader; a :class:`moldau.cluster.controller.channel.ControllerChannel`.
 
-    A request that cannot be sent waits for the leader as it is known by then, until the deadline. A request
-    whose answer is lost may have been carried out: it is never repeated here.
+    A request that cannot be sent waits for a leader, until the deadline. A request whose answer is lost may
+    have been carried out: it is never repeated here.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class RemoteControllerChannel:
     ) -> Any:
         """See :meth:`moldau.cluster.controller.channel.ControllerChannel.send`.
 
-        A caller's request goes in an Envelope (KIP-590), so that the controller sees who asks, from where,
-        and how long the answer is waited for.
+        A caller's request is sent in an Envelope (KIP-590), so that the controller sees the client, its
+        address and its time-out.
         """
         loop = asyncio.get_running_loop()
         late = ErrorCode.request_timed_out
@@ -88,7 +88,7 @@ class RemoteControllerChannel:
             await asyncio.sleep(RETRY_S)
 
     async def _ask(self, leader: Voter, request: Message, caller: Caller | None, deadline: float) -> Any:
-        # Rounded up: the deadline here comes first.
+        # Rounded up, so that the deadline on this side comes first.
         left_ms = max(1, math.ceil((deadline - asyncio.get_running_loop().time()) * 1000))
         if caller is None:
             asking = self._client.request(leader.host, leader.port, request.API_KEY, None, request, left_ms)
@@ -107,7 +107,7 @@ class RemoteControllerChannel:
     async def _while_leading(
         self, leader_id: int, work: Coroutine[Any, Any, T], deadline: float, grace_s: float = 0.0
     ) -> T:
-        """The result of ``work``, which is given up ``grace_s`` after another node is known to lead.
+        """The result of ``work``, which is cancelled ``grace_s`` after another node became leader.
 
         A node that is cut off neither answers nor refuses: without this, requests would wait for it until
         their deadline while its successor leads. Raises ``TimeoutError``.

@@ -51,7 +51,9 @@ class _Chore:
 
 
 class ControllerService:
-    """A listener of the metadata log; add it *after* the publisher, whose image it starts a term with."""
+    """A listener of the metadata log; add it *after* the publisher, whose image it uses at the start of a
+    term.
+    """
 
     def __init__(
         self,
@@ -63,9 +65,9 @@ class ControllerService:
         bootstrap_records: Sequence[Message] = (),
         quorum_changes: QuorumChanges | None = None,
     ) -> None:
-        """``workers`` decide, replay and encode what would keep the event loop for long.
+        """``workers`` decide, replay and encode large requests, which would block the event loop.
 
-        ``quorum_changes`` takes the requests that the quorum decides; without it they are refused.
+        ``quorum_changes`` handles requests that the quorum decides; without it they are refused.
         """
         self._node_id = node_id
         self._controller = controller
@@ -96,10 +98,10 @@ class ControllerService:
     ) -> Message:
         """Answer a request once everything that the answer rests on is committed.
 
-        Answers REQUEST_TIMED_OUT, and changes nothing, when its turn comes after ``deadline`` (the loop's
-        time, in seconds), as Kafka's controller does. What clients change is logged with their names.
-        Answers NOT_CONTROLLER while this node is not active, and when it loses its place before the
-        commit is known (the change may have been made all the same: callers ask again).
+        Answers REQUEST_TIMED_OUT, and changes nothing, when it is processed after ``deadline`` (the loop's
+        time, in seconds), as Kafka's controller does. Changes by clients are logged with their names.
+        Answers NOT_CONTROLLER while this node is not active, and when it loses its leadership before the
+        commit is known (the change may have been made nevertheless: callers retry).
         """
         if not self.is_active:
             return error_response(
@@ -119,7 +121,7 @@ class ControllerService:
         if last_append is None:
             return response
         try:
-            # Also when this request changed nothing: it may have seen what is not committed yet.
+            # Also when this request changed nothing: its answer may depend on uncommitted records.
             await asyncio.shield(last_append)
         except KafkaError as error:
             return error_response(request, ErrorCode.not_controller, error.message)
@@ -136,7 +138,7 @@ class ControllerService:
         try:
             decide = self._controller.handle
             if is_large(request, self._controller.image):
-                # Metadata are immutable, and while this is decided nothing else is.
+                # Metadata are immutable, and no other decision is made at the same time.
                 result = await self._workers.run(decide, request, self._now_ms(), self._log.next_offset())
                 if self._epoch != epoch:
                     return error_response(request, ErrorCode.not_controller, "This node stopped leading.")
@@ -151,20 +153,22 @@ class ControllerService:
                 logger.info("controller %d: %s of %s", self._node_id, type(request).__name__, caller)
         except KafkaError as error:
             is_refusal = isinstance(request, BrokerRegistrationRequest)
-            # The answer has no text. Brokers repeat this one until the session of a dead process ends.
+            # The response has no text. Brokers repeat this request until the session of a former process
+            # expires.
             if is_refusal and error.code is not ErrorCode.duplicate_broker_registration:
                 logger.warning("controller %d refuses a registration: %s", self._node_id, error.message)
             return error_response(request, error.code, error.message)
         except Exception:
-            # Decisions change nothing, so a fault in one leaves the controller as it was.
+            # Decisions change nothing, so an exception in one leaves the controller as it was.
             logger.exception("the controller failed on %s", type(request).__name__)
             return error_response(request, ErrorCode.unknown_server_error)
         return result.response
 
     async def _append_aside(self, epoch: int, records: Sequence[Message]) -> bool:
-        """As :meth:`_append`, of many records, which a worker replays and encodes; they are one batch.
+        """Like :meth:`_append`, for many records, which a worker replays and encodes; they are one batch.
 
-        False when the term ends meanwhile: then nothing is appended. Nobody else decides before this returns.
+        Returns False when the term ends meanwhile: then nothing is appended. No other decision is made
+        before this returns.
         """
         image = await self._workers.run(self._controller.replayed, records)
         values = await self._workers.run(_encoded, records, image.metadata_version)
@@ -176,17 +180,17 @@ class ControllerService:
         return True
 
     def close(self) -> None:
-        """Give up leading and stop all timers."""
+        """Resign and stop all timers."""
         if self.is_active:
             epoch = self._epoch
             self._deactivate()
             self._log.resign(epoch)
 
     def on_snapshot(self, end_offset: int, epoch: int, timestamp_ms: int, values: Iterable[Value]) -> None:
-        """The publisher reads it; a leader never gets one."""
+        """The publisher reads it; a leader never receives one."""
 
     def on_commit(self, batches: Sequence[MetadataBatch]) -> None:
-        """The publisher reads them; what this leader decided it has replayed already."""
+        """The publisher reads them; this leader has already replayed its own decisions."""
 
     def on_leader(self, leader_id: int, epoch: int) -> None:
         if leader_id == self._node_id:
@@ -234,7 +238,7 @@ class ControllerService:
             task.cancel()
 
     def _append(self, records: Sequence[Message]) -> None:
-        """Replay and append: the next decision stands on these records already."""
+        """Replay and append: the next decision already sees these records."""
         before = self._controller.image
         try:
             self._controller.replay(records)
@@ -245,12 +249,12 @@ class ControllerService:
         self._append_values(values, before)
 
     def _append_values(self, values: Sequence[bytes], before: MetadataImage) -> None:
-        """Append records that the controller stands on; when that fails, it stands on ``before`` again."""
+        """Append records that the controller has replayed; when that fails, it returns to ``before``."""
         epoch = self._epoch
         try:
             future = self._log.append(epoch, values)
         except Exception:
-            # Nothing was appended: it is as if it had never been decided.
+            # Nothing was appended: the decision is dropped.
             self._controller.restore(before)
             raise
         self._last_append = future
@@ -271,13 +275,13 @@ class ControllerService:
             return
         deadline_ms = self._controller.next_deadline_ms(self._now_ms())
         if deadline_ms is not None:
-            # One timer for all: when it fires early, because a heartbeat came, it is set again.
+            # One timer for all sessions: when it fires early, because of a heartbeat, it is set again.
             self._expiry = asyncio.get_running_loop().call_at(deadline_ms / 1000, self._expire_sessions)
 
     def _expire_sessions(self) -> None:
         self._expiry = None
         if self._deciding.locked():
-            return  # whoever decides looks for sessions next
+            return  # the decision in progress is followed by a check of the sessions
         if has_many_replicas(self._controller.image):
             self._spawn(self._expire_sessions_aside())
             return

@@ -1,8 +1,8 @@
 """Decisions of the controller, noun by noun: pure functions from an image and a request to records.
 
-A decision never changes metadata. It answers with the records that would, and the controller replays
-them. (Broker decisions note in :class:`.heartbeats.Heartbeats` whom they heard from; no record has that.)
+A decision never changes metadata. It returns records, and the controller replays them. (Decisions about
+brokers also update :class:`.heartbeats.Heartbeats`, which are in no record.)
 
-A request that touches several things decides on one after the other over the image that the earlier
-decisions lead to, so that two topics of one request are judged as two requests would be.
+A request about several things decides them one after the other, each on the image that includes the earlier
+decisions. So two topics of one request are treated like two requests.
 """

@@ -1,4 +1,4 @@
-"""Registration, heartbeats and the end of brokers (KIP-631), and the registration of controllers."""
+"""Registration, heartbeats and fencing of brokers (KIP-631), and the registration of controllers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,7 +46,9 @@ class BrokerState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerInputs:
-    """Inputs of broker decisions beside the view. ``next_offset`` is the offset of their first record."""
+    """Inputs of broker decisions in addition to the view. ``next_offset`` is the offset of their first
+    record.
+    """
 
     heartbeats: Heartbeats
     now_ms: int
@@ -179,7 +181,9 @@ def _check_log_dirs(view: View, request: BrokerRegistrationRequest) -> None:
 
 
 def heartbeat(view: View, context: BrokerInputs, request: BrokerHeartbeatRequest) -> ControllerResult:
-    """Take a heartbeat and tell the broker what to be. Raises ``KafkaError(stale_broker_epoch)``."""
+    """Record a heartbeat and answer with the broker's new state. Raises
+    ``KafkaError(stale_broker_epoch)``.
+    """
     broker = registered(view, request.broker_id, request.broker_epoch)
     context.heartbeats.touch(broker.broker_id, broker.epoch, context.now_ms, request.current_metadata_offset)
     is_caught_up = request.current_metadata_offset >= broker.epoch
@@ -259,7 +263,7 @@ def _after(view: View, record: Message) -> View:
 
 
 def fence_expired(view: View, context: BrokerInputs) -> list[Message]:
-    """Fence the first broker whose session is over; the next round fences the next one."""
+    """Fence the first broker whose session has expired; the next call fences the next one."""
     expired = context.heartbeats.expired(view.image, context.now_ms)
     if not expired:
         return []
@@ -270,7 +274,7 @@ def fence_expired(view: View, context: BrokerInputs) -> list[Message]:
 def unregister_broker(
     view: View, context: BrokerInputs, request: UnregisterBrokerRequest
 ) -> ControllerResult:
-    """Forget a broker for good. Raises ``KafkaError(broker_id_not_registered)``."""
+    """Remove a broker permanently. Raises ``KafkaError(broker_id_not_registered)``."""
     broker = view.image.brokers.get(request.broker_id)
     if broker is None:
         raise KafkaError(ErrorCode.broker_id_not_registered, f"Broker {request.broker_id} is not registered.")
@@ -281,7 +285,7 @@ def unregister_broker(
 
 
 def registered(view: View, broker_id: int, epoch: int) -> BrokerRegistration:
-    """The broker that a request says it comes from.
+    """The broker that a request names as its sender.
 
     Raises ``KafkaError``: broker_id_not_registered, or stale_broker_epoch for an older incarnation.
     """

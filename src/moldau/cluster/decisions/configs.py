@@ -41,7 +41,7 @@ R = TypeVar("R", bound=_Resource)
 def incremental_alter_configs(
     view: View, request: incremental.IncrementalAlterConfigsRequest
 ) -> ControllerResult:
-    """Change single keys; each resource is taken whole or not at all."""
+    """Change single keys; each resource is changed completely or not at all."""
     outcomes, records = _alter(view, request.resources, _operated, request.validate_only)
     responses = [
         incremental.AlterConfigsResourceResponse(
@@ -53,7 +53,7 @@ def incremental_alter_configs(
 
 
 def alter_configs(view: View, request: legacy.AlterConfigsRequest) -> ControllerResult:
-    """Replace all keys of a resource: what is not named is deleted."""
+    """Replace all keys of a resource: keys that are not named are deleted."""
     outcomes, records = _alter(view, request.resources, _replaced, request.validate_only)
     responses = [
         legacy.AlterConfigsResourceResponse(
@@ -181,7 +181,7 @@ def _replaced(
         values[config.name] = config.value
     old = view.image.config(resource_type, resource.resource_name)
     if resource_type is ResourceType.TOPIC and diskless.DISKLESS_ENABLE in old:
-        # It cannot change, and clients that replace configs by old tools do not know of it.
+        # It cannot change, and older tools that replace all configs do not know it.
         values.setdefault(diskless.DISKLESS_ENABLE, old[diskless.DISKLESS_ENABLE])
     return values
 

@@ -1,4 +1,4 @@
-"""Diskless topics: who may be one, and which coordinator owns each of their partitions (KIP-1164)."""
+"""Diskless topics: the topics that may be diskless, and the owner of each of their partitions (KIP-1164)."""
 
 from collections.abc import Mapping
 
@@ -15,9 +15,9 @@ CLEANUP_POLICY = "cleanup.policy"
 def new_topic_configs(view: View, name: str, configs: Mapping[str, str]) -> dict[str, str]:
     """The configs to record for a new topic.
 
-    Where diskless is this cluster's default, a topic that does not say becomes diskless, and that is
-    written down: the choice must not follow the default later. Internal and compacted topics, which
-    cannot be, stay classic. Raises ``KafkaError(invalid_config)`` when they ask for it.
+    Where diskless is this cluster's default, a topic without the config becomes diskless, and the config is
+    recorded: later changes of the default must not affect it. Internal and compacted topics, which cannot
+    be diskless, stay classic. Raises ``KafkaError(invalid_config)`` when such a topic requests it.
     """
     resolved = dict(configs)
     requested = configs.get(DISKLESS_ENABLE)
@@ -68,8 +68,8 @@ def assign_coordinators(load: Mapping[int, int], metadata_partitions: int, count
 def coordinators_for(view: View, configs: Mapping[str, str], count: int) -> list[int]:
     """Owners of ``count`` new partitions of a topic; ``NO_COORDINATOR`` for a classic topic.
 
-    The coordinators are the partitions that ``__diskless_metadata`` has, whatever a node is configured to
-    create. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
+    The coordinators are the existing partitions of ``__diskless_metadata``, whatever a node is configured
+    to create. Raises ``KafkaError(coordinator_not_available)`` while that topic does not exist.
     """
     if not is_diskless(configs):
         return [NO_COORDINATOR] * count

@@ -23,7 +23,9 @@ METADATA_VERSION_LATEST = 29
 
 ELIGIBLE_LEADER_REPLICAS_LATEST = 1
 _ELIGIBLE_SINCE, _ELIGIBLE_BY_DEFAULT_SINCE = 23, 26
-"""4.0-IV1, whose partition records can name such replicas; 4.1-IV0, with which new clusters keep them."""
+"""4.0-IV1, whose partition records have fields for such replicas; 4.1-IV0, in which new clusters enable
+them.
+"""
 
 SUPPORTED_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, METADATA_VERSION_MIN, METADATA_VERSION_LATEST),
@@ -33,7 +35,7 @@ SUPPORTED_FEATURES = (
 
 
 def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
-    """The levels, beside that of the metadata, with which a new cluster begins."""
+    """The feature levels of a new cluster, in addition to the metadata version."""
     if metadata_version < _ELIGIBLE_BY_DEFAULT_SINCE:
         return []
     level = ELIGIBLE_LEADER_REPLICAS_LATEST
@@ -41,7 +43,7 @@ def default_features(metadata_version: int) -> list[FeatureLevelRecord]:
 
 
 class UpgradeType(IntEnum):
-    """How a level may move."""
+    """Allowed direction of a level's change."""
 
     UNKNOWN = 0
     UPGRADE = 1
@@ -50,7 +52,7 @@ class UpgradeType(IntEnum):
 
 
 def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerResult:
-    """Move feature levels, all or none; the response names the first that was refused."""
+    """Change feature levels, all or none; the response names the first refused one."""
     counts = Counter(update.feature for update in request.feature_updates)
     records: list[Message] = []
     for update in request.feature_updates:
@@ -71,7 +73,7 @@ def update_features(view: View, request: UpdateFeaturesRequest) -> ControllerRes
 def _response(request: UpdateFeaturesRequest, error: KafkaError | None) -> UpdateFeaturesResponse:
     code = ErrorCode.none if error is None else error.code
     message = None if error is None else error.message
-    # Versions below 2 answer each feature; since an update is all or none they share one fate.
+    # Versions below 2 have an error per feature; all get the same one, because an update is all or none.
     results = [
         UpdatableFeatureResult(feature=update.feature, error_code=code, error_message=message)
         for update in request.feature_updates
@@ -107,7 +109,7 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
             f"Cannot move {name} from {current} down to {level} without a downgrade being asked for.",
         )
     if name == METADATA_VERSION_FEATURE:
-        # Records of the level are in the log already; no older reader could follow it.
+        # The log contains records of the level; no older reader could follow it.
         raise KafkaError(
             ErrorCode.invalid_update_version,
             f"Downgrading {name} from {current} to {level} is not supported.",
@@ -115,7 +117,7 @@ def _check_downgrade(name: str, current: int, level: int, kind: UpgradeType) -> 
 
 
 def _check_eligible(view: View, level: int) -> None:
-    """Without the feature an in-sync set is never empty, and with it the records have to tell."""
+    """Without the feature an in-sync set is never empty; with it the records need the field."""
     if level > 0 and view.image.metadata_version < _ELIGIBLE_SINCE:
         raise KafkaError(
             ErrorCode.invalid_update_version,

@@ -1,5 +1,5 @@
-"""Heartbeats that the active controller has received. They are not in any record: a new
-controller starts without them, and grants every broker a whole session before it judges.
+"""Heartbeats that the active controller has received. They are in no record: a new controller starts
+without them, and gives every broker a full session before it fences any.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Heartbeats:
         }
 
     def touch(self, broker_id: int, epoch: int, now_ms: int, metadata_offset: int = -1) -> None:
-        """A broker was heard from; ``metadata_offset`` is how far it says that it has replayed."""
+        """Record a heartbeat; ``metadata_offset`` is the offset up to which the broker has replayed."""
         contact = self._contacts.get(broker_id)
         if contact is None or contact.epoch != epoch:
             contact = self._contacts[broker_id] = _Contact(epoch, now_ms)
@@ -43,10 +43,10 @@ class Heartbeats:
         self._contacts.pop(broker_id, None)
 
     def is_alive(self, broker_id: int, epoch: int, now_ms: int) -> bool:
-        """Whether this controller has heard from the incarnation within a session.
+        """Whether this controller has received a heartbeat of the incarnation within a session.
 
-        The grace of a new term does not count: a broker that died with the last controller (a node
-        that is both, killed and started again) may come back at once.
+        The initial session of a new term does not count: a broker that ended together with the last
+        controller (a combined node, killed and restarted) may register again at once.
         """
         contact = self._contacts.get(broker_id)
         return (
@@ -65,7 +65,7 @@ class Heartbeats:
         ]
 
     def next_deadline_ms(self, image: MetadataImage, now_ms: int) -> int | None:
-        """When the next session may end; ``None`` when no broker is unfenced."""
+        """The earliest end of a session; ``None`` when no broker is unfenced."""
         return min(
             (
                 self._deadline_ms(broker.broker_id, now_ms)
@@ -76,13 +76,13 @@ class Heartbeats:
         )
 
     def begin_shutdown(self, broker_id: int, offset: int) -> None:
-        """Others must replay ``offset`` before the broker may go."""
+        """Others must replay ``offset`` before the broker may stop."""
         contact = self._contacts.get(broker_id)
         if contact is not None and contact.shutdown_offset is None:
             contact.shutdown_offset = offset
 
     def may_shut_down(self, image: MetadataImage, broker_id: int) -> bool:
-        """Whether every other active broker has learnt who leads in this one's place."""
+        """Whether every other active broker has seen the new leaders of this broker's partitions."""
         contact = self._contacts.get(broker_id)
         needed = -1 if contact is None or contact.shutdown_offset is None else contact.shutdown_offset
         others = (broker.broker_id for broker in image.active_brokers() if broker.broker_id != broker_id)

@@ -1,4 +1,4 @@
-"""How much a decision has to do: whether it keeps the event loop for longer than others may wait."""
+"""The size of a decision: whether it would block the event loop for too long."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -24,7 +24,7 @@ LARGE_ROWS: Final = 256
 
 
 def _inner(rows: Iterable[Any] | None, field: str, image: MetadataImage) -> int:
-    """Rows and what they hold; for a null array, which stands for all partitions, their replicas."""
+    """Number of rows and of their items; for a null array, which means all partitions, their replicas."""
     if rows is None:
         return _replicas(image)
     return sum(1 + len(getattr(row, field)) for row in rows)

@@ -1,4 +1,4 @@
-"""Which topic names Kafka takes."""
+"""Kafka's rules for topic names."""
 
 import re
 
@@ -6,7 +6,7 @@ from moldau.cluster.image.topics_image import TopicsImage
 from moldau.runtime import ErrorCode, KafkaError
 
 NAME_LENGTH_MAX = 249
-"""So that the folder name with partition number and suffixes stays within 255 characters."""
+"""Ensures that the folder name with partition number and suffixes stays within 255 characters."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
@@ -19,7 +19,7 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(topics: TopicsImage, name: str) -> None:
-    """Raise when a new topic cannot have this name beside those that exist."""
+    """Raise when a new topic cannot have this name, given the existing topics."""
     check_name(name)
     if topics.get(name) is not None:
         raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")

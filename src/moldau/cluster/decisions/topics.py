@@ -41,7 +41,7 @@ class _NewTopic:
 
 
 def create_topics(view: View, request: CreateTopicsRequest) -> ControllerResult:
-    """Create topics, each on its own merits; with ``validate_only`` only say what would happen.
+    """Create topics, each decided on its own; with ``validate_only`` only return the results.
 
     Raises ``KafkaError(policy_violation)`` for more partitions than one request may create.
     """
@@ -146,7 +146,7 @@ def _assignments(view: View, topic: CreatableTopic) -> list[tuple[int, ...]]:
 
 
 def check_partition_limit(partitions_max: int, partitions_left: int, count: int) -> None:
-    """One request is one atomic batch of the metadata log, so what it may create is bounded."""
+    """One request is one atomic batch of the metadata log, so the number of created partitions is bounded."""
     if count > partitions_left:
         raise KafkaError(
             ErrorCode.policy_violation,
@@ -295,7 +295,7 @@ def delete_topics(view: View, request: DeleteTopicsRequest) -> ControllerResult:
 
 
 def _identity(image: MetadataImage, state: DeleteTopicState) -> str | UUID | None:
-    """Identity of a topic in a request, for finding duplicates: its name, else an id that no topic has."""
+    """Identity of a topic in a request, for finding duplicates: its name, or else its id."""
     if state.name is not None or state.topic_id == ZERO_UUID:
         return state.name
     topic = image.topics.get_by_id(state.topic_id)

@@ -11,7 +11,7 @@ from moldau.runtime import Entropy
 
 
 class DescribedConfig(NamedTuple):
-    """One effective config of a new topic, as CreateTopics answers it (KIP-525)."""
+    """One effective config of a new topic, as in the CreateTopics response (KIP-525)."""
 
     name: str
     value: str | None
@@ -24,7 +24,7 @@ class ConfigPolicy(Protocol):
     """The config definitions as the controller sees them."""
 
     def validate(self, resource_type: ResourceType, name: str, values: Mapping[str, str]) -> None:
-        """Check all values that a resource would have; raises ``KafkaError(invalid_config)``."""
+        """Check all values of a resource after a change; raises ``KafkaError(invalid_config)``."""
         ...
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
@@ -32,7 +32,7 @@ class ConfigPolicy(Protocol):
         ...
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
-        """The value of a key that is not set on the resource; ``None`` when there is no such key."""
+        """The value of a key that is not set on the resource; ``None`` for an unknown key."""
         ...
 
     def describe_topic(self, overrides: Mapping[str, str]) -> Sequence[DescribedConfig]:
@@ -62,12 +62,12 @@ class ControllerSettings:
     partitions_per_broker_max: int = 100_000
     """``max.broker.partitions``"""
     only_broker_id: int | None = None
-    """The one broker that may register, where the node's settings allow no other."""
+    """The only broker that may register, where the node's settings allow no other."""
     session_timeout_ms: int = 9_000
     leader_balance_interval_ms: int = 0
-    """How often leaderships go back to preferred replicas; 0: never."""
+    """Interval at which leaderships return to preferred replicas; 0: never."""
     unclean_election_interval_ms: int = 0
-    """How often partitions without a leader get an unclean one, where their topics allow it; 0: never."""
+    """Interval of unclean elections for leaderless partitions whose topics allow them; 0: never."""
     delete_topic_enable: bool = True
     diskless_enabled: bool = False
     """``diskless.system.enable``"""
@@ -91,7 +91,9 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class ControllerResult:
-    """Records to commit, all or none, and the answer to give once they are. No records: answer at once."""
+    """Records to commit, all or none, and the answer to send afterwards. Without records it is sent at
+    once.
+    """
 
     response: Message
     records: Sequence[Message] = field(default=())

@@ -8,7 +8,7 @@ from moldau.runtime import Disk
 METADATA_FOLDER: Final = "__cluster_metadata-0"
 BOOTSTRAP_FILE_NAME: Final = "00000000000000000000-0000000000.checkpoint"
 CLAIMS_FOLDER: Final = "objects/.moldau/clusters"
-"""Where the development node's object store, in its log folder, says which cluster it belongs to."""
+"""The folder in which a development node's object store names its cluster, inside the log folder."""
 _SHOWN_MAX: Final = 3
 _LOG_FILES: Final = (
     ".log",
@@ -21,7 +21,7 @@ _LOG_FILES: Final = (
 
 
 def data_in(disk: Disk, folder: str) -> list[str]:
-    """Names in a folder that only a running node leaves there; formatting alone leaves none of them."""
+    """Names in a folder that only a running node creates; formatting alone creates none of them."""
     if not disk.is_dir(folder):
         return []
     found = [
@@ -40,7 +40,7 @@ def _has_data(disk: Disk, path: str, name: str) -> bool:
 
 
 def claims_in(disk: Disk, folder: str) -> list[str]:
-    """The ids of the clusters whose objects lie in a development node's folder."""
+    """The ids of the clusters that own objects in a development node's folder."""
     path = f"{folder}/{CLAIMS_FOLDER}"
     return disk.list(path) if disk.is_dir(path) else []
 
@@ -48,7 +48,7 @@ def claims_in(disk: Disk, folder: str) -> list[str]:
 def check_no_data(disk: Disk, folder: str, node_id: int, cluster_id: str | None) -> None:
     """Raise :class:`FormatError` when a folder without ``meta.properties`` holds data.
 
-    ``cluster_id``: of the node's other folders, where it is known.
+    ``cluster_id``: that of the node's other folders, where it is known.
     """
     found = data_in(disk, folder)
     if not found:

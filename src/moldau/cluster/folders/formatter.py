@@ -54,11 +54,11 @@ class FormatRequest:
     standalone: VoterEndpoint | None = None
     """The address of the first and only voter (KIP-853); other controllers are added later."""
     initial_voters: tuple[VotersRecordEntry, ...] = ()
-    """The first voters, this node among them. Without any the voters are static, or others' to name."""
+    """The first voters, including this node. Empty: the voters are static, or are added by another node."""
 
 
 def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms: int) -> list[str]:
-    """Format the folders that are not formatted yet; returns them.
+    """Format the folders that are not formatted yet; returns their names.
 
     Raises :class:`FormatError` before anything is written: a cluster id that is not one, a folder that
     is formatted (unless ``ignore_formatted``), belongs to another cluster or node, or holds data.
@@ -92,14 +92,14 @@ def format_storage(disk: Disk, entropy: Entropy, request: FormatRequest, now_ms:
         _make_durable_folder(disk, folder)
         if folder == request.metadata_dir:
             _write_bootstrap(disk, request, voters, now_ms)
-        # Last: a folder counts as formatted once this file is there.
+        # Last: a folder counts as formatted once this file exists.
         properties = MetaProperties(request.cluster_id, request.node_id, directory_ids[folder])
         disk.write_atomically(f"{folder}/{FILE_NAME}", properties.encode())
     return unformatted
 
 
 def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
-    """New metadata beside old data would be a new cluster that takes the old one's topics for deleted."""
+    """New metadata beside old data would be a new cluster, which would treat the old topics as deleted."""
     for folder in request.log_dirs:
         found = data_in(disk, folder)
         if found:
@@ -111,7 +111,7 @@ def _check_new_metadata(disk: Disk, request: FormatRequest) -> None:
 
 
 def _make_durable_folder(disk: Disk, folder: str) -> None:
-    """Make a folder and its parents so that a crash of the machine cannot take them back."""
+    """Create a folder and its parents durably."""
     missing = []
     path = folder
     while path and not disk.is_dir(path):
@@ -141,7 +141,7 @@ def check_belongs(properties: MetaProperties, folder: str, cluster_id: str, node
 
 
 def new_cluster_id(entropy: Entropy) -> str:
-    """A random cluster id. It never begins with '-', which would look like an option on a command line."""
+    """A random cluster id. It never begins with '-', which a command line would take for an option."""
     while True:
         text = encode_uuid(entropy.uuid4())
         if not text.startswith("-"):
@@ -162,7 +162,7 @@ def bootstrap_snapshot(
     now_ms: int,
     voters: tuple[VotersRecordEntry, ...] = (),
 ) -> bytes:
-    """The snapshot before the first offset: the records that a new cluster begins with.
+    """The snapshot before the first offset: the initial records of a new cluster.
 
     With ``voters`` it has kraft.version 1 (KIP-853).
     """

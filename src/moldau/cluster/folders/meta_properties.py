@@ -12,7 +12,7 @@ _ADVICE = "If it was damaged, see 'A folder without meta.properties' in docs/ope
 
 
 class FormatError(Exception):
-    """A folder that cannot be used as it is; one sentence for the operator."""
+    """A folder cannot be used in its state; the message is one sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class MetaProperties:
     directory_id: uuid.UUID | None
 
     def encode(self) -> bytes:
-        """The file's content: keys in the order in which Kafka writes them."""
+        """The file's content: keys in Kafka's order."""
         entries = {"cluster.id": self.cluster_id}
         if self.directory_id is not None:
             entries["directory.id"] = encode_uuid(self.directory_id)
@@ -69,7 +69,7 @@ def encode_uuid(value: uuid.UUID) -> str:
 
 
 def decode_uuid(text: str) -> uuid.UUID:
-    """The inverse of :func:`encode_uuid`; raises ``ValueError`` saying what is wrong."""
+    """The inverse of :func:`encode_uuid`; raises ``ValueError`` with the reason."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except (binascii.Error, ValueError):

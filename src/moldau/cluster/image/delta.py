@@ -33,7 +33,7 @@ ENTER_CONTROLLED_SHUTDOWN = 1
 
 
 class Changes(Generic[K, V]):
-    """Entries put into and taken out of one persistent map; ``None`` means taken out."""
+    """Entries added to and removed from one persistent map; ``None`` means removed."""
 
     __slots__ = ("_base", "entries")
 
@@ -69,8 +69,7 @@ class Changes(Generic[K, V]):
 class MetadataDelta:
     """Changes since ``image``: call :meth:`replay` for each record in order, then :meth:`apply`.
 
-    Subscribers read ``topics.changed``, ``topics.removed``, ``brokers.entries`` and so on to learn what
-    to do.
+    Subscribers read ``topics.changed``, ``topics.removed``, ``brokers.entries`` and so on.
     """
 
     def __init__(self, image: MetadataImage = EMPTY_IMAGE) -> None:
@@ -243,7 +242,9 @@ class MetadataDelta:
         self.delegation_tokens.remove(record.token_id)
 
     def _nothing(self, record: object) -> None:
-        """No state: no-ops, ZooKeeper migration notes, and transaction marks (see the publisher)."""
+        """Records without state: no-ops, ZooKeeper migration notes, and transaction marks (see the
+        publisher).
+        """
 
 
 def _entity_type(pair: tuple[str, str | None]) -> str:
@@ -303,7 +304,7 @@ def image_of(records: Iterable[object], image: MetadataImage = EMPTY_IMAGE) -> M
 
 
 def delta_between(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Changes from one image to another, for an image that did not come record by record."""
+    """Changes from one image to another, for an image that did not result from single records."""
     delta = MetadataDelta(before)
     delta.topics.move_to(after.topics)
     delta.brokers.move_to(after.brokers)

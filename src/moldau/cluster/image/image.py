@@ -1,4 +1,4 @@
-"""The immutable metadata image: what the cluster is, as of one committed offset of the metadata log."""
+"""The immutable metadata image: the state of the cluster as of one committed offset of the metadata log."""
 
 import uuid
 from collections.abc import Iterator, Mapping
@@ -50,10 +50,10 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """Equal images mean equal metadata, wherever in the log they were taken.
+    """Equal images mean equal metadata, whatever their offsets are.
 
-    Security entries are kept as the records that made them: nothing here decides on them yet, and
-    nothing of them may be lost in a snapshot.
+    Security entries are stored as their records: no decision uses them yet, and a snapshot must not lose
+    any.
     """
 
     topics: TopicsImage = field(default_factory=TopicsImage)
@@ -78,7 +78,7 @@ class MetadataImage:
         return self.features.get(METADATA_VERSION_FEATURE, FeatureLevel(0))
 
     def config(self, resource_type: ResourceType, name: str) -> Mapping[str, str]:
-        """Values that were set on a resource; empty when there are none. Not to be changed."""
+        """Values that are set on a resource; empty when there are none. Must not be modified."""
         return self.configs.get((resource_type, name), _NO_CONFIG)
 
     def active_brokers(self) -> Iterator[BrokerRegistration]:

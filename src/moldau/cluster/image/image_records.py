@@ -33,9 +33,9 @@ def encode_record(record: Message, metadata_version: int) -> bytes:
 
 
 def to_records(image: MetadataImage) -> Iterator[Message]:
-    """Records that lead from nothing to ``image``, in the same order on every node.
+    """Records that build ``image`` from an empty one, in the same order on every node.
 
-    ``metadata.version`` comes first: it says how to read the rest.
+    ``metadata.version`` comes first, because it determines the versions of the others.
     """
     yield from _features(image)
     yield from (_broker(broker) for broker in image.brokers.values())

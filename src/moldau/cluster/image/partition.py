@@ -1,4 +1,4 @@
-"""One partition as the metadata knows it, and the reserved log directory ids of KIP-858."""
+"""One partition in the metadata image, and the reserved log directory ids of KIP-858."""
 
 import uuid
 from dataclasses import dataclass

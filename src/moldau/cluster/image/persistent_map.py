@@ -1,11 +1,11 @@
-"""An immutable sorted map that shares almost all of itself with its next version.
+"""An immutable sorted map whose versions share most of their content.
 
-The metadata image of a cluster with many thousands of topics changes a topic or two at a time, and
-readers keep old images while they work. Entries lie in chunks of bounded size, ordered by key: an
-update copies the chunks it touches and the short list of chunks, nothing else.
+The image of a cluster with many thousands of topics changes a topic or two at a time, and readers keep old
+images while they work. Entries are in chunks of bounded size, ordered by key: an update copies only the
+affected chunks and the short list of chunks.
 
-Sorted order is part of the contract: snapshots, listings and elections must come out the same on
-every node and under every hash seed, and cursors resume in the middle of the order.
+Sorted order is part of the contract: snapshots, listings and elections must be the same on every node and
+under every hash seed, and cursors resume in the middle of the order.
 """
 
 from bisect import bisect_right
@@ -73,7 +73,7 @@ class PersistentMap(Generic[K, V]):
         return chain.from_iterable(chunk.items() for chunk in self._chunks)
 
     def items_from(self, key: K) -> Iterator[tuple[K, V]]:
-        """Entries whose key is ``key`` or comes after it."""
+        """Entries from ``key`` on."""
         start = max(0, bisect_right(self._firsts, key) - 1)
         for chunk in self._chunks[start : start + 1]:
             for entry in chunk.items():
@@ -98,7 +98,7 @@ class PersistentMap(Generic[K, V]):
         return f"PersistentMap({dict(self.items())!r})"
 
     def updated(self, changes: Mapping[K, V], removals: Collection[K] = ()) -> "PersistentMap[K, V]":
-        """This map with ``changes`` put in and ``removals`` taken out (absent keys are fine)."""
+        """This map with ``changes`` added and ``removals`` removed (absent keys are ignored)."""
         if not changes and not removals:
             return self
         if not self._chunks:
@@ -108,7 +108,7 @@ class PersistentMap(Generic[K, V]):
         result: PersistentMap[K, V] = PersistentMap()
         firsts, chunks = list(self._firsts), list(self._chunks)
         size = self._size
-        # From the back, so that a chunk which splits or empties does not move those still to be done.
+        # From the end, so that a chunk that splits or becomes empty does not move the remaining ones.
         for index in sorted({*puts, *drops}, reverse=True):
             old = chunks[index]
             new = _changed(old, {key: changes[key] for key in puts.get(index, ())}, drops.get(index, ()))
@@ -120,7 +120,7 @@ class PersistentMap(Generic[K, V]):
         return result
 
     def put(self, key: K, value: V) -> "PersistentMap[K, V]":
-        """This map with one entry more, or changed."""
+        """This map with one entry added or replaced."""
         return self.updated({key: value})
 
     def without(self, key: K) -> "PersistentMap[K, V]":
@@ -144,7 +144,7 @@ def _changed(chunk: dict[K, V], changes: Mapping[K, V], removals: Collection[K])
 
 
 def _split(entries: dict[K, V]) -> Iterator[dict[K, V]]:
-    """Chunks of the sorted entries, half full so that neighbours have room to grow."""
+    """Chunks of the sorted entries, half full so that they can grow."""
     keys = sorted(entries)  # type: ignore[type-var]
     step = CHUNK_ENTRIES_MAX // 2 if len(keys) > CHUNK_ENTRIES_MAX else CHUNK_ENTRIES_MAX
     for start in range(0, len(keys), step):

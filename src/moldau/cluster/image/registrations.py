@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """Where a listener can be reached; ``security_protocol`` is Kafka's number (0 is PLAINTEXT)."""
+    """Address of a listener; ``security_protocol`` is Kafka's number (0 is PLAINTEXT)."""
 
     name: str
     host: str
@@ -23,7 +23,7 @@ class SupportedFeature:
     max_level: int
 
     def supports(self, level: int) -> bool:
-        """Level 0 means that the feature is off, which every node can work with at its own minimum 0."""
+        """Level 0 means that the feature is off, which every node with a minimum of 0 supports."""
         return self.min_level <= level <= self.max_level
 
 
@@ -45,7 +45,7 @@ class BrokerRegistration:
 
     @property
     def is_active(self) -> bool:
-        """May lead and join in-sync replicas: neither fenced nor on its way out."""
+        """May lead and join in-sync replicas: neither fenced nor in a controlled shutdown."""
         return not self.fenced and not self.in_controlled_shutdown
 
     def endpoint(self, listener_name: str) -> Endpoint | None:

@@ -66,10 +66,10 @@ class TopicsDelta:
         self._created: set[str] = set()
         self.changed: dict[uuid.UUID, TopicDelta] = {}
         self.removed: dict[uuid.UUID, Topic] = {}
-        """Topics of the image before that are gone (those created and removed in between do not show)."""
+        """Removed topics of the previous image (without those that were created and removed in between)."""
 
     def name_of(self, topic_id: uuid.UUID) -> str:
-        """The name of a topic that exists now; raises :class:`MetadataError`."""
+        """The name of an existing topic; raises :class:`MetadataError`."""
         delta = self.changed.get(topic_id)
         if delta is not None:
             return delta.name
@@ -113,7 +113,7 @@ class TopicsDelta:
         delta.partitions[record.partition_id] = changed_partition(partition, record)
 
     def replay_clear_elr(self, record: ClearElrRecord) -> None:
-        """Forget eligible leader replicas: of one topic, or of all when no name is given."""
+        """Clear eligible leader replicas: of one topic, or of all when no name is given."""
         live = [topic.topic_id for topic in self._image if topic.topic_id not in self.removed]
         for topic_id in dict.fromkeys([*live, *self.changed]):
             if record.topic_name in ("", self.name_of(topic_id)):
@@ -125,7 +125,7 @@ class TopicsDelta:
                         )
 
     def move_to(self, image: TopicsImage) -> None:
-        """Become the difference between the image before and ``image`` (which came as a snapshot)."""
+        """Become the difference between the previous image and ``image`` (which was read from a snapshot)."""
         for topic in self._image:
             if image.get_by_id(topic.topic_id) is None:
                 self.removed[topic.topic_id] = topic

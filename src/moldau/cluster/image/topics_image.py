@@ -1,4 +1,4 @@
-"""Topics by name and by id, and what is derived from them."""
+"""Topics by name and by id, and values derived from them."""
 
 import uuid
 from collections import Counter
@@ -26,7 +26,7 @@ class Topic:
 
 
 def collision_key(name: str) -> str:
-    """Names with equal keys would share metric names, where ``.`` becomes ``_``."""
+    """Names with equal keys would have equal metric names, where ``.`` becomes ``_``."""
     return name.replace(".", "_")
 
 
@@ -70,7 +70,7 @@ class TopicsImage:
         return self._names_by_collision_key.get(collision_key(name))
 
     def updated(self, changed: Collection[Topic], removed: Collection[Topic]) -> "TopicsImage":
-        """These topics with some put in (by name, replacing what was there) and others taken out."""
+        """These topics with some added (by name, replacing existing ones) and others removed."""
         if not changed and not removed:
             return self
         names = {topic.name: topic for topic in changed}

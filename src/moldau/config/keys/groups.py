@@ -1,4 +1,4 @@
-"""Groups: what the coordinator obeys, and what single groups may be given."""
+"""Configs of the group coordinator, and the configs of single groups."""
 
 from moldau.config.definition import ConfigKey
 from moldau.config.keys.rows import HIGH, HOUR_MS, INT_MAX, MINUTE_MS, int32, list_, string

@@ -1,4 +1,4 @@
-"""Tiered storage (KIP-405), diskless topics (KIP-1163, KIP-1164) and what is Moldau's own."""
+"""Tiered storage (KIP-405), diskless topics (KIP-1163, KIP-1164) and Moldau's own keys."""
 
 from moldau.config.keys.rows import (
     CLUSTER_WIDE,

@@ -1,4 +1,4 @@
-"""Keys that are read and checked, and wait for what they configure: it is not built yet."""
+"""Keys that are parsed and checked but have no effect yet, because their feature is not built."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -92,4 +92,4 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
 WAITS_FOR: Mapping[str, str] = MappingProxyType(
     {key: feature for feature, keys in _WAITING.items() for key in keys}
 )
-"""By key, what it waits for."""
+"""The missing feature, by key."""

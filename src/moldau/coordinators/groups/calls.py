@@ -1,4 +1,4 @@
-"""The way of a request to the shard of its group, for all parts of the group coordinator."""
+"""Passes a request to the shard of its group, for all parts of the group coordinator."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Operation = Callable[[GroupShard, int, Token], Effects[ConsumerOffsetsRecord]]
 
 @dataclass(frozen=True, slots=True)
 class GroupCaller:
-    """The context of a request beside its body."""
+    """The context of a request apart from its body."""
 
     api_version: int
     client_id: str = ""
@@ -33,7 +33,7 @@ class GroupCaller:
 class GroupCalls:
     """Finds the partition of a group and lets its shard decide.
 
-    A call's operation runs before its first suspension, so calls made in request order take effect in it.
+    A call's operation runs before its first suspension, so calls take effect in the order of the requests.
     """
 
     def __init__(self, runtime: GroupRuntime, settings: GroupSettings, directory: TopicDirectory) -> None:
@@ -42,9 +42,9 @@ class GroupCalls:
         self._directory = directory
 
     def partition_of(self, group_id: str) -> int:
-        """The partition of ``__consumer_offsets`` that a group lives in.
+        """The partition of ``__consumer_offsets`` for a group.
 
-        The topic's own number of partitions counts; the config only says how it is created.
+        The topic's actual number of partitions is used; the config only applies at its creation.
         """
         count = (
             self._directory.partition_count(CONSUMER_OFFSETS.name) or self._settings.offsets_topic_partitions
@@ -52,15 +52,15 @@ class GroupCalls:
         return self.runtime.kind.partition_of(group_id, count)
 
     def write_named(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
-        """As :meth:`write`, for a request that needs the id. Raises INVALID_GROUP_ID for an empty one."""
+        """Like :meth:`write`, for a request that needs the id. Raises INVALID_GROUP_ID for an empty one."""
         if not group_id:
             raise KafkaError(ErrorCode.invalid_group_id, "The group id is empty.")
         return self.write(group_id, operation)
 
     def write(self, group_id: str, operation: Operation) -> "asyncio.Future[Any]":
-        """Decide on a request about one group; the future is the answer."""
+        """Run an operation on one group; the future is the answer."""
         return self.runtime.write(self.partition_of(group_id), operation)
 
     def read(self, group_id: str, operation: Callable[[GroupShard, int], T]) -> "asyncio.Future[T]":
-        """Look at one group."""
+        """Read one group."""
         return self.runtime.read(self.partition_of(group_id), operation)

@@ -24,7 +24,7 @@ _MEMBER_LIST_VERSION: Final = 3
 
 
 class ClassicGroupService:
-    """The classic protocol as request handlers see it. No method raises for what has an error code."""
+    """The classic protocol for request handlers. No method raises errors that have an error code."""
 
     def __init__(self, calls: GroupCalls, entropy: Entropy) -> None:
         self._calls = calls
@@ -37,7 +37,7 @@ class ClassicGroupService:
             logger.info(
                 "%s joins group %s: %s", request.member_id or prefix, request.group_id, request.reason
             )
-        # An address goes into the log and into DescribeGroups in Java's form, where tools expect it.
+        # An address is stored and described in Java's form, which tools expect.
         client = ClientFacts(caller.client_id, f"/{caller.host}")
         member_id = f"{prefix}-{self._entropy.uuid4()}"
 
@@ -63,7 +63,7 @@ class ClassicGroupService:
                 request.group_id, lambda shard, now_ms, token: shard.classic.sync(token, request, now_ms)
             )
         except KafkaError as error:
-            # A load forgets who has joined: the member has to join again, not to sync again.
+            # Joining members are lost in a load: the member has to join again, not to sync again.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return SyncGroupResponse(error_code=ErrorCode.rebalance_in_progress if loading else error.code)
         return response
@@ -75,7 +75,7 @@ class ClassicGroupService:
                 request.group_id, lambda shard, now_ms, token: shard.classic.heartbeat(token, request, now_ms)
             )
         except KafkaError as error:
-            # While the group is being loaded nobody's session can end, so there is nothing to report.
+            # While the group is loading, no session can end, so there is nothing to report.
             loading = error.code is ErrorCode.coordinator_load_in_progress
             return HeartbeatResponse(error_code=ErrorCode.none if loading else error.code)
         return response

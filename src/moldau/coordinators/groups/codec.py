@@ -1,4 +1,6 @@
-"""Kafka's encoding of what ``__consumer_offsets`` holds: an int16 version, then the key or value. Pure."""
+"""Kafka's encoding of the records of ``__consumer_offsets``: an int16 version, then the key or value.
+Pure.
+"""
 
 from typing import Final
 
@@ -25,14 +27,14 @@ from moldau.protocol.schema import ZERO_UUID
 
 GROUP_VALUE_VERSION: Final = 3
 OFFSET_VALUE_VERSION: Final = 3
-"""Neither 3 is flexible: what we write can be read by every Kafka since 2.1."""
+"""Version 3 of either is not flexible: every Kafka since 2.1 can read it."""
 EXPIRING_OFFSET_VALUE_VERSION: Final = 1
-"""The only version with room for an expiry of the commit's own (OffsetCommit 2-4)."""
+"""The only version with a field for the commit's own expiry (OffsetCommit 2-4)."""
 OFFSET_WITH_TOPIC_ID_VALUE_VERSION: Final = 4
 
 
 class ConsumerOffsetsCodec:
-    """Between :data:`ConsumerOffsetsRecord` and the topic's keys and values."""
+    """Converts between :data:`ConsumerOffsetsRecord` and the topic's keys and values."""
 
     def encode(self, record: ConsumerOffsetsRecord) -> tuple[bytes | None, bytes | None]:
         """Key and value; the value of a tombstone is ``None``."""

@@ -1,4 +1,4 @@
-"""Topics as groups see them."""
+"""The topics as group coordinators see them."""
 
 from typing import Protocol
 from uuid import UUID

@@ -25,7 +25,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 class OffsetService:
-    """Committed offsets as request handlers see them. No method raises for what has an error code."""
+    """Committed offsets for request handlers. No method raises errors that have an error code."""
 
     def __init__(self, calls: GroupCalls, directory: TopicDirectory) -> None:
         self._calls = calls

@@ -11,11 +11,11 @@ class CommittedOffset:
 
     offset: int
     leader_epoch: int
-    """-1 when the client did not say."""
+    """-1 when the client did not send it."""
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
-    """When an OffsetCommit of version 2-4 set a retention time of its own; else -1."""
+    """Set when an OffsetCommit of version 2-4 has a retention time of its own; else -1."""
     topic_id: UUID | None = None
 
 
@@ -55,7 +55,7 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
     def batch_size_bytes(self, group_id: str) -> int:
-        """At most what the batch takes that writes it down: what is larger must not be decided."""
+        """Upper bound of the size of its batch: a larger write must be refused."""
         names = _sizes(group_id, self.protocol_type, self.protocol_name, self.leader)
         return (
             _FIXED_BYTES

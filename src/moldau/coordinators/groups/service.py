@@ -1,4 +1,4 @@
-"""The group coordinator as request handlers see it: a front over its parts, and requests about any group."""
+"""The group coordinator for request handlers: a front over its parts, and requests about any group."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -40,7 +40,7 @@ class GroupService:
     """The coordinators of groups that this node leads.
 
     ``classic`` answers the members of groups of the classic protocol, ``offsets`` the requests about
-    committed offsets. No method raises for what has an error code; the code is in the response.
+    committed offsets. No method raises errors that have an error code; the code is in the response.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class GroupService:
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, caller: GroupCaller, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
-        """DeleteGroups: each group stands for itself."""
+        """DeleteGroups: each group is decided on its own."""
         by_partition: dict[int, list[str]] = {}
         for group_id in dict.fromkeys(request.groups_names):
             by_partition.setdefault(self._calls.partition_of(group_id), []).append(group_id)

@@ -1,9 +1,9 @@
 """The groups of one partition of ``__consumer_offsets``: a pure shard, the front of its machines.
 
-The machines are the groups of the classic protocol and the committed offsets. Requests of one machine go to
-it; here are the records and timers, which are given to theirs, and the requests about a group as a whole.
-Every operation returns :class:`Effects`: records to write, replies to requests (its own or ones that
-have waited since an earlier operation) and timers. Only records change what a restart brings back.
+The machines are the groups of the classic protocol and the committed offsets. Requests for one machine are
+passed to it directly. This class passes on records and timers, and handles requests about a group as a
+whole. Every operation returns :class:`Effects`: records to write, replies to requests (its own or waiting
+ones) and timers. Only records change the state that a restart restores.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from moldau.protocol.messages.offset_delete import OffsetDeleteRequest
 from moldau.runtime import ErrorCode, KafkaError
 
 GROUP_ID_NOT_FOUND_VERSION = 9
-"""From this version on, an OffsetCommit for an unknown group learns that it is the group that is missing."""
+"""From this version on, an OffsetCommit for an unknown group is answered with GROUP_ID_NOT_FOUND."""
 
 
 class GroupShard:
@@ -59,26 +59,26 @@ class GroupShard:
         self.offsets.replay_marker(producer_id, committed)
 
     def on_loaded(self, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """Take the members up again, and plan the next look at expiry."""
+        """Restart the members' sessions, and schedule the next expiry check."""
         turn = self._turns.begin(now_ms)
         self.classic.on_loaded(turn)
         turn.out.set_timer(ExpiryTimer(), self.settings.offsets_retention_check_interval_ms)
         return turn.out.effects(atomic=False)
 
     def on_timer(self, key: TimerKey, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """A session, a join or sync phase, or the wait for the next look at expiry is over."""
+        """A session, a join or sync phase, or the interval until the next expiry check is over."""
         if isinstance(key, ExpiryTimer):
             return self.expire(now_ms)
         turn = self._turns.begin(now_ms)
         self.classic.on_timer(turn, key)
         return turn.out.effects()
 
-    # offsets of a group whose members have a say
+    # offsets of a group, which its members may refuse
 
     def commit_offsets(
         self, token: Token, request: OffsetCommitRequest, api_version: int, now_ms: int
     ) -> Effects[ConsumerOffsetsRecord]:
-        """OffsetCommit with topics by name. Raises :class:`KafkaError` when nothing may be committed."""
+        """OffsetCommit with topics by name. Raises :class:`KafkaError` when the commit is not allowed."""
         turn = self._turns.begin(now_ms)
         group = self.classic.by_id.get(request.group_id)
         if group is not None:

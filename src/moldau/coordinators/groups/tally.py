@@ -10,5 +10,5 @@ class GroupTally:
     offset_commits: int = 0
     offset_expirations: int = 0
     offset_deletions: int = 0
-    """By OffsetDelete; what goes with its group or its topic is not counted."""
+    """Offsets deleted by OffsetDelete; offsets deleted with their group or topic are not counted."""
     completed_rebalances: int = 0

@@ -1,4 +1,4 @@
-"""One operation on a group: what it may look at, and where its effects go. Pure."""
+"""One operation on a group: its inputs, and the collector of its effects. Pure."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,7 @@ from moldau.coordinators.groups.tally import GroupTally
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatTimer:
-    """A member, or an id that was given out, must be heard of before this is due."""
+    """Deadline for the next sign of life of a member, or of a given-out id."""
 
     group_id: str
     member_id: str
@@ -18,21 +18,21 @@ class HeartbeatTimer:
 
 @dataclass(frozen=True, slots=True)
 class JoinTimer:
-    """The join phase ends when this is due, whoever is missing."""
+    """End of the join phase, even if members are missing."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SyncTimer:
-    """Members that have joined must have asked for their assignment before this is due."""
+    """Deadline for joined members to request their assignment."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryTimer:
-    """Time to look for offsets and groups that nobody needs any more."""
+    """Time of the next check for expired offsets and groups."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ DISKLESS_COORDINATOR_KEY_TYPE: Final = 116
 
 # API key: (module, relative to this package where it begins with a dot; versions, versions that are flexible)
 MODULES: dict[int, tuple[str, str, str]] = {
-    # What a listener serves of these: asked before any other.
+    # The list of own APIs that a listener serves: requested before any other.
     11600: (".describe_own_apis", "0", "0+"),
-    # The diskless coordinator: 11640 + n - 93 is KIP-1164's n; from 11650 on what it implies.
+    # The diskless coordinator: 11640 + n - 93 is KIP-1164's API n; 11650 and above are additional calls.
     11640: (".diskless.create_partitions", "0", "0+"),
     11641: (".diskless.delete_topics", "0", "0+"),
     11642: (".diskless.commit_file", "0-1", "0+"),
@@ -39,7 +39,8 @@ MODULES: dict[int, tuple[str, str, str]] = {
     11653: (".diskless.prune", "0", "0+"),
     11654: (".diskless.describe_topics", "0", "0+"),
     11655: (".diskless.describe_coordinator", "0", "0+"),
-    # Consolidation: the WAL of diskless partitions becomes segments, built by whoever asks for a plan.
+    # Consolidation: segments are built from the WAL of diskless partitions, by any engine that requests a
+    # plan.
     11656: (".consolidation.plan", "0", "0+"),
     11657: (".consolidation.publish", "0", "0+"),
     11658: (".consolidation.lease", "0", "0+"),

@@ -1,4 +1,4 @@
-"""DescribeOwnApis: the calls of Moldau's own that a listener serves. ApiVersions never lists them."""
+"""DescribeOwnApis: the own APIs that a listener serves. ApiVersions never lists them."""
 
 from collections.abc import Sequence
 

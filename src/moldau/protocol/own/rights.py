@@ -1,4 +1,4 @@
-"""The rights that our own calls ask for."""
+"""The rights that own APIs require."""
 
 import enum
 
@@ -7,8 +7,8 @@ class Right(enum.Enum):
     """The right that a call needs. CLUSTER_ACTION on the cluster is always sufficient."""
 
     CLUSTER_ACTION = "cluster-action"
-    """For calls that change or commit something, and for those that show all topics."""
+    """For calls that change something, and for those that show all topics."""
     READ_TOPIC = "read-topic"
     """READ on each topic that the call names."""
     NOTHING = "nothing"
-    """For what a caller has to know before any other call."""
+    """For calls that a client makes before any other."""

@@ -1,7 +1,8 @@
-"""Records of ``__diskless_metadata``: KIP-1164's 100 to 103 and, from 104 on, what it implies.
+"""Records of ``__diskless_metadata``: KIP-1164's 100 to 103 and, from 104 on, additional ones.
 
-Version 0 of 102 is the KIP's form; version 1 is what we write: the batches of a file as columns, in two
-byte strings whose layout ``moldau.coordinators.diskless.codecs.columns`` and ``.file_codec`` define.
+Version 0 of 102 is the KIP's form. Version 1 is the one that Moldau writes: the batches of a file as
+columns, in two byte strings whose layout ``moldau.coordinators.diskless.codecs.columns`` and
+``.file_codec`` define.
 """
 
 from collections.abc import Sequence
@@ -89,9 +90,9 @@ class DisklessFileCommittedRecord(Message):
     created_ms: int = wire("int64", "1+", default=-1)
     committed_ms: int = wire("int64", "1+", default=-1)
     receipt: bytes = wire("bytes", "1+", default=b"")
-    """Columns: what the uploader was told."""
+    """Columns: the uploader's answer."""
     locations: bytes = wire("bytes", "1+", default=b"")
-    """Columns: where the accepted batches lie, and who produced them."""
+    """Columns: positions of the accepted batches, and their producers."""
 
 
 @message
@@ -118,7 +119,7 @@ class DisklessFilesClosedKey(Message):
 
 @message
 class DisklessFilesClosedRecord(Message):
-    """Nothing of these objects will ever be committed here: they may be deleted as orphans."""
+    """These objects will never be committed at this coordinator: they may be deleted as orphans."""
 
     API_KEY = 104
     VERSIONS = "0"
@@ -135,7 +136,7 @@ class DisklessFileTakenOverKey(Message):
 
 @message
 class DisklessFileTakenOverRecord(Message):
-    """This coordinator owns the file now; an object that it did not know is closed by it."""
+    """This coordinator now owns the file; an object that it did not know is closed by this record."""
 
     API_KEY = 105
     VERSIONS = "0"
@@ -155,7 +156,7 @@ class DisklessFilesReleasedKey(Message):
 
 @message
 class DisklessFilesReleasedRecord(Message):
-    """These files were handed on or deleted: they are no longer this coordinator's."""
+    """These files were handed over or deleted: this coordinator does not own them any more."""
 
     API_KEY = 106
     VERSIONS = "0"

@@ -1,7 +1,8 @@
-"""Records of ``__consumer_offsets`` (offsets, classic and KIP-848 groups) and what classic members exchange.
+"""Records of ``__consumer_offsets`` (offsets, classic and KIP-848 groups) and the metadata of classic
+members.
 
-The newest version is written unless told otherwise; Kafka writes OffsetCommitValue 3 (1 with an expire
-timestamp) and GroupMetadataValue 3 so that older brokers can read them: pass ``version=3`` for the same.
+By default the newest version is written. Kafka writes OffsetCommitValue 3 (1 with an expire timestamp) and
+GroupMetadataValue 3 so that older brokers can read them: pass ``version=3`` for the same.
 """
 
 from collections.abc import Sequence
@@ -94,7 +95,7 @@ RECORDS = KeyedRecords(
     (GroupMetadataKey, GroupMetadataValue),
     *CONSUMER_GROUP_PAIRS,
 )
-"""All group coordinator records; of share and streams groups there are none yet."""
+"""All records of the group coordinator; those of share and streams groups are not supported yet."""
 
 encode_key = RECORDS.encode_key
 encode_value = RECORDS.encode_value

@@ -87,7 +87,8 @@ class PartitionRecord(Message):
     last_known_elr: Sequence[int] | None = wire(
         ["int32"], "2+", default=None, nullable="2+", tag=2, tagged="2+"
     )
-    # Moldau's own: the partition of __diskless_metadata that owns this one. Kafka's readers skip the tag.
+    # Moldau's own field: the partition of __diskless_metadata that owns this one. Kafka's readers skip the
+    # tag.
     diskless_coordinator: int = wire("int32", default=-1, tag=11640)
 
 

@@ -143,8 +143,8 @@ def encode_versioned(data: Message, version: int | None = None) -> bytes:
 def decode_versioned(cls: type[Message], buffer: Buffer, *, lenient: bool = True) -> Message:
     """Read int16 version and body.
 
-    With ``lenient``, a version above the newest is read as the newest and trailing bytes are ignored, as the
-    consumer protocol wants it: members of later versions only append fields.
+    With ``lenient``, a version above the newest is read as the newest and trailing bytes are ignored, as
+    the consumer protocol requires: later versions only append fields.
     """
     if len(buffer) < 2:
         raise ProtocolError(f"{cls.__name__}: shorter than its version")

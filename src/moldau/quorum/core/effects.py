@@ -76,7 +76,7 @@ class ReplyWithSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class AppendLeaderChange:
-    """Append the LeaderChange control record with which an epoch begins (KIP-595)."""
+    """Append the LeaderChange control record that begins an epoch (KIP-595)."""
 
     epoch: int
     leader_id: int
@@ -86,7 +86,9 @@ class AppendLeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class AppendVoters:
-    """Append a VotersRecord (KIP-853), after a KRaftVersionRecord in one batch when that is given."""
+    """Append a VotersRecord (KIP-853), preceded in the same batch by a KRaftVersionRecord when that is
+    given.
+    """
 
     epoch: int
     voters: VoterSet
@@ -95,7 +97,7 @@ class AppendVoters:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """The log names other voters from now on; they count before they are committed."""
+    """The log contains a new set of voters; it counts before it is committed."""
 
     voters: VoterSet
 
@@ -132,7 +134,7 @@ class TruncateLog:
 
 @dataclass(frozen=True, slots=True)
 class FlushLog:
-    """Make what is written durable and then say ``LogFlushed``; may be folded into the next flush."""
+    """Sync the written bytes, then submit ``LogFlushed``; may be merged with the next flush."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,9 @@ class CommitAdvanced:
 
 @dataclass(frozen=True, slots=True)
 class BecameLeader:
-    """This node leads; its state machine may decide once it has applied through ``epoch_start_offset``."""
+    """This node leads; its state machine may decide once it has applied everything below
+    ``epoch_start_offset``.
+    """
 
     epoch: int
     epoch_start_offset: int
@@ -167,14 +171,14 @@ class LeaderLost:
 
 @dataclass(frozen=True, slots=True)
 class Resigned:
-    """This node has led ``epoch`` and does no more."""
+    """This node led ``epoch`` and has resigned."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotChunk:
-    """Write bytes of a snapshot that is being downloaded; position 0 begins it anew."""
+    """Write bytes of a downloaded snapshot; position 0 starts it over."""
 
     snapshot_id: OffsetAndEpoch
     position: int
@@ -183,14 +187,14 @@ class WriteSnapshotChunk:
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot:
-    """The download is whole: make it durable, begin the log at its end, say ``SnapshotInstalled``."""
+    """The download is complete: make it durable, begin the log at its end, submit ``SnapshotInstalled``."""
 
     snapshot_id: OffsetAndEpoch
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonSnapshot:
-    """The download is of no use any more: drop what was written."""
+    """The download was abandoned: delete the written bytes."""
 
     snapshot_id: OffsetAndEpoch
 

@@ -14,7 +14,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer asks; answered once by a reply effect with the same ``request_id``, maybe later."""
+    """A request of a peer; answered once by a reply effect with the same ``request_id``, possibly later."""
 
     request_id: int
     request: Request
@@ -37,7 +37,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequested:
-    """The state machine above wants records appended. ``append_id`` is the driver's own handle."""
+    """The state machine above appends records. ``append_id`` is the driver's own handle."""
 
     append_id: int
     epoch: int
@@ -70,7 +70,7 @@ class SnapshotInstalled:
 
 @dataclass(frozen=True, slots=True)
 class ResignRequested:
-    """The state machine above, or a clean stop, gives up leadership of ``epoch``."""
+    """The state machine above, or a clean stop, resigns the leadership of ``epoch``."""
 
     epoch: int
 

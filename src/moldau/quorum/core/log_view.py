@@ -1,4 +1,4 @@
-"""The log as the core sees it: facts held in memory, never IO."""
+"""The log as the core sees it: values in memory, never IO."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from moldau.quorum.core.voters import LoggedVoters
 
 
 class LogView(Protocol):
-    """A read-only view of the replicated log that always shows what the driver carried out."""
+    """A read-only view of the replicated log that always reflects the completed effects."""
 
     @property
     def log_start_offset(self) -> int:
@@ -20,9 +20,9 @@ class LogView(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
-        """The largest known epoch that is not above ``epoch``, with its end offset.
+        """The largest known epoch not above ``epoch``, with its end offset.
 
-        Below everything known: the log start offset with the epoch of the snapshot there, or 0.
+        Below all known epochs: the log start offset with the epoch of the snapshot there, or 0.
         """
         ...
 
@@ -33,7 +33,7 @@ class LogView(Protocol):
     def earliest_snapshot_id(self) -> OffsetAndEpoch | None: ...
 
     def snapshot_size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
-        """Size of a snapshot, or None when there is none of this name."""
+        """Size of a snapshot, or None when it does not exist."""
         ...
 
     @property

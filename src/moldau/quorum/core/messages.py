@@ -1,7 +1,7 @@
 """The quorum's requests and responses as the core sees them: one partition, no topic names.
 
-``wire.py`` translates them from and to Kafka's messages. Every response carries the answering
-replica's leader id and epoch (KIP-595), from which the asker learns of newer epochs.
+``wire.py`` translates them from and to Kafka's messages. Every response carries the answering replica's
+leader id and epoch (KIP-595), so that the requester can detect newer epochs.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from moldau.runtime import ErrorCode
 Buffer: TypeAlias = bytes | bytearray | memoryview
 UNKNOWN_HIGH_WATERMARK = -1
 ANY_HIGH_WATERMARK = 2**63 - 1
-"""Sent by a follower that does not want to be woken by a new high watermark (Fetch before v18)."""
+"""Sent by a follower that must not be woken by a new high watermark (Fetch before v18)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class VoteRequest:
     log_end: OffsetAndEpoch
     pre_vote: bool = False
     voter: ReplicaKey | None = None
-    """The replica that is asked, when the asker knows it (KIP-853)."""
+    """The replica that the request is for, when the sender knows it (KIP-853)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class BeginQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """I lead no more; start an election in this order."""
+    """The sender has resigned; the receivers start an election in this order."""
 
     leader_id: int
     epoch: int
@@ -49,7 +49,7 @@ class EndQuorumEpochRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """Records from ``log_end`` on. ``log_end`` also says what the replica holds durably."""
+    """Requests records from ``log_end`` on. ``log_end`` also acknowledges the replica's durable records."""
 
     replica: ReplicaKey
     epoch: int
@@ -82,7 +82,7 @@ class AddVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveVoterRequest:
-    """Take a voter out of the quorum; the leader may be asked to take out itself."""
+    """Remove a voter from the quorum; the leader may be asked to remove itself."""
 
     key: ReplicaKey
     timeout_ms: int = 0
@@ -90,7 +90,7 @@ class RemoveVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateVoterRequest:
-    """A voter's own entry, as it should be. While voters are static, the leader only keeps it in memory."""
+    """The correct entry of a voter. While voters are static, the leader only keeps it in memory."""
 
     voter: Voter
     epoch: int
@@ -98,7 +98,7 @@ class UpdateVoterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpgradeVersionRequest:
-    """Raise kraft.version. Asked by this node's own controller; never sent to another node."""
+    """Raise kraft.version. Requested by this node's own controller; never sent to another node."""
 
     kraft_version: int
     validate_only: bool = False
@@ -128,7 +128,7 @@ class EndQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """At most one of ``diverging``, ``snapshot_id`` and ``records`` says something."""
+    """At most one of ``diverging``, ``snapshot_id`` and ``records`` is set."""
 
     error: ErrorCode
     leader_id: int | None
@@ -153,7 +153,7 @@ class FetchSnapshotResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterChangeResponse:
-    """The answer to a request to change voters; ``epoch`` is -1 where the message has no room for it."""
+    """The answer to a request that changes voters; ``epoch`` is -1 where the message has no field for it."""
 
     error: ErrorCode
     leader_id: int | None

@@ -11,7 +11,7 @@ class OffsetAndEpoch:
     epoch: int
 
     def is_at_least(self, other: "OffsetAndEpoch") -> bool:
-        """Whether a log that ends here is as up to date as one that ends there (Raft §5.4.1)."""
+        """Whether a log with this end is at least as up to date as one with the other end (Raft §5.4.1)."""
         return (self.epoch, self.offset) >= (other.epoch, other.offset)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""How far a replica has come, as its leader sees it."""
+"""The progress of a replica, as its leader sees it."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ class ReplicaProgress:
     _leader_end_at_last_fetch: int = -1
 
     def fetched(self, end_offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Note a fetch from ``end_offset`` on, when the leader's log ends at ``leader_end_offset``.
+        """Record a fetch at ``end_offset``, when the leader's log ends at ``leader_end_offset``.
 
-        A replica is caught up when it asks for the end; if it asks for what was the end at its last
-        fetch, it was caught up then (as KIP-836 defines it).
+        A replica is caught up when it fetches from the end. If it fetches from the end as of its previous
+        fetch, it was caught up at that time (as KIP-836 defines it).
         """
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms

@@ -1,8 +1,8 @@
 """The raft core of KRaft (KIP-595, 630, 996): events in, effects out, no IO.
 
 The core is a context around one :class:`~moldau.quorum.core.roles.Role`. It checks requests and epochs,
-moves between roles along ``LEGAL_MOVES``, and lets the role decide. ``effects.py`` is the contract of
-whoever drives it.
+moves between roles along ``LEGAL_MOVES``, and delegates decisions to the role. ``effects.py`` is the
+contract of its driver.
 """
 
 from typing import assert_never
@@ -59,14 +59,14 @@ from moldau.runtime import Entropy, ErrorCode
 
 
 class RaftInvariantError(AssertionError):
-    """Something happened that the protocol rules out; going on could lose data."""
+    """The protocol rules this state out; continuing could lose data."""
 
 
 class RaftCore:
     """One replica of one replicated log.
 
     ``now_ms`` is any clock that never steps back. Call :meth:`start` once, then :meth:`step` for each
-    event and no later than :attr:`next_deadline_ms`.
+    event, and at :attr:`next_deadline_ms` at the latest.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RaftCore:
         entropy: Entropy,
         membership: Membership | None = None,
     ) -> None:
-        """``voters``: the static ones, which count until the log names others; empty when there are none."""
+        """``voters``: the static voters, valid until the log contains a set; empty when there are none."""
         self.local = local
         self.static_voters = voters
         self.voters = log.voters.voters if log.voters is not None else voters
@@ -99,7 +99,7 @@ class RaftCore:
         self._effects: list[Effect] = []
         self._desk = RequestDesk(self)
 
-    # What others ask
+    # State that others read
 
     @property
     def is_voter(self) -> bool:
@@ -107,11 +107,11 @@ class RaftCore:
 
     @property
     def may_stand(self) -> bool:
-        """Whether this replica may ask for votes.
+        """Whether this replica may be a candidate.
 
-        Also one that the last record takes out, until that is known to be committed: as the only one that
-        has the record it can be the only one whom the others may elect. It does not count its own vote then
-        (Raft dissertation §4.2.2).
+        True also for a replica that the last record removes, until that record is known to be committed: if
+        it is the only one with the record, the others can elect no other. It does not count its own vote
+        then (Raft dissertation §4.2.2).
         """
         logged = self.log.voters
         if self.is_voter or logged is None or logged.previous is None:
@@ -120,19 +120,21 @@ class RaftCore:
 
     @property
     def is_static(self) -> bool:
-        """Whether all nodes are configured with the same voters, so that requests of others are refused."""
+        """Whether all nodes are configured with the same voters, so that requests of other nodes are
+        refused.
+        """
         return self.log.voters is None and len(self.static_voters) > 0
 
     @property
     def acknowledges(self) -> bool:
-        """Whether a fetch of this replica says that what is below it is durable.
+        """Whether a fetch of this replica acknowledges the records before its offset as durable.
 
-        True for a controller that may become a voter, too: its leader counts it before it knows of that.
+        True also for a controller that may become a voter: its leader may count it before it knows that.
         """
         return self.is_voter or self.membership.own is not None
 
     def contacts(self, except_id: int) -> tuple[int, ...]:
-        """Nodes that may know who leads."""
+        """Nodes that may know the leader."""
         return (*self.voters.others(except_id), *self.membership.bootstrap_ids)
 
     @property
@@ -141,22 +143,22 @@ class RaftCore:
 
     @property
     def leader_id(self) -> int | None:
-        """The leader of this epoch; None while unknown, and for one's own resignation too."""
+        """The leader of this epoch; None while it is unknown, and after this node has resigned."""
         return None if isinstance(self.role, Resigned) else self.election.leader_id
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to step a ``Tick`` if nothing else happens."""
+        """The latest time for the next ``Tick``."""
         return self.role.deadline_ms
 
-    # What the driver calls
+    # Calls of the driver
 
     def start(self, now_ms: int) -> list[Effect]:
-        """Take up the role that the durable state allows, and return the first effects.
+        """Enter the role that the durable state allows, and return the first effects.
 
-        A replica that led its last epoch starts resigned, and one that stood in it starts as one that
-        has voted (for itself): either may have lost bytes that it had not synced, so neither may write
-        in that epoch again. A lone voter needs nobody and leads a new epoch at once.
+        A replica that led its last epoch starts as resigned, and one that was a candidate in it starts as
+        voted (for itself): both may have lost unsynced bytes, so neither may write in that epoch again. A
+        single voter leads a new epoch immediately.
         """
         self.now_ms = now_ms
         log_epoch = self.log.log_end.epoch
@@ -164,7 +166,7 @@ class RaftCore:
             self._set_election(ElectionState(epoch=log_epoch))
         election = self.election
         if self.is_voter and self.voters.majority == 1:
-            # Its last epoch is over, and so nobody hears that its leader is lost.
+            # Its last epoch is over, so no listener needs to be told that its leader is lost.
             self.election = ElectionState(epoch=election.epoch, voted=election.voted)
             self.role = Unattached(self, now_ms)
         elif election.leader_id == self.local.id:
@@ -182,7 +184,7 @@ class RaftCore:
         return self._take_effects()
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle one event; return what is to be done, in order. Raises :class:`RaftInvariantError`."""
+        """Handle one event; return the effects in order. Raises :class:`RaftInvariantError`."""
         self.now_ms = max(self.now_ms, now_ms)
         match event:
             case Tick():
@@ -220,7 +222,7 @@ class RaftCore:
         self._settle()
         return self._take_effects()
 
-    # What the roles use
+    # Calls of the roles
 
     def emit(self, effect: Effect) -> None:
         self._effects.append(effect)
@@ -230,7 +232,7 @@ class RaftCore:
         self.emit(Send(correlation_id, node_id, request))
 
     def send_fetch(self, node_id: int) -> None:
-        """Ask for what follows the end of the log. Only when all of it is durable, for a voter."""
+        """Fetch records from the end of the log on. A voter does so only when its whole log is durable."""
         request = FetchRequest(
             replica=self.local,
             epoch=self.epoch,
@@ -248,9 +250,10 @@ class RaftCore:
             self.emit(CommitAdvanced(offset))
 
     def truncate_to_divergence(self, theirs: OffsetAndEpoch) -> bool:
-        """Cut the log to where it can still agree with the leader's; return whether it was cut.
+        """Truncate the log to where it can agree with the leader's; return whether it was truncated.
 
-        ``theirs`` is the leader's largest epoch not above the last one here, and its end there.
+        ``theirs`` is the leader's largest epoch not above this log's last one, and the end of that epoch
+        there.
         """
         ours = self.log.end_offset_for_epoch(theirs.epoch)
         offset = min(ours.offset, theirs.offset) if ours.epoch == theirs.epoch else ours.offset
@@ -266,7 +269,7 @@ class RaftCore:
         return True
 
     def observe(self, epoch: int, leader_id: int | None) -> None:
-        """Learn what another replica knows of epochs and leaders."""
+        """Take over newer information about epochs and leaders from another replica."""
         if leader_id == self.local.id and epoch >= self.epoch:
             # An epoch that this node led before it lost its disk: another election must follow.
             leader_id = None
@@ -287,7 +290,7 @@ class RaftCore:
     def become_unattached(self, epoch: int) -> None:
         """Enter a newer epoch without knowing its leader."""
         had_leader = self.election.leader_id is not None
-        # The time that was left to wait is kept, or ever newer epochs would put elections off for ever.
+        # The remaining time is kept; otherwise a series of newer epochs could delay elections forever.
         waiting = self.role
         deadline_ms = self._election_deadline_ms()
         if isinstance(waiting, Unattached):
@@ -298,15 +301,17 @@ class RaftCore:
             self.emit(LeaderLost(epoch))
 
     def become_observer(self) -> None:
-        """End a resignation as a replica that is no voter: in this epoch, in which it has voted for itself.
+        """After a resignation, become an observer of this epoch, in which the replica has voted for itself.
 
-        It must not enter a newer epoch than the voters', whose leader could then teach it nothing.
+        It must not enter a newer epoch than the voters', because it would then ignore their leader.
         """
         self._set_election(ElectionState(epoch=self.epoch, voted=self.local))
         self._enter(Voted(self, self._election_deadline_ms()))
 
     def become_voted(self, candidate: ReplicaKey) -> None:
-        """Give this epoch's vote away; the time-out starts anew, for the candidate's sake."""
+        """Vote for another replica in this epoch; the election time-out restarts, to give the candidate
+        time.
+        """
         self._set_election(ElectionState(epoch=self.epoch, voted=candidate))
         self._enter(Voted(self, self._election_deadline_ms()))
 
@@ -322,7 +327,7 @@ class RaftCore:
         self._enter(Prospective(self, self._election_deadline_ms()))
 
     def return_from_pre_vote(self) -> None:
-        """The pre-vote was lost: back to the leader, if one was known, else wait again (KIP-996)."""
+        """The pre-vote was lost: follow the leader again if one is known, otherwise wait (KIP-996)."""
         election = self.election
         if election.leader_id is not None:
             self.become_follower(election.epoch, election.leader_id)
@@ -366,7 +371,8 @@ class RaftCore:
             raise RaftInvariantError(f"epoch {self.election.epoch} would go back to {election.epoch}")
         if election != self.election:
             self.election = election
-            # One write a step, where the first stood: what is behind it may rely on the newer state too.
+            # One write per step, at the position of the first: effects behind it may rely on the newer state
+            # too.
             for position, effect in enumerate(self._effects):
                 if isinstance(effect, PersistElectionState):
                     self._effects[position] = PersistElectionState(election)
@@ -387,7 +393,7 @@ class RaftCore:
             return
         self.observe(response.epoch, response.leader_id)
         if self.role is not role or response.epoch < epoch:
-            # The answer was to a question of a role that is over, or it comes from one that lags behind.
+            # The answer is to a request of a former role, or from a replica that lags behind.
             self.peers.back_off(pending.node_id, self.now_ms)
         elif response.error is not ErrorCode.none and not isinstance(role, Follower):
             self.peers.back_off(pending.node_id, self.now_ms)
@@ -407,7 +413,7 @@ class RaftCore:
         self.role.on_snapshot_installed()
 
     def _follow_voters(self) -> None:
-        """Take up the voters that the log names by now; they count before they are committed (KIP-853)."""
+        """Adopt the voters that the log contains now; they count before they are committed (KIP-853)."""
         logged = self.log.voters
         voters = logged.voters if logged is not None else self.static_voters
         if voters != self.voters:
@@ -426,7 +432,7 @@ class RaftCore:
             raise RaftInvariantError("roles chase each other")
 
     def _ask_for_flush(self) -> None:
-        # A broker acknowledges nothing by its fetches, so its log may reach the disk when it likes.
+        # The fetches of a broker acknowledge nothing, so its log need not be synced at once.
         end_offset = self.log.log_end.offset
         if self.acknowledges and end_offset > self._flush_asked_offset:
             self._flush_asked_offset = end_offset

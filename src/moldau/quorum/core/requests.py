@@ -1,4 +1,4 @@
-"""The requests of peers: checks that come before any role has a say, and the answers to voters."""
+"""The requests of peers: checks that come before the role, and the answers to voters."""
 
 from typing import TYPE_CHECKING, assert_never
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class RequestDesk:
-    """Checks a request, tells the core what it teaches, and asks the role."""
+    """Checks a request, updates the core's epoch and leader from it, and passes it to the role."""
 
     def __init__(self, core: "RaftCore") -> None:
         self._core = core
@@ -77,8 +77,8 @@ class RequestDesk:
 
     def _check_vote(self, request: VoteRequest) -> ErrorCode:
         end = request.log_end
-        # A real vote is about a new epoch, in which nothing can be written yet; a pre-vote is about the
-        # epoch that the prospective is in.
+        # A real vote is for a new epoch, without any records yet; a pre-vote is for the sender's current
+        # epoch.
         last_epoch = request.epoch if request.pre_vote else request.epoch - 1
         if end.offset < 0 or end.epoch < 0 or end.epoch > last_epoch:
             return ErrorCode.invalid_request
@@ -144,7 +144,7 @@ class RequestDesk:
         core.emit(Reply(request_id, response))
 
     def _voters_only(self, remote_id: int, epoch: int) -> ErrorCode:
-        # Voters that change with the log (KIP-853): this replica may not know them yet, and must still vote.
+        # Dynamic voters (KIP-853): this replica may not know them yet, and must still vote.
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
         if remote_id < 0:
@@ -158,7 +158,7 @@ class RequestDesk:
         if epoch < core.epoch:
             return ErrorCode.fenced_leader_epoch
         if epoch > core.epoch:
-            # The asker learns from this answer's epoch, and this replica from its leader, in time.
+            # The sender sees the epoch in this answer, and this replica will see it from its leader.
             return ErrorCode.unknown_leader_epoch
         return ErrorCode.none if isinstance(core.role, Leader) else ErrorCode.not_leader_or_follower
 

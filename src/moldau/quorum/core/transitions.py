@@ -47,11 +47,12 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_R, _F): "learns of a newer leader",
     (_R, _V): "is a voter no more, once the others know",
 }
-"""(from, to) → when. A vote in a newer epoch goes through unattached in that epoch first."""
+"""(from, to) → condition. A vote in a newer epoch first passes through unattached in that epoch."""
 
 OBSERVER_ROLES = frozenset({_U, _V, _F, _R})
-"""Roles of a replica that is no voter: it waits for a leader or follows one. It may be asked for its vote by
-those whose voters it does not know yet (KIP-853), and a leader that is taken out of the voters resigns."""
+"""Roles of a replica that is no voter: it waits for a leader or follows one. A voter with an older set may
+ask it for its vote (KIP-853), and a leader that is removed from the voters resigns.
+"""
 
 
 def mermaid() -> str:

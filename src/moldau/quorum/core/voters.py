@@ -1,7 +1,8 @@
 """The voters of a quorum.
 
 They are static (``controller.quorum.voters``, kraft.version 0), or a record of the log (KIP-853,
-kraft.version 1). Everything asks a :class:`VoterSet` value, and replicas are named by id *and* directory id.
+kraft.version 1). All code uses a :class:`VoterSet` value, and replicas are identified by id *and* directory
+id.
 """
 
 import uuid
@@ -16,7 +17,7 @@ NO_DIRECTORY = uuid.UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaKey:
-    """A replica: node id, and the log directory it stands on (KIP-853)."""
+    """A replica: node id and the id of its log directory (KIP-853)."""
 
     id: int
     directory_id: uuid.UUID = NO_DIRECTORY
@@ -31,7 +32,7 @@ class ReplicaKey:
 
 KRAFT_VERSION_FEATURE = "kraft.version"
 KRAFT_VERSION_MAX = 1
-"""The newest kraft.version that this build knows: voters that change with the log."""
+"""The newest kraft.version that this build supports: dynamic voters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Voter:
     listener: str = ""
     """Name of the listener at ``host`` and ``port``."""
     other_endpoints: tuple[VoterEndpoint, ...] = ()
-    """Its further listeners, as its record has them."""
+    """Its other listeners, as in its record."""
     kraft_version_min: int = 0
     kraft_version_max: int = KRAFT_VERSION_MAX
 
@@ -108,7 +109,7 @@ class VoterSet:
 
     @property
     def majority(self) -> int:
-        """How many voters decide."""
+        """Number of voters that form a majority."""
         return len(self._voters) // 2 + 1
 
     def others(self, local_id: int) -> tuple[int, ...]:
@@ -120,7 +121,7 @@ class VoterSet:
         return voter is not None and voter.key.is_same_replica(key)
 
     def with_voter(self, voter: Voter) -> "VoterSet":
-        """The set with this voter, in the place of one with its id."""
+        """The set with this voter, which replaces an entry with the same id."""
         return VoterSet([*(known for known in self if known.key.id != voter.key.id), voter])
 
     def without(self, node_id: int) -> "VoterSet":
@@ -154,7 +155,7 @@ class LoggedVoters:
 
     voters: VoterSet
     offset: int
-    """Of the record; the end of the snapshot less one for voters of a snapshot."""
+    """Offset of the record; for the voters of a snapshot, the end of the snapshot minus one."""
     kraft_version: int = 1
     previous: VoterSet | None = None
     """The set that it replaces, where the log still has it."""
@@ -162,14 +163,14 @@ class LoggedVoters:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """How a node takes part in a quorum whose voters change."""
+    """The part of a node in a quorum with dynamic voters."""
 
     own: Voter | None = None
     """A controller's own entry in the set of voters; None for a node that can never be a voter."""
     bootstrap_ids: tuple[int, ...] = ()
     """Names of ``controller.quorum.bootstrap.servers``: negative, so that they are no node's."""
     auto_join: bool = False
-    """``controller.quorum.auto.join.enable``: a controller that is no voter asks to become one."""
+    """``controller.quorum.auto.join.enable``: a controller that is no voter requests to become one."""
 
 
 def _parse_voter(text: str) -> Voter:

@@ -1,4 +1,4 @@
-"""The durable state of votes that a replica keeps, and their count in one election."""
+"""A replica's durable election state, and the count of votes in one election."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ class ElectionState:
 
 @dataclass(slots=True)
 class VoteTally:
-    """Votes of one election; a voter counts once, with its last word."""
+    """Votes of one election; each voter counts once, with its last answer."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)
@@ -39,7 +39,7 @@ class VoteTally:
 
     @property
     def is_lost(self) -> bool:
-        """No majority is possible any more."""
+        """Whether no majority is possible any more."""
         return len(self.voters) - len(self.rejected) < self.voters.majority
 
     @property

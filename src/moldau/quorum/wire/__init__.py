@@ -1,1 +1,1 @@
-"""Between the core's messages and Kafka's."""
+"""Conversion between the core's messages and Kafka's."""

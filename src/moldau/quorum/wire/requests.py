@@ -1,7 +1,7 @@
-"""Between the core's messages and Kafka's: one topic, one partition, all versions.
+"""Conversion between the core's messages and Kafka's: one topic, one partition, all versions.
 
-Requests come in as the superset dataclasses of ``moldau.protocol.messages``; a request for another
-cluster or partition is answered here and never reaches the core.
+Requests arrive as the dataclasses of ``moldau.protocol.messages``; a request for another cluster or
+partition is answered here and never reaches the core.
 """
 
 import uuid
@@ -45,7 +45,7 @@ WireResponse: TypeAlias = (
 
 
 def sender_of(message: WireRequest) -> int:
-    """The node that says that it has sent a request; -1 when it does not say so."""
+    """The node id that a request names as its sender; -1 when it has no such field."""
     match message:
         case fetch_wire.FetchRequest():
             return max(message.replica_id, message.replica_state.replica_id)
@@ -61,7 +61,7 @@ def sender_of(message: WireRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Names of the replicated partition; the coordinators' logs will have others."""
+    """Names of the replicated partition."""
 
     cluster_id: str | None = None
     topic: str = METADATA_TOPIC
@@ -71,7 +71,7 @@ class Wire:
     # Requests
 
     def to_request(self, request: core.Request, own: Voter | None = None) -> WireRequest:
-        """``own``: this node as a voter, whose address it tells where it leads."""
+        """``own``: this node as a voter, whose address it announces as a leader."""
         match request:
             case core.VoteRequest():
                 return self._vote_request(request)
@@ -115,7 +115,7 @@ class Wire:
                 return change_request(request, self.cluster_id)
 
     def from_request(self, message: WireRequest) -> core.Request:
-        """Raises ``KafkaError``: what is asked is not of this cluster or not of this partition."""
+        """Raises ``KafkaError`` when the request is for another cluster or another partition."""
         if message.cluster_id is not None and self.cluster_id not in (None, message.cluster_id):
             raise KafkaError(
                 ErrorCode.inconsistent_cluster_id, f"the request is for the cluster {message.cluster_id}"
@@ -244,7 +244,7 @@ class Wire:
         )
 
     def _only(self, topics: object, name: object) -> object:
-        """The one partition of a request that names this partition and nothing else."""
+        """The partition of a request that names this partition and no other."""
         if isinstance(topics, list | tuple) and len(topics) == 1 and name == self.topic:
             partitions = topics[0].partitions
             if len(partitions) == 1:

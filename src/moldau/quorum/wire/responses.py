@@ -1,4 +1,4 @@
-"""Between the core's responses and Kafka's; see ``wire.py`` for the requests."""
+"""Conversion between the core's responses and Kafka's; see ``wire.py`` for the requests."""
 
 from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
@@ -51,7 +51,7 @@ def to_response(
 ) -> WireResponse:
     """The answer of the core as Kafka's message, with the leader's address where ``leader`` has one.
 
-    ``request``: the message that is answered; changes of voters need it.
+    ``request``: the answered message; changes of voters need it.
     """
     if isinstance(response, core.VoterChangeResponse):
         assert isinstance(request, CHANGE_REQUESTS)
@@ -146,7 +146,7 @@ def _fetch_snapshot_response(
 
 
 def error_response(request: WireRequest, error: ErrorCode, text: str | None = None) -> WireResponse:
-    """A request that never reached the core: the error stands at the top."""
+    """The answer to a request that never reached the core: the error is at the top level."""
     if isinstance(request, CHANGE_REQUESTS):
         return change_error(request, error, text)
     match request:
@@ -165,7 +165,7 @@ def error_response(request: WireRequest, error: ErrorCode, text: str | None = No
 
 
 def from_response(message: WireResponse) -> core.Response:
-    """A peer's answer for the core. Raises ``KafkaError`` for one that says nothing of the partition."""
+    """A peer's answer for the core. Raises ``KafkaError`` for one without the partition."""
     if isinstance(message, CHANGE_RESPONSES):
         return from_change_response(message)
     if message.error_code is not ErrorCode.none:
@@ -227,7 +227,7 @@ def _from_fetch(data: fetch_wire.PartitionData) -> core.FetchResponse:
 
 
 def _bytes(records: object) -> bytes:
-    """Records are one buffer or several; what is kept must not point into a socket's buffer."""
+    """Records are one buffer or several; kept bytes must not refer to a socket's buffer."""
     if records is None:
         return b""
     if isinstance(records, bytes | bytearray | memoryview):

@@ -1,4 +1,4 @@
-"""Between the core's changes of voters and Kafka's messages (KIP-853), and the addresses in messages."""
+"""Conversion of changes of voters from and to Kafka's messages (KIP-853), and of addresses in messages."""
 
 from collections.abc import Iterator
 from typing import TypeAlias, assert_never
@@ -36,7 +36,7 @@ CHANGE_RESPONSES = (
 
 
 def change_request(request: core.VoterChangeRequest, cluster_id: str | None) -> ChangeRequest:
-    """The message of a change that another node is asked for."""
+    """The message that requests a change of another node."""
     match request:
         case core.AddVoterRequest(voter=voter):
             return add_wire.AddRaftVoterRequest(
@@ -104,7 +104,7 @@ def from_change_request(message: ChangeRequest) -> core.VoterChangeRequest:
 def change_response(
     request: ChangeRequest, response: core.VoterChangeResponse, leader: Voter | None
 ) -> ChangeResponse:
-    """The answer to ``request``; ``leader`` with its address, where that is known."""
+    """The answer to ``request``; ``leader`` with its address, where it is known."""
     text = response.message or None
     match request:
         case add_wire.AddRaftVoterRequest():
@@ -149,7 +149,7 @@ def change_error(request: ChangeRequest, error: ErrorCode, message: str | None =
 
 
 def endpoints_of_request(message: Message) -> Iterator[tuple[int, str, int]]:
-    """Id, host and port of the leader that sends a request; its first listener."""
+    """Id, host and port of the leader that sent a request; its first listener."""
     if isinstance(message, begin_wire.BeginQuorumEpochRequest | end_wire.EndQuorumEpochRequest):
         leader_ids = [part.leader_id for topic in message.topics for part in topic.partitions]
         for endpoint in message.leader_endpoints[:1]:
@@ -157,7 +157,7 @@ def endpoints_of_request(message: Message) -> Iterator[tuple[int, str, int]]:
 
 
 def endpoints_of_response(message: Message) -> Iterator[tuple[int, str, int]]:
-    """Ids, hosts and ports that a replica's answer tells."""
+    """Ids, hosts and ports in a replica's answer."""
     if isinstance(message, update_wire.UpdateRaftVoterResponse):
         leader = message.current_leader
         yield leader.leader_id, leader.host, leader.port

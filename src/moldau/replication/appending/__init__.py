@@ -1,1 +1,1 @@
-"""Appends on their way: shared writes, shared syncs, and who waits for them."""
+"""Appends in progress: shared writes, shared syncs, and waiting producers."""

@@ -1,10 +1,10 @@
 """Appends that wait until the high watermark has passed them (acks=all).
 
-They stand in the order of their offsets, so that a move of the watermark looks at those that it answers and
-at one more. Their deadlines are those of the one structure of waiters, in the node's ticks: thousands of
-waiting producers and fetches share a timer. Only the order is their own. A fetch waits for any news of its
-partitions and is found by key; an append waits for an offset, and a room by key would wake all appends of a
-partition at each move.
+Waiting appends are ordered by offset, so that a move of the watermark looks only at those that it completes
+and at one more. Their deadlines are in the shared structure of waiters, in the node's ticks: thousands of
+waiting producers and fetches share a timer. Only the order is separate: a fetch waits for any change of its
+partitions and is found by key, but an append waits for an offset, and waking by key would wake all appends
+of a partition at each move.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ KEPT_DONE_MAX: Final = 64
 
 
 class _Append:
-    """One append that waits."""
+    """One waiting append."""
 
     __slots__ = ("_queue", "due", "future", "last_offset", "outcome")
 
@@ -65,7 +65,7 @@ class Acknowledgements:
         append = _Append(self, last_offset, outcome, due, deadlines.loop.create_future())
         waiting = self._waiting
         position = len(waiting)
-        # Offsets ascend but where a duplicate asks for the first append's.
+        # Offsets ascend, except where a duplicate waits for the first append's offset.
         while position and waiting[position - 1].last_offset > last_offset:
             position -= 1
         if position == len(waiting):
@@ -76,7 +76,7 @@ class Acknowledgements:
         return append.future
 
     def advance(self, high_watermark: int, refusal: AppendOutcome | None = None) -> None:
-        """Answer what lies below the watermark; with ``refusal``, instead of what it was to be told."""
+        """Complete the appends below the watermark; with ``refusal``, answer them with that instead."""
         waiting = self._waiting
         while waiting and waiting[0].last_offset < high_watermark:
             append = waiting.popleft()

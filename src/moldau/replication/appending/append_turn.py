@@ -1,8 +1,8 @@
-"""Appends whose requests arrived together share one write a partition.
+"""Appends whose requests arrived together share one write per partition.
 
-The driver's contract, in this order: ``append`` any number of times; ``settle`` before anything else looks at
-a partition; ``end`` before an answer leaves. When ``end`` raises, none of the turn's answers may leave: its
-producers learn nothing, ask again, and are told then.
+The driver's contract, in this order: ``append`` any number of times; ``settle`` before any other access to
+a partition; ``end`` before an answer is sent. When ``end`` raises, none of the turn's answers may be sent:
+producers get no answer, and retry.
 """
 
 from moldau.replication.classic import ClassicPartition
@@ -25,7 +25,9 @@ class AppendTurn:
         timeout_ms: int,
         client: FairClient | None = None,
     ) -> AppendAnswer:
-        """As the partition's own ``append``, but for the write; ``records`` stay until the turn ends."""
+        """Like the partition's own ``append``, without the write; ``records`` must stay valid until the
+        turn ends.
+        """
         if isinstance(partition, ClassicPartition):
             outcome = partition.stage(records, required_acks, client)
             if outcome is not None:
@@ -35,7 +37,7 @@ class AppendTurn:
         return partition.append(records, required_acks=required_acks, timeout_ms=timeout_ms, client=client)
 
     def settle(self) -> None:
-        """Write what was staged. Raises what a write raised, again and again until the turn ends."""
+        """Write the staged records. Raises the error of a write, repeatedly until the turn ends."""
         if self._unsettled:
             partitions, self._unsettled = self._unsettled, {}
             for partition in partitions:

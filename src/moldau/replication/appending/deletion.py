@@ -9,7 +9,7 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class RecordDeletion:
-    """Deletes the oldest records of a partition that this replica leads. To be used on the event loop."""
+    """Deletes the oldest records of a partition that this replica leads. Use it on the event loop."""
 
     def __init__(self, topic: str, log: PartitionLog, replica: Replica, policy: ReplicaPolicy) -> None:
         self._topic = topic
@@ -19,16 +19,18 @@ class RecordDeletion:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     async def delete(self, before_offset: int) -> int:
-        """Delete below an offset (-1: the watermark); return the low watermark, the start of all replicas.
+        """Delete below an offset (-1: the watermark); return the low watermark, the lowest log start of all
+        replicas.
 
-        Followers learn of it with their next fetch; those whose brokers are fenced are not waited for. Raises
+        Followers see it at their next fetch; those whose brokers are fenced are not waited for. Raises
         ``KafkaError``, also when the leadership ends meanwhile. The caller bounds the time.
         """
         target = self._target(before_offset)
         self._log.update_log_start_offset(target)
         await self._log.persist_start()
         if self._replica.leader is None:
-            raise KafkaError(ErrorCode.not_leader_or_follower)  # it ended while the disk was busy
+            # the leadership ended during the disk operation
+            raise KafkaError(ErrorCode.not_leader_or_follower)
         if not self._is_reached(target):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((target, future))
@@ -58,7 +60,7 @@ class RecordDeletion:
         return target
 
     def replicas_moved(self) -> None:
-        """Followers' starts, the active brokers or the role may be others: look at who waits."""
+        """Followers' starts, the active brokers or the role may have changed: check the waiting deletions."""
         for target, future in self._waiting:
             if future.done():
                 continue

@@ -1,9 +1,9 @@
 """Appends that are acknowledged once they are flushed (``flush.messages``).
 
-It is for logs under the policy WRITTEN, and differs from the ``GroupCommit`` of the policy FSYNCED in what it
-promises. Here a flush is due only for every n-th message: appends in between count when they are written, a
+It is for logs under the policy WRITTEN. Its guarantees differ from those of ``GroupCommit`` of the policy
+FSYNCED. Here a flush is due only for every n-th message: appends in between count when they are written, a
 failed flush refuses those that wait for it, and acks=1 waits, too. There every append is synced, acks=1 is
-answered before that, and a failure ends the term. A partition has one of the two.
+answered before the sync, and a failure ends the term. A partition has one of the two.
 """
 
 import asyncio
@@ -18,16 +18,18 @@ from moldau.storage.log.partition_log import PartitionLog
 
 
 class FlushQueue:
-    """The appends of one partition that wait for a flush, where ``flush.messages`` wants it.
+    """The appends of one partition that wait for a flush by ``flush.messages``.
 
-    One flush serves all that came while the one before it ran. The high watermark stays below an append until
-    it is flushed: nobody reads what a loss of power could take away.
+    One flush serves all appends that arrived during the one before it. The high watermark stays below an
+    append until it is flushed: consumers do not read records that a loss of power could remove.
     """
 
     def __init__(
         self, log: PartitionLog, on_flushed: Callable[[int], None], unexpected: UnexpectedErrors
     ) -> None:
-        """``on_flushed`` is told below which offset the log is as ``flush.messages`` wants it."""
+        """``on_flushed`` is called with the offset below which the log is flushed as ``flush.messages``
+        requires.
+        """
         self._log = log
         self._on_flushed = on_flushed
         self._unexpected = unexpected
@@ -35,7 +37,7 @@ class FlushQueue:
         self._task: asyncio.Task[None] | None = None
 
     def put(self, last_offset: int, go_on: Callable[[], AppendAnswer]) -> "asyncio.Future[AppendOutcome]":
-        """Answer an append as ``go_on`` says, once it is flushed."""
+        """Complete an append with ``go_on`` once it is flushed."""
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((last_offset, go_on, answer))
         self.begin()

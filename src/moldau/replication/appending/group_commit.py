@@ -1,6 +1,6 @@
-"""Syncs a log for as long as it holds appends that are not durable; appends that meet share one sync.
+"""Syncs a log while it has appends that are not durable; concurrent appends share one sync.
 
-For logs under the policy FSYNCED; ``flushes.py`` says how ``flush.messages`` differs from it.
+For logs under the policy FSYNCED; ``flushes.py`` describes the difference from ``flush.messages``.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class SyncedLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     async def flush(self) -> int:
-        """Make every append so far durable; return the offset below which all is."""
+        """Make every append so far durable; return the offset below which everything is."""
         ...
 
 
@@ -28,9 +28,9 @@ class GroupCommit:
     """The syncs of one partition's log, one at a time, in one term.
 
     Contract: :meth:`begin_term` before the first append of a term, :meth:`plan` after each append,
-    :meth:`truncated` after each cut.
-    ``on_synced`` is told the durable offset after each sync, ``on_failure`` once when a sync has failed. What
-    could not be synced may be lost, so that nothing more is taken in the term.
+    :meth:`truncated` after each truncation. ``on_synced`` gets the durable offset after each sync,
+    ``on_failure`` is called once when a sync has failed. Records that could not be synced may be lost, so
+    no more are accepted in the term.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class GroupCommit:
         self.failure: KafkaError | None = None
 
     def begin_term(self) -> None:
-        """The next sync covers what the log holds, too: nothing is known of it."""
+        """The next sync also covers the existing log, whose durability is unknown."""
         self._synced_offset, self.failure = -1, None
 
     def check(self) -> None:
@@ -64,7 +64,7 @@ class GroupCommit:
             self._running = loop.create_task(self._run(), name=f"sync {self._name}")
 
     def truncated(self, log_end_offset: int) -> None:
-        """The log was cut; what is appended behind the cut is not durable."""
+        """The log was truncated; records appended behind the cut are not durable."""
         self._synced_offset = min(self._synced_offset, log_end_offset)
 
     async def settled(self) -> None:

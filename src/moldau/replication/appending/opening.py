@@ -1,7 +1,7 @@
-"""Batches that take long to look into before they are appended: opened by a worker, appended in order.
+"""Batches that take long to check before they are appended: opened by a worker, appended in order.
 
-The node's one thread for that is shared fairly by its clients (``Machine.opening``). What a client appends
-to a partition meanwhile waits behind its own batches there, and behind no other client's.
+The node has one thread for opening batches, shared fairly by its clients (``Machine.opening``). Appends of
+a client to the partition wait for its own batches there, and for no other client's.
 """
 
 import asyncio
@@ -30,13 +30,14 @@ class OpeningQueue:
         self._waiting: Counter[FairClient | None] = Counter()
 
     def is_busy(self, client: FairClient | None) -> bool:
-        """Whether what a client appends now must wait behind something."""
+        """Whether the next append of a client must wait."""
         return client in self._waiting
 
     def put(
         self, client: FairClient | None, steps: Steps[Any], go_on: GoOn, refuse: Refuse, *, is_lasting: bool
     ) -> "asyncio.Future[AppendOutcome]":
-        """Open a batch in ``steps``, then call ``go_on`` with the result; ``refuse`` gets what either raises.
+        """Open a batch in ``steps``, then call ``go_on`` with the result; ``refuse`` gets the exception of
+        either.
 
         ``is_lasting``: the batch is appended even if its client closes the connection before.
         """
@@ -71,7 +72,7 @@ class OpeningQueue:
 
 
 def pass_on(outcome: AppendAnswer, answer: "asyncio.Future[AppendOutcome]") -> None:
-    """Answer with an outcome, now or when it is there."""
+    """Complete with an outcome, now or when it is available."""
     if isinstance(outcome, AppendOutcome):
         if not answer.done():
             answer.set_result(outcome)

@@ -7,11 +7,11 @@
 * replicas that have caught up and may join. Without waiting for them, the watermark would move away from a
   replica that is about to join, for as long as producers go on.
 
-It never moves back, and it stands while fewer than ``min.insync.replicas`` are in sync.
+It never moves back, and it does not advance while fewer than ``min.insync.replicas`` are in sync.
 
-**The in-sync set** is changed by the controller only. :meth:`Leader.propose` gives a proposal that the driver
-sends (AlterPartition). Exactly one of these follows it: the committed set, from the answer or the metadata
-(:meth:`Leader.set_changed`), or a failure (:meth:`Leader.proposal_failed`).
+**The in-sync set** is changed by the controller only. :meth:`Leader.propose` returns a proposal, which the
+driver sends (AlterPartition). It is followed by exactly one of these: the committed set, from the answer or
+the metadata (:meth:`Leader.set_changed`), or a failure (:meth:`Leader.proposal_failed`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,17 +23,17 @@ from moldau.replication.core.policy import WRITTEN, Durability, ReplicaPolicy
 from moldau.replication.core.role_names import RoleName
 
 UNKNOWN_EPOCH = -1
-"""A broker epoch that was not told: requests of older versions have none."""
+"""An unknown broker epoch: requests of older versions have none."""
 
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """The progress of one follower, as its fetches tell it."""
+    """The progress of one follower, according to its fetches."""
 
     log_end_offset: int = -1
     log_start_offset: int = -1
     acknowledged_offset: int = -1
-    """Below it, the follower's copy counts: its log's end, or the part of it that is synced."""
+    """Below this offset the follower's copy counts: its log's end, or the end of the synced part."""
     last_caught_up_ms: int = 0
     leader_end_at_last_fetch: int = 0
     last_fetch_ms: int = 0
@@ -42,7 +42,7 @@ class FollowerProgress:
 
 
 class InSyncMember(NamedTuple):
-    """A replica of a proposed set, and the incarnation that the leader has seen fetch."""
+    """A replica of a proposed set, and the incarnation whose fetches the leader has seen."""
 
     broker_id: int
     broker_epoch: int
@@ -50,11 +50,11 @@ class InSyncMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InSyncProposal:
-    """A change of the in-sync set that the controller is asked for (AlterPartition)."""
+    """A change of the in-sync set that is requested of the controller (AlterPartition)."""
 
     leader_epoch: int
     partition_epoch: int
-    """The committed partition epoch that the proposal builds on; the controller refuses any other."""
+    """The committed partition epoch on which the proposal is based; the controller refuses any other."""
     members: tuple[InSyncMember, ...]
 
     @property
@@ -97,13 +97,13 @@ class Leader:
         self.in_sync = frozenset(in_sync)
         """The committed set."""
         self.pending: InSyncProposal | None = None
-        """The proposal under way; none other is made meanwhile."""
+        """The proposal in progress; there is at most one."""
         self._must_send_again = False
         self.min_in_sync = min_in_sync
         self.log_end_offset = log_end_offset
         self._syncs = policy.durability is Durability.FSYNCED
         self.acknowledged_offset = synced_offset if self._syncs else log_end_offset
-        """Below it, this replica's own copy counts."""
+        """Below this offset this replica's own copy counts."""
         self.high_watermark = high_watermark
         self.start_offset = log_end_offset
         """First offset of this term: records of earlier terms are committed once this one is reached."""
@@ -114,7 +114,7 @@ class Leader:
         self._joining: set[int] = set()
         self._bounding: tuple[int, ...] = ()
         self.alone = False
-        """Whether an append moves the watermark at once."""
+        """Whether an append moves the watermark at once, because there is no other replica."""
         self._bounds_changed()
 
     # -- the log --------------------------------------------------------------------------------
@@ -157,10 +157,10 @@ class Leader:
         broker_epoch: int = UNKNOWN_EPOCH,
         log_start_offset: int = -1,
     ) -> bool:
-        """A follower whose log agrees up to ``fetch_offset`` asks for more; whether the watermark moved.
+        """A follower whose log agrees up to ``fetch_offset`` fetches; returns whether the watermark moved.
 
-        ``synced_offset``: the part that is durable there, where the policy asks for it; by default the
-        follower asks for nothing before it is.
+        ``synced_offset``: the end of the durable part there, where the policy requires that; by default all
+        before the fetch offset is durable.
         """
         progress = self.followers.get(replica_id)
         if progress is None or UNKNOWN_EPOCH < broker_epoch < progress.broker_epoch:
@@ -168,7 +168,7 @@ class Leader:
         if fetch_offset >= self.log_end_offset:
             progress.last_caught_up_ms = now_ms
         elif fetch_offset >= progress.leader_end_at_last_fetch:
-            # It holds everything that existed when it last asked: it was caught up at that time.
+            # It holds everything that existed at its last fetch: it was caught up at that time.
             progress.last_caught_up_ms = max(progress.last_caught_up_ms, progress.last_fetch_ms)
         progress.log_end_offset = progress.acknowledged_offset = fetch_offset
         progress.log_start_offset = log_start_offset
@@ -184,7 +184,7 @@ class Leader:
         return self.advance()
 
     def end_offsets_with(self, offset: int) -> dict[int, int]:
-        """In-sync followers whose logs have an offset or end there, by id, with their ends."""
+        """In-sync followers whose logs contain an offset or end there, by id, with their ends."""
         return {
             replica: progress.log_end_offset
             for replica, progress in self.followers.items()
@@ -192,7 +192,7 @@ class Leader:
         }
 
     def starts_at(self, offset: int) -> bool:
-        """Whether the logs of all followers whose brokers are active start at an offset or behind it."""
+        """Whether the logs of all followers with active brokers start at an offset or after it."""
         return all(
             progress.log_start_offset >= offset
             for replica, progress in self.followers.items()
@@ -200,7 +200,7 @@ class Leader:
         )
 
     def lagging(self, now_ms: int, lag_ms_max: int) -> frozenset[int]:
-        """In-sync followers that have not been caught up for ``lag_ms_max``: to be proposed for removal."""
+        """In-sync followers that have not been caught up for ``lag_ms_max``: candidates for removal."""
         return frozenset(
             replica
             for replica, progress in self.followers.items()
@@ -212,7 +212,7 @@ class Leader:
         return is_behind and now_ms - progress.last_caught_up_ms > lag_ms_max
 
     def caught_up_outsiders(self) -> frozenset[int]:
-        """Followers outside the in-sync set whose logs are long enough for it."""
+        """Followers outside the in-sync set whose logs are long enough to join."""
         return frozenset(
             replica
             for replica, progress in self.followers.items()
@@ -220,11 +220,11 @@ class Leader:
         )
 
     def _is_long_enough(self, progress: FollowerProgress) -> bool:
-        """It holds all that is committed, the last record of earlier terms included."""
+        """Whether it holds all committed records, including the last one of earlier terms."""
         return progress.acknowledged_offset >= max(self.high_watermark, self.start_offset)
 
     def _may_join(self, replica_id: int) -> bool:
-        """Its broker is active (KIP-841), in the incarnation that has fetched (KIP-903)."""
+        """Whether its broker is active (KIP-841), in the incarnation that has fetched (KIP-903)."""
         active_epoch = self._active.get(replica_id)
         progress = self.followers[replica_id]
         if active_epoch is None or progress.broker_epoch not in (UNKNOWN_EPOCH, active_epoch):
@@ -234,7 +234,9 @@ class Leader:
     # -- the in-sync set ------------------------------------------------------------------------
 
     def brokers_changed(self, active: Mapping[int, int]) -> bool:
-        """Epochs of the brokers that are neither fenced nor shutting down; whether the watermark moved."""
+        """Epochs of the brokers that are neither fenced nor shutting down; returns whether the watermark
+        moved.
+        """
         self._active = active
         self._joining = {replica for replica in self._joining if self._may_join(replica)}
         self._bounds_changed()
@@ -243,14 +245,14 @@ class Leader:
     def set_changed(
         self, in_sync: Iterable[int], partition_epoch: int = -1, replicas: Iterable[int] | None = None
     ) -> bool:
-        """The controller has committed a set; that of an older partition epoch is ignored.
+        """The controller has committed a set; older partition epochs are ignored.
 
         Return whether the watermark moved.
         """
         if partition_epoch < self.partition_epoch:
             return False
         if partition_epoch > self.partition_epoch:
-            # A proposal either became this, or builds on an epoch that the controller no longer takes.
+            # A proposal either resulted in this set, or is based on an epoch that the controller now refuses.
             self.pending, self._must_send_again = None, False
         self.partition_epoch = partition_epoch
         self.in_sync = frozenset(in_sync)
@@ -265,7 +267,7 @@ class Leader:
         return self.advance()
 
     def propose(self, now_ms: int, lag_ms_max: int, *, local_broker_epoch: int) -> InSyncProposal | None:
-        """A proposal to send now; ``None`` when the set is right, or a proposal awaits its answer."""
+        """A proposal to send now; ``None`` when the set is correct, or a proposal awaits its answer."""
         if self.pending is not None:
             send_again, self._must_send_again = self._must_send_again, False
             return self.pending if send_again else None
@@ -289,7 +291,9 @@ class Leader:
         return InSyncMember(replica, UNKNOWN_EPOCH if progress is None else progress.broker_epoch)
 
     def proposal_failed(self, proposal: InSyncProposal, failure: ProposalFailure) -> bool:
-        """Return whether the watermark moved; the failure of another proposal than the pending is ignored."""
+        """Return whether the watermark moved; the failure of any other proposal than the pending one is
+        ignored.
+        """
         if proposal is not self.pending:
             return False
         if failure is ProposalFailure.NOT_ATTEMPTED:
@@ -303,18 +307,18 @@ class Leader:
 
     @property
     def maximal_in_sync(self) -> frozenset[int]:
-        """The committed set and that of the proposal under way."""
+        """The union of the committed set and the proposal in progress."""
         return self.in_sync if self.pending is None else self.in_sync | self.pending.in_sync
 
     def change_min_in_sync(self, min_in_sync: int) -> bool:
-        """``min.insync.replicas`` is another; return whether the watermark moved."""
+        """``min.insync.replicas`` has changed; return whether the watermark moved."""
         self.min_in_sync = min_in_sync
         self._bounds_changed()
         return self.advance()
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """Whether a write with acks=all may be taken. Under Kafka's policy all replicas are enough."""
+        """Whether a write with acks=all is accepted. Under Kafka's policy all replicas are enough."""
         needed = self.min_in_sync
         if not self.policy.needs_min_in_sync_always:
             needed = min(needed, 1 + len(self.followers))
@@ -326,7 +330,7 @@ class Leader:
         self.alone = not bounding and not self._syncs and self.has_enough_in_sync
 
     def advance(self) -> bool:
-        """Move the watermark to where it may stand now; return whether it moved."""
+        """Move the watermark to its highest valid position; return whether it moved."""
         candidate = self.acknowledged_offset
         if candidate <= self.high_watermark or not self.has_enough_in_sync:
             return False
@@ -334,7 +338,7 @@ class Leader:
         for replica in self._bounding:
             progress = followers.get(replica)
             if progress is None:
-                return False  # a member of which nothing is known
+                return False  # a member without any fetch so far
             if progress.acknowledged_offset < candidate:
                 candidate = progress.acknowledged_offset
         if candidate > self.high_watermark:

@@ -1,4 +1,6 @@
-"""Under which conditions a record of a partition counts, and which calls of clients change its log. Pure."""
+"""The conditions under which a record of a partition is committed, and the client calls that may change its
+log. Pure.
+"""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -22,15 +24,15 @@ class ReplicaPolicy:
     needs_min_in_sync_always: bool = False
     """``min.insync.replicas`` holds as it is, also where the partition has fewer replicas."""
     clients_append: bool = True
-    """Whether clients may append; else only this broker's own coordinators do."""
+    """Whether clients may append; otherwise only this broker's own coordinators do."""
     clients_shorten: bool = True
-    """Whether DeleteRecords may move the log's start; else only snapshots do."""
+    """Whether DeleteRecords may move the log's start; otherwise only snapshots do."""
 
 
 WRITTEN: Final = ReplicaPolicy()
 """Apache Kafka's rules for the partitions of users."""
 FSYNCED: Final = ReplicaPolicy(Durability.FSYNCED, needs_min_in_sync_always=True)
-"""For records that free bytes or decide outcomes: each one that counts outlives a loss of power."""
+"""For records that free bytes or decide outcomes: a committed record survives a loss of power."""
 SNAPSHOTTED: Final = ReplicaPolicy(
     Durability.FSYNCED, needs_min_in_sync_always=True, clients_append=False, clients_shorten=False
 )
@@ -38,7 +40,7 @@ SNAPSHOTTED: Final = ReplicaPolicy(
 
 
 def policy_of(topic: str) -> ReplicaPolicy:
-    """The policy of a topic, by name: that of users' topics, but for some in which nodes keep state."""
+    """The policy of a topic, by name: the users' policy, except for some topics in which nodes keep state."""
     state = STATE_TOPICS.get(topic)
     if state is None:
         return WRITTEN

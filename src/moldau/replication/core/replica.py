@@ -1,6 +1,6 @@
-"""One replica of a partition: its role, its epoch, and the watermark as far as it knows it. Pure.
+"""One replica of a partition: its role, its epoch, and its view of the watermark. Pure.
 
-The driver carries out what a replica decides, in this order:
+The driver carries out a replica's decisions in this order:
 
 * *A new term as leader* (:meth:`Replica.lead`): the epoch begins at the log's end, before any append.
 * *A new term as follower* (:meth:`Replica.follow`): epochs without records leave the log's history. Then it
@@ -11,7 +11,7 @@ The driver carries out what a replica decides, in this order:
 * *A fetch of a follower* counts (:meth:`Leader.follower_fetched`) once its log was found to agree
   (:func:`diverging_epoch`).
 
-Epochs fence: what belongs to an older epoch than the replica's changes nothing.
+Epochs fence: events of an older epoch than the replica's change nothing.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from moldau.replication.core.role_names import LEGAL_MOVES, RoleName
 from moldau.runtime.errors import ErrorCode
 
 UNDEFINED = -1
-"""An epoch or offset that is not known."""
+"""An unknown epoch or offset."""
 
 
 class IllegalMoveError(ValueError):
@@ -31,7 +31,7 @@ class IllegalMoveError(ValueError):
 
 
 class EpochHistory(Protocol):
-    """The epochs of a log, and where each begins."""
+    """The epochs of a log, with their start offsets."""
 
     def epoch_for_offset(self, offset: int, /) -> int | None: ...
 
@@ -45,7 +45,8 @@ def diverging_epoch(
 ) -> tuple[int, int] | None:
     """Compare a fetcher's log with this one (KIP-595): ``None`` where it agrees up to ``offset``.
 
-    Else the largest epoch here that is not above the fetcher's, and its end offset; (-1, -1) without one.
+    Otherwise the largest epoch here that is not above the fetcher's, and its end offset; (-1, -1) without
+    one.
     """
     if last_fetched_epoch < 0:
         return None
@@ -76,7 +77,9 @@ class Resigned:
         self.leader_epoch = leader_epoch
         self.high_watermark = high_watermark
         self.has_led = has_led
-        """Whether it led in this epoch. It does not again: what it proposed then may still be committed."""
+        """Whether it led in this epoch. It does not lead it again: its proposals of that time may still be
+        committed.
+        """
 
 
 class Follower:
@@ -88,11 +91,13 @@ class Follower:
         self.leader_epoch = leader_epoch
         self.leader_id = leader_id
         self.high_watermark = high_watermark
-        """The leader's at the last fetch, as far as the log goes."""
+        """The leader's watermark at the last fetch, at most the log's end."""
         self._policy = policy
 
     def position(self, history: EpochHistory, log_end_offset: int) -> FetchPosition:
-        """The next fetch. An epoch in which nothing was appended here is not the epoch of the last record."""
+        """The position of the next fetch. Its last fetched epoch is that of the last record, even if a
+        later epoch has begun.
+        """
         epoch = history.epoch_for_offset(log_end_offset - 1) if log_end_offset else None
         return FetchPosition(
             self.leader_id, self.leader_epoch, log_end_offset, UNDEFINED if epoch is None else epoch
@@ -101,10 +106,12 @@ class Follower:
     def truncation(
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
-        """The offset to cut the log at, given the leader's largest epoch not above that of the last record.
+        """The offset to truncate the log at, given the leader's largest epoch not above that of the last
+        record.
 
-        Where this log lacks the leader's epoch too, it is cut behind its own largest one below, and the next
-        fetch asks from there (KIP-279). Raises :class:`IllegalMoveError` as :meth:`truncated` does.
+        Where this log lacks the leader's epoch, too, it is truncated at the end of its own largest epoch
+        below, and the next fetch starts there (KIP-279). Raises :class:`IllegalMoveError` like
+        :meth:`truncated`.
         """
         offset = self._agreed_offset(history, log_end_offset, diverging_epoch, end_offset)
         if self._is_lost(offset):
@@ -115,7 +122,7 @@ class Follower:
         self, history: EpochHistory, log_end_offset: int, diverging_epoch: int, end_offset: int
     ) -> int:
         if end_offset == UNDEFINED:
-            # The leader's history begins behind this log's: what is committed is all that surely agrees.
+            # The leader's epochs begin above this log's end: only committed records agree for certain.
             return min(self.high_watermark, log_end_offset)
         if diverging_epoch == UNDEFINED:
             return min(end_offset, log_end_offset)
@@ -127,10 +134,11 @@ class Follower:
         return min(own_end, end_offset, log_end_offset)
 
     def truncated(self, log_end_offset: int) -> bool:
-        """The log was cut; return whether that took away what this replica held for committed.
+        """The log was truncated; return whether that removed records that this replica considered
+        committed.
 
-        Under WRITTEN that can be right (an unclean election, a leader that lost its last writes). Where
-        records count once they are synced, it cannot: raises :class:`IllegalMoveError`.
+        Under WRITTEN that can be legal (an unclean election, a leader that lost its last writes). Where
+        records count only when synced, it cannot: raises :class:`IllegalMoveError`.
         """
         if log_end_offset >= self.high_watermark:
             return False
@@ -142,11 +150,11 @@ class Follower:
         return True
 
     def _is_lost(self, offset: int) -> bool:
-        """Whether a cut takes away what nothing may take away."""
+        """Whether a truncation removes records that must never be removed."""
         return offset < self.high_watermark and self._policy.durability is Durability.FSYNCED
 
     def appended(self, log_end_offset: int, leader_high_watermark: int) -> bool:
-        """Note that fetched records are in the log; return whether the watermark moved."""
+        """Fetched records were appended; return whether the watermark moved."""
         watermark = min(leader_high_watermark, log_end_offset)
         if watermark <= self.high_watermark:
             return False
@@ -154,7 +162,7 @@ class Follower:
         return True
 
     def acknowledged_offset(self, log_end_offset: int, synced_offset: int) -> int:
-        """The offset that this follower may tell its leader: below it, its copy counts."""
+        """The offset to acknowledge to the leader: below it, this follower's copy counts."""
         if self._policy.durability is Durability.FSYNCED:
             return min(synced_offset, log_end_offset)
         return log_end_offset
@@ -208,7 +216,7 @@ class Replica:
         synced_offset: int,
         now_ms: int,
     ) -> bool:
-        """The metadata name this broker; in the epoch that it leads, they update the sets.
+        """The metadata name this broker as leader; within its current epoch, they update the sets.
 
         Return whether the watermark moved.
         """
@@ -233,7 +241,7 @@ class Replica:
         return self.role.advance()
 
     def follow(self, leader_epoch: int, leader_id: int) -> bool:
-        """The metadata name another broker; return whether this begins a term."""
+        """The metadata name another broker as leader; return whether this begins a term."""
         role = self.role
         if isinstance(role, Follower) and (role.leader_epoch, role.leader_id) == (leader_epoch, leader_id):
             return False
@@ -266,7 +274,7 @@ class Replica:
         return True
 
     def change_min_in_sync(self, min_in_sync: int) -> bool:
-        """``min.insync.replicas`` is another; return whether the watermark moved."""
+        """``min.insync.replicas`` has changed; return whether the watermark moved."""
         self.min_in_sync = min_in_sync
         role = self.role
         return isinstance(role, Leader) and role.change_min_in_sync(min_in_sync)
@@ -274,7 +282,7 @@ class Replica:
     # -- requests -------------------------------------------------------------------------------
 
     def check_epoch(self, current_leader_epoch: int, *, may_follow: bool = False) -> ErrorCode:
-        """Fence a request by the epoch that its sender knows (KIP-320); -1: it knows none.
+        """Fence a request by its sender's epoch (KIP-320); -1: it has none.
 
         ``may_follow``: whether a follower answers it, too (KIP-392).
         """

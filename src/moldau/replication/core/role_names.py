@@ -26,8 +26,9 @@ LEGAL_MOVES: Mapping[tuple[RoleName, RoleName], str] = {
     (_L, _F): "a newer epoch of another leader",
     (_L, _L): "elected again in a newer epoch",
 }
-"""(from, to) → when. A resigned replica may take a role in its own epoch; every other move but to resigned
-needs a newer one, for an epoch has one leader."""
+"""(from, to) → condition. A resigned replica may take a role in its own epoch; every other move, except to
+resigned, needs a newer one, because an epoch has one leader.
+"""
 
 
 def mermaid() -> str:

@@ -1,6 +1,6 @@
 """A follower's end of a fetch session with one leader (KIP-227). Pure.
 
-The leader remembers which partitions are followed and from where; a request names what has changed since the
+The leader remembers the followed partitions and their positions; a request names only the changes since the
 last one. The contract: :meth:`request`, then exactly one of :meth:`accept` and :meth:`reset`.
 """
 
@@ -34,14 +34,14 @@ class FetchLimits:
     """The bounds of a follower's requests, named as in Kafka's configuration."""
 
     max_bytes: int = 1 << 20
-    """Of one partition."""
+    """Maximum bytes of one partition."""
     response_max_bytes: int = 10 << 20
     wait_max_ms: int = 500
     min_bytes: int = 1
 
 
 class FollowerSession:
-    """The partitions that one fetcher follows, and the part of them that the leader knows."""
+    """The partitions that one fetcher follows, and the subset that the leader knows."""
 
     def __init__(self, local_id: int, limits: FetchLimits) -> None:
         self._local_id = local_id
@@ -50,9 +50,9 @@ class FollowerSession:
         self._epoch = INITIAL_EPOCH
         self._followed: dict[PartitionKey, None] = {}
         self._sent: dict[PartitionKey, FetchPosition] = {}
-        """The partitions that the leader knows, with the positions it was told last."""
+        """The partitions that the leader knows, with the positions that were sent last."""
         self._changed: dict[PartitionKey, None] = {}
-        """Partitions whose position may differ from the position that the leader knows."""
+        """Partitions whose position may differ from the leader's."""
 
     def __len__(self) -> int:
         return len(self._followed)
@@ -71,11 +71,11 @@ class FollowerSession:
         self._changed[key] = None
 
     def changed(self, key: PartitionKey) -> None:
-        """The position of a partition may be another one, or it may be asked for again."""
+        """The position of a partition may have changed, or the partition may be fetched again."""
         self._changed[key] = None
 
     def sent(self, key: PartitionKey) -> FetchPosition | None:
-        """The position to which an answer about a partition belongs; None when the leader was told none."""
+        """The position for which an answer about a partition was requested; None when none was sent."""
         return self._sent.get(key)
 
     def request(self, position_of: PositionOf, broker_epoch: int) -> FetchRequest | None:
@@ -98,7 +98,7 @@ class FollowerSession:
             return None
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._local_id, replica_epoch=broker_epoch),
-            # Nothing to wait for: the leader is only told what to forget.
+            # No records are requested: the request only removes partitions from the session.
             max_wait_ms=self._limits.wait_max_ms if self._sent else 0,
             min_bytes=self._limits.min_bytes,
             max_bytes=self._limits.response_max_bytes,
@@ -121,7 +121,9 @@ class FollowerSession:
         )
 
     def accept(self, response: FetchResponse) -> bool:
-        """The leader has answered; False when it does not know the session, and all is asked for anew."""
+        """The leader has answered; returns False when it does not know the session, and everything is
+        requested anew.
+        """
         if response.error_code is not ErrorCode.none:
             self.reset()
             return False

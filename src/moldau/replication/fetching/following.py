@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 class Following:
     """Brings a follower's log in line with its leader's.
 
-    Contract: fetch from :meth:`position`, telling :meth:`acknowledged_offset`. Then, with the leader epoch of
-    that position, :meth:`truncate` where the answer names a diverging epoch, :meth:`start_over` where the
-    leader's log begins behind this one's end, :meth:`begin_behind_remote` where its local part does,
-    :meth:`begin_at_snapshot` where the answer names a snapshot, else
-    :meth:`append`. In another term they raise ``KafkaError``.
+    Contract: fetch from :meth:`position`, with :meth:`acknowledged_offset`. Then, with the leader epoch of
+    that position, call :meth:`truncate` where the answer names a diverging epoch, :meth:`start_over` where
+    the leader's log begins after this one's end, :meth:`begin_behind_remote` where its local part does,
+    :meth:`begin_at_snapshot` where the answer names a snapshot, otherwise :meth:`append`. In another term
+    they raise ``KafkaError``.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Following:
         watermark_moved: Callable[[], None],
         snapshots: SnapshotLog | None = None,
     ) -> None:
-        """``snapshots``: the same log, where snapshots shorten it: its start is moved by its own ones."""
+        """``snapshots``: the same log, where snapshots shorten it: its own snapshots move its start."""
         self._name = name
         self._log = log
         self._replica = replica
@@ -50,12 +50,12 @@ class Following:
         log = self._log
         found = self._follower().position(log.leader_epochs, log.log_end_offset)
         if self._snapshots is not None and found.offset:
-            # Behind a snapshot the log has no record yet whose epoch could be told.
+            # Directly after a snapshot the log has no record whose epoch could be sent.
             found = found._replace(last_fetched_epoch=self._snapshots.last_epoch)
         return found._replace(log_start_offset=log.offsets.log_start_offset)
 
     def acknowledged_offset(self) -> int:
-        """The offset to tell the leader with a fetch: below it, this replica's copy counts."""
+        """The offset to send to the leader with a fetch: below it, this replica's copy counts."""
         follower, log = self._follower(), self._log
         if log.must_flush:
             return log.offsets.flushed_offset
@@ -75,7 +75,7 @@ class Following:
     def append(
         self, leader_epoch: int, batches: bytes | memoryview, *, high_watermark: int, log_start_offset: int
     ) -> AppendInfo:
-        """Append what was fetched in a term, and follow the leader's watermark and log start.
+        """Append fetched records of a term, and follow the leader's watermark and log start.
 
         Raises ``KafkaError``: of another term, or batches that cannot follow the log's end.
         """
@@ -90,7 +90,7 @@ class Following:
         return info
 
     async def truncate(self, leader_epoch: int, diverging_epoch: int, end_offset: int) -> int:
-        """Cut what the leader's log does not have, by the epoch it answered; return the new end."""
+        """Truncate the log at the diverging epoch that the leader named; return the new end."""
         follower, log = self._follower(leader_epoch), self._log
         target = follower.truncation(log.leader_epochs, log.log_end_offset, diverging_epoch, end_offset)
         await self._cut(follower, log.truncate_to(target))
@@ -102,14 +102,15 @@ class Following:
         await self._cut(follower, self._log.truncate_fully_and_start_at(log_start_offset))
 
     async def begin_behind_remote(self, leader_epoch: int, state: AuxiliaryState) -> None:
-        """Drop the local log, and begin behind what is in the remote tier."""
+        """Drop the local log, and begin after the records that are in the remote tier."""
         follower = self._follower(leader_epoch)
         await self._cut(follower, self._log.begin_behind_remote(state))
 
     async def begin_at_snapshot(self, leader_epoch: int, snapshot_id: OffsetAndEpoch) -> None:
         """Drop the whole log for a snapshot that was fetched, and begin at its end.
 
-        Raises :class:`IllegalMoveError` for one that lacks what this replica holds for committed.
+        Raises :class:`IllegalMoveError` for a snapshot that lacks records which this replica considers
+        committed.
         """
         follower, snapshots = self._follower(leader_epoch), self._snapshots
         assert snapshots is not None
@@ -120,9 +121,11 @@ class Following:
             self._watermark_moved()
 
     def defers(self, move: Callable[[], None]) -> bool:
-        """Whether the log is being cut: then the move, the last one asked for, is made after that.
+        """Whether the log is being truncated: then the last requested change of the role is made
+        afterwards.
 
-        Nobody may append before the cut is done, neither a leader nor a follower of another term.
+        No append is allowed before the truncation is done, neither by a leader nor by a follower of another
+        term.
         """
         if self._cuts:
             self._next_move = move
@@ -133,7 +136,7 @@ class Following:
         try:
             await cut
         finally:
-            # A cut goes to its end though its caller is cancelled.
+            # A truncation is completed even if its caller is cancelled.
             self._cuts = False
             self._was_cut(follower)
             move, self._next_move = self._next_move, None

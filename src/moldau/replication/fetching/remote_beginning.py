@@ -1,6 +1,6 @@
 """A follower whose log ends before its leader's first local offset: the remote tier has the records between.
 
-It begins its log behind a remote segment, with the leader epochs and the producers of that segment (KIP-405,
+It begins its log after a remote segment, with the leader epochs and the producers of that segment (KIP-405,
 "Follower replication"), and fetches from there.
 """
 
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Message], Awaitable[Any]]
 """Sends a request to the leader; raises ``KafkaError``."""
 _FOLLOWER: Final = -1
-"""The lookups are those of a client: only fetches tell the leader how far a replica has come."""
+"""The lookups are sent as those of a client: only fetches report a replica's progress to the leader."""
 
 
 async def begin_behind_remote(
     ask: Ask, partition: ClassicPartition, sent: FetchPosition, log_start_offset: int
 ) -> None:
-    """Begin the log anew where its leader's local log begins, or behind the segment that holds that offset.
+    """Start the log over at the leader's local log start, or after the segment that holds that offset.
 
-    ``log_start_offset`` is the leader's. Raises ``KafkaError`` while it cannot be done: the remote metadata
-    may be late, or the store may fail.
+    ``log_start_offset`` is the leader's. Raises ``KafkaError`` while this is not possible: the remote
+    metadata may be late, or the store may fail.
     """
     remote = partition.remote
     if remote is None:

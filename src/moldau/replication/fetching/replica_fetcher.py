@@ -1,7 +1,8 @@
-"""Copies what leaders have: one task for each broker that is followed, with a fetch session each.
+"""Copies the logs of leaders: one task for each followed broker, each with a fetch session.
 
-The driver of :class:`FollowerSession` and of each partition's :class:`Following`. A partition is *held* while
-its log is cut or synced, or after an error: meanwhile the leader is not asked for it, and the others go on.
+The driver of :class:`FollowerSession` and of each partition's :class:`Following`. A partition is *held*
+while its log is truncated or synced, or after an error: it is then left out of requests, and the others
+continue.
 """
 
 import asyncio
@@ -34,40 +35,41 @@ from moldau.storage.snapshots.snapshot_log import SnapshotLog
 logger = logging.getLogger(__name__)
 
 FIRST_BACKOFF_MS: Final = 20
-"""Of a partition's first error: mostly, one of the two brokers has yet to hear of an election."""
+"""Backoff after a partition's first error: usually one of the two brokers has not seen an election yet."""
 _UNKNOWN_SESSION: Final = (ErrorCode.fetch_session_id_not_found, ErrorCode.invalid_fetch_session_epoch)
 HURRY_S: Final = 0.05
-"""A request that is older is given up for a new partition, which it does not ask for."""
+"""A request older than this is cancelled in favour of a new partition, which it does not contain."""
 HURRIES_MAX: Final = 5
-"""Errors in a row of a partition after which other ones are not disturbed for it."""
+"""Number of consecutive errors of a partition after which requests are no longer cancelled for it."""
 THROTTLED_S: Final = 0.1
-"""The pause after which a follower looks at its quota again."""
+"""The pause after which a follower checks its quota again."""
 SYNC_POLL_MS: Final = 5
-"""Longest wait of a fetch for other partitions while one is synced: the next fetch acknowledges what was
-synced, and a connection has one fetch at a time."""
+"""Longest wait of a fetch for other partitions while one is synced: the next fetch acknowledges the synced
+records, and a connection has one fetch at a time.
+"""
 BYTES_A_TURN: Final = 1 << 20
-"""So much is appended without a turn of the event loop."""
+"""Bytes that are appended before the event loop gets a turn."""
 
 Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class LeaderAddress(NamedTuple):
-    """Where a leader listens for other brokers."""
+    """The address of a leader's listener for brokers."""
 
     host: str
     port: int
 
 
 class Brokers(Protocol):
-    """The cluster, as a fetcher has to know it."""
+    """The cluster information that a fetcher needs."""
 
     @property
     def local_epoch(self) -> int:
-        """Epoch of this broker's registration; -1 before it."""
+        """Epoch of this broker's registration; -1 before the registration."""
         ...
 
     def address(self, broker_id: int) -> LeaderAddress | None:
-        """Where another broker listens; None while it is not known."""
+        """The address of another broker; None while it is unknown."""
         ...
 
 
@@ -84,7 +86,7 @@ class FetcherSettings:
 
 
 class ReplicaFetcher:
-    """Follows partitions of one leader, over one connection. To be used on the event loop."""
+    """Follows partitions of one leader, over one connection. Use it on the event loop."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class ReplicaFetcher:
         self._wake = asyncio.Event()
         self._waits = False
         self._gives_up = False
-        """The request that is under way does not count any more."""
+        """The request in progress is ignored."""
         self._hurry: asyncio.TimerHandle | None = None
         self._refusals = GatheredLines(logger, logging.INFO, "%d partitions cannot be followed yet: %s (%s)")
         self._unreachable = ""
@@ -130,13 +132,13 @@ class ReplicaFetcher:
         self._ask_soon()
 
     def remove(self, key: PartitionKey) -> None:
-        """Follow it no more: an answer that is under way changes nothing."""
+        """Stop following it: an answer in progress changes nothing."""
         self._release(key)
         if self._partitions.pop(key, None) is not None:
             self._session.remove(key)
 
     def brokers_changed(self) -> None:
-        """The leader's address or this broker's registration may be known now."""
+        """The leader's address or this broker's registration may have changed."""
         self._wake.set()
 
     def _ask_soon(self) -> None:
@@ -145,16 +147,19 @@ class ReplicaFetcher:
             self._hurry = asyncio.get_running_loop().call_later(HURRY_S, self._give_up)
 
     def _give_up(self) -> None:
-        """Ask anew: the leader may keep a request of idle partitions for ``replica.fetch.wait.max.ms``."""
+        """Cancel the request: the leader may hold a request of idle partitions for
+        ``replica.fetch.wait.max.ms``.
+        """
         self._hurry = None
         address = self._brokers.address(self._leader_id)
         has_work = any(isinstance(held, asyncio.Task) for held in self._held.values())
-        if address is not None and not has_work:  # work on held partitions may ask the leader, too
+        # work on held partitions may send requests to the leader, too
+        if address is not None and not has_work:
             self._gives_up = True
             self._client.disconnect(address.host, address.port)
 
     async def stop(self) -> None:
-        """End; a cut that is under way goes to its end."""
+        """End; a truncation in progress is completed."""
         for key in list(self._held):
             self._release(key)
         self._task.cancel()
@@ -184,7 +189,7 @@ class ReplicaFetcher:
                     await self._wake.wait()
 
     async def _fetch(self) -> bool:
-        """One request and what its answer says; False when there is nothing to ask for."""
+        """Send one request and process its answer; returns False when there is nothing to request."""
         broker_epoch = self._brokers.local_epoch
         address = self._brokers.address(self._leader_id)
         if broker_epoch < 0 or address is None:
@@ -202,7 +207,7 @@ class ReplicaFetcher:
             )
         except KafkaError:
             if self._gives_up:
-                # Its answer may have been on the way, so that the leader takes it for told.
+                # Its answer may have been sent, so the leader may consider it acknowledged.
                 self._session.reset()
                 return True
             self._client.disconnect(address.host, address.port)  # a link may deliver in one direction only
@@ -233,11 +238,11 @@ class ReplicaFetcher:
         try:
             position = following.position()
         except KafkaError:
-            return None  # it does not follow any more; whoever hosts it says so soon
+            return None  # it is not a follower any more; its host will remove it soon
         if position.leader_id != self._leader_id:
             return None
         if following.acknowledged_offset() < position.offset:
-            # A fetch acknowledges what lies before it, and that has to be synced first.
+            # A fetch acknowledges the records before it, so they must be synced first.
             sync = self._hold(key, following.synced)
             self._syncs.add(sync)
             sync.add_done_callback(self._syncs.discard)
@@ -253,7 +258,7 @@ class ReplicaFetcher:
         return quota.is_throttled(partition.topic, partition.key.partition) and quota.is_exceeded(now_s)
 
     def _take(self, key: PartitionKey, row: PartitionData) -> int:
-        """Do what the leader's answer for one partition says; the bytes that were appended."""
+        """Process the leader's answer for one partition; returns the number of appended bytes."""
         partition, sent = self._partitions.get(key), self._session.sent(key)
         if partition is None or sent is None or key in self._held:
             return 0
@@ -299,7 +304,7 @@ class ReplicaFetcher:
             )
             return 0
         if following.position() != sent:
-            # What was asked for is not what comes next: the partition has left and come back meanwhile.
+            # The answer is for another position: the partition was removed and added again meanwhile.
             self._session.changed(key)
             return 0
         records = row.records
@@ -323,7 +328,9 @@ class ReplicaFetcher:
         return info.size_bytes
 
     async def _start_again(self, partition: ClassicPartition, sent: FetchPosition) -> None:
-        """The leader's log does not hold this one's end: begin where it begins, or end where it ends."""
+        """The leader's log does not contain this log's end: start over at its start, or truncate at its
+        end.
+        """
         start = await self._offset(partition, sent, EARLIEST_TIMESTAMP)
         if start > sent.offset:
             logger.warning(
@@ -346,7 +353,9 @@ class ReplicaFetcher:
         sent: FetchPosition,
         snapshot_id: OffsetAndEpoch,
     ) -> None:
-        """The leader's log begins behind this one's end: fetch the snapshot that covers what is missing."""
+        """The leader's log begins after this log's end: fetch the snapshot that covers the missing
+        records.
+        """
         logger.info("%s fetches snapshot %s from broker %d", _name(partition), snapshot_id, self._leader_id)
         epoch = sent.leader_epoch
         download = SnapshotDownload(
@@ -384,7 +393,7 @@ class ReplicaFetcher:
     # -- holding --------------------------------------------------------------------------------
 
     def _hold(self, key: PartitionKey, work: Work) -> asyncio.Task[None]:
-        """Ask for a partition again when some work on it is done; return the work's task."""
+        """Leave a partition out of requests until some work on it is done; return the work's task."""
         self._session.changed(key)
         task = self._held[key] = asyncio.get_running_loop().create_task(self._do(key, work))
         return task

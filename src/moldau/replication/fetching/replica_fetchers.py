@@ -1,4 +1,4 @@
-"""The fetchers of a broker: which one copies a partition, and when one begins and ends."""
+"""The fetchers of a broker: assigns partitions to them, starts and stops them."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class ReplicaFetchers:
         unexpected: UnexpectedErrors,
         quota: ReplicationQuota,
     ) -> None:
-        """``quota``: of the bytes that followers on this broker take (KIP-73)."""
+        """``quota``: for the bytes that followers on this broker fetch (KIP-73)."""
         self._quota = quota
         self._local_id = local_id
         self._settings = settings
@@ -35,7 +35,7 @@ class ReplicaFetchers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def follow(self, partition: ClassicPartition, leader_id: int) -> None:
-        """Follow a leader, and no other one."""
+        """Follow this leader, and no other one."""
         key = partition.key
         home = (leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count)
         if self._homes.get(key) != home:
@@ -55,7 +55,7 @@ class ReplicaFetchers:
         fetcher.add(partition)
 
     def leave(self, key: PartitionKey) -> None:
-        """Follow nobody."""
+        """Stop following."""
         home = self._homes.pop(key, None)
         if home is None:
             return
@@ -68,7 +68,7 @@ class ReplicaFetchers:
             ending.add_done_callback(self._ending.discard)
 
     def brokers_changed(self) -> None:
-        """Addresses or this broker's registration may be others."""
+        """Addresses or this broker's registration may have changed."""
         for fetcher in self._fetchers.values():
             fetcher.brokers_changed()
 

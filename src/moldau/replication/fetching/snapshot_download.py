@@ -16,7 +16,7 @@ from moldau.storage.snapshots.replicated_log import OffsetAndEpoch, RawSnapshotW
 from moldau.storage.snapshots.snapshot_log import SnapshotLog
 
 FETCH_SNAPSHOT_VERSION: Final = 1
-"""Not negotiated: brokers serve the API to each other only, and do not list it."""
+"""Not negotiated: brokers serve the API to each other only, and do not advertise it."""
 RANGE_BYTES: Final = 1 << 20
 
 Ask: TypeAlias = Callable[[FetchSnapshotRequest], Awaitable[FetchSnapshotResponse]]
@@ -24,7 +24,7 @@ Ask: TypeAlias = Callable[[FetchSnapshotRequest], Awaitable[FetchSnapshotRespons
 
 
 class SnapshotDownload:
-    """One snapshot, as a follower of one term fetches it."""
+    """One snapshot that a follower downloads in one term."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class SnapshotDownload:
         self._ask = ask
 
     async def run(self, log: SnapshotLog) -> None:
-        """Return when the log has the snapshot, whole and durable; it is not used yet.
+        """Return when the log has the complete, durable snapshot; it is not used yet.
 
         Raises ``KafkaError``: the leader has another one now, or leads no more.
         """
@@ -59,7 +59,7 @@ class SnapshotDownload:
             raise
 
     async def _copy_range(self, writer: RawSnapshotWriter) -> bool:
-        """Copy the next bytes; whether these were the last ones."""
+        """Copy the next bytes; returns whether these were the last ones."""
         position = writer.size_bytes
         response = await self._ask(self._request(position))
         if response.error_code is not ErrorCode.none:

@@ -66,7 +66,9 @@ class OffsetLookup:
         return await find_timestamp(log, lambda: self.remote, lookup, timestamp_ms, end)
 
     def _check_watermark(self, watermark: int) -> None:
-        """A new leader's watermark may be behind what clients have seen of the one before (KIP-207)."""
+        """A new leader's watermark may be below one that clients have seen from the previous leader
+        (KIP-207).
+        """
         leader = self._replica.leader
         if leader is not None and watermark < leader.start_offset:
             raise KafkaError(
@@ -80,6 +82,6 @@ class OffsetLookup:
             return FoundOffset()
         log, copied = self._log, await self.remote.highest_offset()
         if copied < 0 and log.local_log_start_offset > log.log_start_offset:
-            return FoundOffset()  # this leader has yet to learn which part was copied
+            return FoundOffset()  # this leader does not know yet which part was copied
         offset = max(copied + 1, log.log_start_offset)
         return FoundOffset(offset, -1, log.epoch_for_offset(offset))

@@ -1,12 +1,12 @@
 """Records by timestamp in single batches, found without keeping the event loop, for partitions of all kinds.
 
-The timestamps in a header are the producer's word. A batch that promises more than it holds must be opened,
-and there may be many of them, so a long one is opened by the node's opening thread (``Machine.opening``)
-and the loop turns between two.
+The timestamps in a header are set by the producer. A batch whose header does not match its records must be
+opened, and there may be many such batches, so a long one is opened by the node's opening thread
+(``Machine.opening``), and the event loop runs between two.
 
-A batch whose records cannot be read stands in no search's way: its header answers for it. For a search by
-time it counts from its first offset on, because a consumer that starts there misses nothing; for the
-largest timestamp its last offset counts.
+A batch with unreadable records does not stop a search: its header is used. For a search by time it matches
+from its first offset on, because a consumer that starts there misses nothing; for the largest timestamp its
+last offset counts.
 """
 
 from moldau.records.batch import parse_header
@@ -27,7 +27,7 @@ Buffer = bytes | memoryview
 
 
 class RecordLookup:
-    """Looks for records in batches of one partition, for one request."""
+    """Searches records in batches of one partition, for one request."""
 
     def __init__(self, machine: Machine, client: FairClient | None, partition: str) -> None:
         self._machine = machine
@@ -35,7 +35,9 @@ class RecordLookup:
         self._partition = partition
 
     async def at_or_after(self, batch: Buffer, timestamp_ms: int, starting_offset: int) -> Position | None:
-        """The first record at or after a time, not below ``starting_offset``; ``None`` if there is none."""
+        """The first record with at least this timestamp, not below ``starting_offset``; ``None`` if there
+        is none.
+        """
         header = parse_header(batch)
         if header.max_timestamp < timestamp_ms or header.last_offset < starting_offset:
             return None

@@ -1,6 +1,6 @@
-"""Searches of a classic partition by timestamp: its log, and what lies before it in the remote tier.
+"""Searches of a classic partition by timestamp, in its log and in the part before it in the remote tier.
 
-There may be many batches to open, so the loop turns between two.
+There may be many batches to open, so the event loop runs between two.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ async def find_timestamp(
 ) -> FoundOffset:
     """The first record at or after a time, below ``end_offset``."""
     searched_to = -1
-    # Again when the local part has shrunk meanwhile: what has left it was not searched yet.
+    # Repeated when the local part became shorter meanwhile: the removed part was not searched yet.
     while (part := remote()) is not None and (
         max(searched_to, log.log_start_offset) < log.local_log_start_offset
     ):
@@ -72,7 +72,7 @@ async def _find_max_timestamp(
     found = await lookup.of_max_timestamp(batch)
     if found is not None:
         return TimestampOffset(*found)
-    # No record has the timestamp that the header tells: what it was told of is compacted, or never was.
+    # No record has the header's timestamp: it was compacted, or never existed.
     best: TimestampOffset | None = None
     offset = log.local_log_start_offset
     least_ms = 0

@@ -1,13 +1,12 @@
 """A bound on the file descriptors that open files hold.
 
 A node has as many open files as it has segments, and the process may have far fewer descriptors. So a file
-that has not been used for a while gives its descriptor back and opens its path again at its next use. To its
-user it stays open all the time: as the operating system promises, it follows a rename, and it stays readable
-after its name is removed or given to another file.
+that was not used for a while closes its descriptor and reopens its path at its next use. For its user it
+stays open: it follows a rename, and it stays readable after its name is removed or given to another file.
 
-**Threads.** A file may be used from several threads. A user first enters itself (``users.append``), then
-looks at the descriptor; whoever takes a descriptor away first hides it, then looks for users. One of them
-sees the other, and the uses of a file, which are frequent, need no lock.
+**Threads.** A file may be used from several threads. A user first registers itself (``users.append``), then
+reads the descriptor. A thread that closes a descriptor first hides it, then checks for users. At least one
+of them sees the other, so the frequent uses of a file need no lock.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from moldau.runtime.files.open_files import descriptors_for_files
 T = TypeVar("T")
 
 LACK_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
-"""Error numbers of an operation that found no free descriptor; the disk is well."""
+"""Error numbers of an operation that found no free descriptor; they do not mean that the disk has failed."""
 
 _GIVEN_BACK_AT_ONCE: Final = 16
 NO_DESCRIPTOR: Final = -1
@@ -41,7 +40,7 @@ class Holder(Protocol):
     """While above 0, the descriptor is not taken away: the path may name another file."""
 
     def hide_descriptor(self) -> int:
-        """Take the descriptor out of sight of new users; it is returned."""
+        """Hide the descriptor from new users, and return it."""
         ...
 
     def show_descriptor(self, descriptor: int) -> None: ...
@@ -49,7 +48,7 @@ class Holder(Protocol):
     def drop_map(self) -> None: ...
 
     def ensure_descriptor(self) -> None:
-        """Open the path again if the descriptor was given back. Raises ``OSError``."""
+        """Reopen the path if the descriptor was closed. Raises ``OSError``."""
         ...
 
 
@@ -57,7 +56,7 @@ class Descriptors:
     """The open files of a process: those that hold a descriptor, the least recently used first."""
 
     def __init__(self, limit: Callable[[], int] = descriptors_for_files) -> None:
-        """``limit`` is asked each time a file is opened; files in use at the moment may exceed it."""
+        """``limit`` is read each time a file is opened; files that are in use may exceed it."""
         self._limit = limit
         self._lock = threading.RLock()
         self._holders: OrderedDict[Holder, None] = OrderedDict()
@@ -81,7 +80,7 @@ class Descriptors:
             self.opened(holder)
 
     def opened(self, holder: Holder) -> None:
-        """A file has a descriptor (again); others give theirs back when there are too many."""
+        """A file has opened a descriptor; descriptors of other files are closed when there are too many."""
         with self._lock:
             self._holders[holder] = None
             limit = self._limit()
@@ -90,7 +89,7 @@ class Descriptors:
             self._close_unused()
 
     def leave(self, holder: Holder, descriptor: int) -> None:
-        """A file is closed; its descriptor, too, once no operation of another thread needs it."""
+        """Close a file; its descriptor is closed when no other thread uses it any more."""
         with self._lock:
             self._holders.pop(holder, None)
             self._forget_name(holder)
@@ -111,7 +110,7 @@ class Descriptors:
                     os.close(descriptor)
 
     def make_room(self) -> bool:
-        """Give some descriptors back; whether there were any to give."""
+        """Close some descriptors. Returns whether any could be closed."""
         with self._lock:
             self._close_unused()
             return self._give_back(_GIVEN_BACK_AT_ONCE) > 0
@@ -161,7 +160,7 @@ class Descriptors:
 
     @contextlib.contextmanager
     def removing(self, path: str) -> Iterator[None]:
-        """The block removes a file's name, or a folder; what is open there stays so."""
+        """A context in which a file's name, or a folder, is removed; open files in it stay usable."""
         with self._pinned([*self._named(path), *self._inside(path)]) as nameless:
             yield
             with self._lock:

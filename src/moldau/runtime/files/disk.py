@@ -23,7 +23,7 @@ class DiskError(OSError):
 
 
 class DiskSpace(NamedTuple):
-    """Of the file system that a folder lies on, in bytes."""
+    """Size of the file system of a folder, in bytes."""
 
     total_bytes: int
     usable_bytes: int
@@ -49,9 +49,10 @@ class File(Protocol):
         ...
 
     def read_once(self, position: int, size: int) -> memoryview:
-        """As ``read_at``, of what is not read again soon: past the system's page cache where it can be.
+        """Like ``read_at``, for content that is not read again soon: bypasses the page cache where
+        possible.
 
-        The bytes lie in memory that was used before, and is used again when nobody holds a view of it.
+        The bytes are in recycled memory, which is reused when no view of it is left.
         """
         ...
 
@@ -71,17 +72,17 @@ class File(Protocol):
         ...
 
     def fill(self, content: Buffer) -> None:
-        """Make this the durable content of a new file that is not read again soon. Blocking.
+        """Write the durable content of a new file that is not read again soon. Blocking.
 
-        As ``write_at``, ``sync`` and ``forget_pages``, but past the system's page cache where the content
-        begins on a page of memory and the file system knows how: that costs a third of the CPU time.
+        Like ``write_at``, ``sync`` and ``forget_pages``, but bypasses the page cache where the file system
+        supports it and the content begins on a page boundary. That costs a third of the CPU time.
         """
         ...
 
     def forget_pages(self, position: int = 0, size: int = 0) -> None:
         """Let the system reuse the memory that holds synced bytes from ``position`` (0: to the end).
 
-        A hint for what is not read again soon; nothing changes but the time that reading takes.
+        A hint for content that is not read again soon; only the time of the next read changes.
         """
         ...
 
@@ -112,7 +113,7 @@ class Disk(Protocol):
         ...
 
     def write_all_atomically(self, contents: Mapping[str, bytes]) -> None:
-        """As :meth:`write_atomically` for many files by path, each whole or not at all.
+        """Like :meth:`write_atomically` for many files by path; each is replaced as a whole or not at all.
 
         Each folder is synced once, and a disk waits for many files together. When it raises, some of them
         may have been replaced.
@@ -156,12 +157,12 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> DiskSpace:
-        """How large the file system of a folder is; raises ``FileNotFoundError``."""
+        """The size and free space of a folder's file system; raises ``FileNotFoundError``."""
         ...
 
     def lock(self, path: str) -> Lock:
         """Lock a file (made when absent) against every other holder, in this process or another.
 
-        Raises :class:`DiskError` with ``EAGAIN`` when somebody holds it.
+        Raises :class:`DiskError` with ``EAGAIN`` when the lock is held.
         """
         ...

@@ -1,4 +1,4 @@
-"""Folders that are still there after a crash."""
+"""Folders that survive a crash of the machine."""
 
 import posixpath
 
@@ -8,8 +8,8 @@ from moldau.runtime.files.disk import Disk
 class DurableFolders:
     """Makes folders at or below ``root`` (absolute), each new name synced in its parent.
 
-    What is made once is remembered, until :meth:`forget`. Above ``root`` only what is missing is made and
-    synced: who owns the rest has seen to it, and it may not even be readable.
+    Created folders are remembered until :meth:`forget`. Above ``root`` only missing folders are created and
+    synced; existing ones belong to others and may not even be readable.
     """
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -33,5 +33,5 @@ class DurableFolders:
                 self._known.add(name)
 
     def forget(self) -> None:
-        """Somebody may have removed folders since they were made."""
+        """Forget all created folders, because they may have been removed."""
         self._known.clear()

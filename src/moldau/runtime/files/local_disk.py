@@ -22,17 +22,21 @@ UNCACHED_SIZE_BYTES: Final = 1024 * 1024
 """Less than this is not worth the system calls, nor waiting for the device."""
 
 WRITE_SIZE_BYTES_MAX: Final = 1024 * 1024
-"""Of one write into the page cache. For larger ones Linux takes whole blocks of 2 MiB: in a virtual machine
-that gives free memory back, just those that have to come from the host again, for several times the CPU."""
+"""Maximum size of one write into the page cache. For larger writes Linux allocates blocks of 2 MiB. In a
+virtual machine that returns free memory to its host, these must be requested from the host again, which
+costs several times the CPU.
+"""
 
 UNCACHED_PIECE_SIZE_BYTES: Final = 2 * 1024 * 1024
-"""Of a read or write: what others sync waits in the device behind a piece, not behind a file."""
+"""Size of one read or write that bypasses the page cache: syncs of other files wait for one piece, not for
+a whole file.
+"""
 
 UNCACHED_READ_SIZE_BYTES: Final = 128 * 1024
-"""Less than this is what the system would read ahead anyway."""
+"""Smaller reads are covered by the system's read-ahead."""
 
 COPIED_VIEW_SIZE_BYTES: Final = 64 * 1024
-"""A view this small that lies past the map is copied: mapping again would cost more."""
+"""A view up to this size beyond the end of the map is copied, because extending the map would cost more."""
 
 FILES_SYNCED_TOGETHER: Final = 16
 
@@ -64,7 +68,7 @@ class _LocalLock:
 class LocalFile:
     """A file of the operating system; reads of stable ranges go through one growing memory map.
 
-    Its descriptor may be given back while it is not used: see :mod:`moldau.runtime.files.descriptors`.
+    Its descriptor may be closed while it is not used: see :mod:`moldau.runtime.files.descriptors`.
     """
 
     __slots__ = (
@@ -107,7 +111,7 @@ class LocalFile:
         self._descriptor = descriptor
 
     def drop_map(self) -> None:
-        """Leave the map to be removed later: views of it may be on their way to a socket."""
+        """Schedule the removal of the map: a socket may still be sending views of it."""
         unused, self._map, self._map_view = self._map, None, None
         if unused is not None:
             residency.PROCESS.retire(unused)
@@ -122,7 +126,8 @@ class LocalFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
         descriptors = self._descriptors
         with descriptors.lock:
-            # Whoever takes the descriptor away does so under the lock, and may just have shown it again.
+            # The thread that closes the descriptor holds the lock; it may have restored the descriptor
+            # meanwhile.
             if self._descriptor != NO_DESCRIPTOR:
                 return self._descriptor
         path = self.path
@@ -143,7 +148,7 @@ class LocalFile:
 
     @contextlib.contextmanager
     def _used(self) -> Iterator[int]:
-        """The descriptor, which stays this file's in the block; errors name the path."""
+        """The descriptor, which stays open in the block; errors name the path."""
         self.users.append(None)
         self.is_recent = True
         try:
@@ -223,7 +228,7 @@ class LocalFile:
         return pages[before : max(before, min(found, before + size))]
 
     def _read_uncached(self, descriptor: int, position: int, pages: memoryview) -> int:
-        """Whole pages from a page of the file on; how many bytes were read, perhaps none."""
+        """Read whole pages, bypassing the page cache. Returns the number of bytes read, possibly 0."""
         if not _O_DIRECT or len(pages) < UNCACHED_READ_SIZE_BYTES:
             return 0
         found = 0
@@ -238,13 +243,15 @@ class LocalFile:
 
     @contextlib.contextmanager
     def _uncached(self, descriptor: int) -> Iterator[None]:
-        """Reads and writes in the block go past the page cache, or end it: not all files know how."""
+        """A context in which reads and writes bypass the page cache. It raises when the file does not
+        support that.
+        """
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | _O_DIRECT)
             yield
         except OSError as error:
-            # How content that is not aligned, and file systems without such writes, are told.
+            # The error for unaligned content, and for file systems without such writes.
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
         finally:
@@ -312,7 +319,7 @@ class LocalFile:
         self.forget_pages()
 
     def _write_uncached(self, view: memoryview) -> int:
-        """Whole pages from the beginning on; how many bytes were written, perhaps none."""
+        """Write whole pages from the beginning. Returns the number of bytes written, possibly 0."""
         whole = len(view) // mmap.PAGESIZE * mmap.PAGESIZE
         if not _O_DIRECT or whole < UNCACHED_SIZE_BYTES:
             return 0
@@ -375,7 +382,7 @@ class LocalDisk:
         paths = list(contents)
         for start in range(0, len(paths), FILES_SYNCED_TOGETHER):
             some = paths[start : start + FILES_SYNCED_TOGETHER]
-            # Written before the first is synced: the file system's journal takes them in one go.
+            # All files are written before the first is synced, so that one journal commit covers them.
             with contextlib.ExitStack() as written:
                 descriptors = [written.enter_context(self._written(path, contents[path])) for path in some]
                 for path, descriptor in zip(some, descriptors, strict=True):
@@ -451,7 +458,7 @@ class LocalDisk:
         with _named(path):
             descriptor = self._open(path, os.O_RDWR | os.O_CREAT)
             try:
-                # flock sees other holders in this process; lockf is the one that Java's FileLock sees.
+                # flock conflicts with other holders in this process; lockf conflicts with Java's FileLock.
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

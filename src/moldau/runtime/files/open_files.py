@@ -46,7 +46,7 @@ def allow_many_open_files() -> int:
 
 
 def lack_of_open_files() -> str | None:
-    """Why a node cannot serve under the process's limit of open files; None when it can."""
+    """The reason why the process's limit of open files is too low for a node; None when it is sufficient."""
     limits = _limits()
     if limits is None or limits[0] >= OPEN_FILES_MIN:
         return None
@@ -65,7 +65,7 @@ def descriptors_for_files() -> int:
 def last_descriptor_for_clients() -> int | None:
     """The highest file descriptor that a connection may take, so that the disk keeps some; None: any.
 
-    Descriptors are given lowest first, so a new connection's tells how many there are.
+    The system assigns the lowest free number, so the number of a new descriptor shows how many are open.
     """
     limits = _limits()
     if limits is None or limits[0] >= _UNLIMITED:

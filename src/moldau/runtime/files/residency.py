@@ -1,12 +1,12 @@
 """Bounds the memory that memory maps of files are counted for, and removes maps off the event loop.
 
-Pages of a mapped file that were touched stay in the process's page table until the map goes. A broker that
-streams a large log would look as large as the log, though all of it is the kernel's cache. Dropping the
-page table entries costs little, loses nothing, and views stay valid: a touch brings the page back.
+Touched pages of a mapped file stay in the process's page table until the map is removed. A broker that
+streams a large log would appear to use as much memory as the log, though the kernel can reclaim all of it.
+Dropping the page table entries is cheap and safe: views stay valid, and an access restores the page.
 
-Removing a map costs time in proportion to its pages, and the last map of a deleted file also frees (on some
-file systems: writes back) the file. A map that is no longer needed is therefore retired: a thread removes it
-as soon as no view of it is left.
+Removing a map takes time in proportion to its pages. The last map of a deleted file also frees the file (on
+some file systems it writes it back first). So an unneeded map is *retired*: a thread removes it as soon as
+no view of it is left.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ RESIDENT_SIZE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes that all maps together may have shown before all of them drop their page table entries."""
 
 _INLINE_SIZE_BYTES_MAX: Final = 1024 * 1024
-"""Maps up to this size are removed where they are dropped: that takes microseconds."""
+"""Maps up to this size are removed immediately: that takes microseconds."""
 
 _RETRY_S_MIN: Final = 0.02
 _RETRY_S_MAX: Final = 1.0

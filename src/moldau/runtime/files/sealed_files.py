@@ -1,7 +1,7 @@
-"""Files with a sum beside them while they are closed: whatever changed meanwhile is noticed.
+"""Files with a stored checksum while they are closed, so that any change to them is detected.
 
-SQLite finds damage in the structure of its pages alone. A database that is only a cache is sealed when it was
-closed cleanly, and is made anew when it is not what was sealed.
+SQLite detects only damage to the structure of its pages. A database that is only a cache is sealed when it
+is closed cleanly. It is rebuilt when its content does not match the seal.
 """
 
 import enum
@@ -26,7 +26,7 @@ class Seal(enum.Enum):
     WHOLE = "whole"
     DAMAGED = "damaged"
     MISSING = "missing"
-    """The sum is there, and the file is not."""
+    """The checksum exists, but the file does not."""
 
 
 def remove_database(disk: Disk, path: str) -> None:
@@ -54,7 +54,7 @@ def break_seal(disk: Disk, path: str) -> Seal:
 
 
 def _file_sum(disk: Disk, path: str) -> bytes:
-    """Size and checksum of a file that nobody writes; a gigabyte takes some tenths of a second."""
+    """Size and checksum of a file that has no writer; a gigabyte takes some tenths of a second."""
     file = disk.open(path, read_only=True)
     try:
         size_bytes, crc = file.size(), 0

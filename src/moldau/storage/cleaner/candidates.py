@@ -1,4 +1,4 @@
-"""Which part of a compacted log can be cleaned, and how badly it needs to be."""
+"""The part of a compacted log that can be cleaned, and its share of dirty bytes."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class CleanableLog:
 
     @property
     def dirty_ratio(self) -> float:
-        """The share of dirty bytes in what can be cleaned, 0 to 1."""
+        """The share of dirty bytes in the cleanable part, 0 to 1."""
         whole = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / whole if whole else 0.0
 
@@ -35,10 +35,9 @@ class CleanableLog:
 def find_candidate(log: PartitionLog, checkpointed_offset: int | None, now_ms: int) -> CleanableLog | None:
     """The cleanable part of a log; None when there is nothing to clean.
 
-    Cleaning stops at whole segments: before the active one, before one that consumers may not read to the
-    end yet (high watermark, open transactions), before one with records younger than
-    ``min.compaction.lag.ms``. ``checkpointed_offset`` is where the last cleaning has ended; one that the
-    log cannot have is taken for none.
+    Cleaning covers whole segments only: not the active one, none that consumers cannot read to the end yet
+    (high watermark, open transactions), and none with records younger than ``min.compaction.lag.ms``.
+    ``checkpointed_offset`` is the end of the last cleaning; an impossible one is ignored.
     """
     segments = log.segments.segments
     start = segments[0].base_offset

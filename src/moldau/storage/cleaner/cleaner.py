@@ -9,8 +9,8 @@ The order of one round, for the log that needs it most:
    segments out of the log.
 5. Write the cleaner's checkpoint. A crash before that repeats the round, which changes nothing.
 
-The list of segments has one owner, the loop: appends, reads, truncation and deletion go on all the
-time, and a round that finds its segments changed under it is given up.
+The list of segments is owned by the event loop: appends, reads, truncation and deletion continue meanwhile,
+and a round whose segments have changed is abandoned.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from moldau.storage.topic_partition import TopicPartition
 logger = logging.getLogger(__name__)
 
 SLICE_SIZE_BYTES: Final = 256 * 1024
-"""So much is moved in one call of a worker: the loop gets its turns, and the rate can be held."""
+"""Bytes moved in one call of a worker: the event loop runs between two calls, and the rate limit is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CleanedLogs(Protocol):
     def __iter__(self) -> Iterator[PartitionLog]: ...
 
     def cleaner_offset(self, topic_partition: TopicPartition) -> int | None:
-        """Where the last cleaning has ended; None when there was none."""
+        """The end of the last cleaning; None when there was none."""
         ...
 
     async def note_cleaned(self, log: PartitionLog, offset: int) -> None:
@@ -78,7 +78,7 @@ class CleanedLogs(Protocol):
 
 
 class SegmentsChangedError(Exception):
-    """The log was truncated, shortened or deleted meanwhile: the round is void."""
+    """The log was truncated, shortened or deleted meanwhile: the round is abandoned."""
 
 
 class LogCleaner:
@@ -90,10 +90,10 @@ class LogCleaner:
         self.settings = settings
         """May be replaced at any time."""
         self.uncleanable: dict[tuple[TopicPartition, uuid.UUID | None], str] = {}
-        """Logs that could not be cleaned, and why; they are left alone until the node is restarted."""
+        """Logs that could not be cleaned, with the reason; they are skipped until the node is restarted."""
 
     async def run_for_ever(self) -> None:
-        """The chore: a look every ``log.cleaner.backoff.ms``, whatever that says by then."""
+        """Run for ever: check every ``log.cleaner.backoff.ms``, by its current value."""
         while True:
             await asyncio.sleep(self.settings.backoff_ms / 1000)
             try:
@@ -102,12 +102,12 @@ class LogCleaner:
                 logger.exception("the log cleaner failed; it will try again")
 
     async def run(self) -> None:
-        """Clean until nothing is due."""
+        """Clean until no log is due."""
         while self.settings.enable and await self.clean_dirtiest():
             pass
 
     async def clean_dirtiest(self) -> bool:
-        """One round on the log with the largest share of dirty bytes; false when none is due."""
+        """One round on the log with the largest share of dirty bytes; False when none is due."""
         candidates = [found for log in self._logs if (found := await self._candidate(log)) is not None]
         due = [found for found in candidates if found.is_due]
         if not due:
@@ -116,7 +116,7 @@ class LogCleaner:
         return True
 
     async def _candidate(self, log: PartitionLog) -> CleanableLog | None:
-        """The cleanable part of a log, as if it were flushed; None for a log that is not compacted."""
+        """The cleanable part of a log, assuming that it is flushed; None for a log that is not compacted."""
         if not log.config.cleanup_compact or log.is_offline or _identity(log) in self.uncleanable:
             return None
         try:
@@ -191,7 +191,7 @@ class LogCleaner:
         transactions: CleanedTransactions,
         now_ms: int,
     ) -> tuple[int, int]:
-        """Rewrite and swap group by group; the bytes before and after."""
+        """Rewrite and swap group by group; returns the bytes before and after."""
         log = view.log
         last_records = {
             entry.producer_id: LastRecord(
@@ -241,7 +241,7 @@ class LogCleaner:
 
 
 def _identity(log: PartitionLog) -> tuple[TopicPartition, uuid.UUID | None]:
-    """A log that is deleted and made anew is another one."""
+    """A log that is deleted and created again has another identity."""
     return log.topic_partition, log.topic_id
 
 
@@ -276,6 +276,6 @@ class _LogView:
             raise SegmentsChangedError
 
     async def swap(self, group: Sequence[Source], base_offset: int) -> list[str]:
-        """Put the cleaned segment in the place of a group; the files that are to be removed."""
+        """Replace a group by its cleaned segment; returns the files to be removed."""
         segments = [source.segment for source in group]
         return await self.log.replace_segments(segments, base_offset, partial(self.check, group))

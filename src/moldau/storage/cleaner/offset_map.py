@@ -3,7 +3,7 @@
 from hashlib import blake2b
 
 ENTRY_SIZE_BYTES = 166
-"""Measured: a digest, an offset and their place in a dict."""
+"""Measured: a digest, an offset and their entry in a dict."""
 
 _DIGEST_SIZE_BYTES = 16
 
@@ -11,15 +11,15 @@ _DIGEST_SIZE_BYTES = 16
 class OffsetMap:
     """Keys and offsets in bounded memory.
 
-    Longer keys are kept as digests of 128 bits, so that memory depends on their number alone; shorter
-    ones as they are, which can never be mistaken for a digest.
+    Longer keys are stored as digests of 128 bits, so that memory depends only on their number; shorter ones
+    as they are, which cannot be equal to a digest.
     """
 
     def __init__(self, memory_bytes: int) -> None:
         self.capacity = max(1, memory_bytes // ENTRY_SIZE_BYTES)
         self._offsets: dict[bytes, int] = {}
         self.latest_offset = -1
-        """Up to here (inclusive) the map knows the log."""
+        """The map covers the log up to this offset (inclusive)."""
         self.is_full = False
         """Whether a key was refused: the rest of the log needs another round."""
 
@@ -27,7 +27,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note a record; false, and nothing noted, when there is no room for another key."""
+        """Record an offset; returns False, and stores nothing, when there is no room for another key."""
         if len(key) >= _DIGEST_SIZE_BYTES:
             key = blake2b(key, digest_size=_DIGEST_SIZE_BYTES).digest()
         offsets = self._offsets

@@ -1,4 +1,4 @@
-"""Which records of a batch survive compaction (KIP-98, KIP-534). Pure."""
+"""Selects the records of a batch that survive compaction (KIP-98, KIP-534). Pure."""
 
 from collections.abc import Mapping
 from itertools import islice
@@ -13,14 +13,14 @@ from moldau.storage.cleaner.transactions import CleanedTransactions
 
 
 class LastRecord(NamedTuple):
-    """Of an active producer: its last data offset, None when only a marker is left; its epoch."""
+    """The last data offset of an active producer, None when only a marker is left; and its epoch."""
 
     data_offset: int | None
     producer_epoch: int
 
 
 class BatchFilter:
-    """Judges the batches of one round, in order."""
+    """Filters the batches of one round, in order."""
 
     def __init__(
         self,
@@ -41,8 +41,8 @@ class BatchFilter:
     def filter(self, header: BatchHeader, batch: memoryview) -> bytes | memoryview | None:
         """The replacement of a batch: the batch itself, a smaller batch, or None.
 
-        An active producer's last batch stays, emptied, for its sequence number; so does the last batch of
-        the round, for its offset.
+        An active producer's last batch is kept, emptied, because of its sequence number; so is the last
+        batch of the round, because of its offset.
         """
         if header.is_control:
             kept = self._filter_marker(header, batch)
@@ -89,7 +89,7 @@ class BatchFilter:
     def _stays(self, record: Record, tombstones_stay: bool) -> bool:
         if record.offset > self._offsets.latest_offset:
             return True
-        # A record without a key, from before the topic was compacted, has nothing to be found by.
+        # A record without a key was written before the topic was compacted; it can never be replaced.
         if record.key is None:
             return False
         return record.offset >= self._offsets.get(record.key) and (
@@ -108,7 +108,7 @@ class BatchFilter:
 
 
 def kind_of_control(batch: memoryview) -> ControlType | None:
-    """The type of a control batch's first record; None when it has been emptied."""
+    """The type of a control batch's first record; None when the batch was emptied."""
     return _kind_of(list(islice(iter_records(batch), 1)))
 
 

@@ -11,19 +11,19 @@ from moldau.storage.log.append_info import AbortedEntry
 class CleanedTransactions:
     """Follows the transactions while a log is read batch by batch, in order.
 
-    A marker outlives the last batch of its transaction by one round and the delete horizon, so that
-    readers in the middle of it learn its end.
+    A marker is kept for one more round and the delete horizon after the last batch of its transaction was
+    removed, so that readers in the middle of the transaction see its end.
     """
 
     def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
-        """``aborted``: every aborted transaction with a batch in what will be read."""
+        """``aborted``: every aborted transaction with a batch in the range to be read."""
         self._coming = [(found.first_offset, found) for found in aborted]
         heapq.heapify(self._coming)
         self._aborted: dict[int, AbortedEntry] = {}
         self._aborted_with_batches: set[int] = set()
         self._committed_with_batches: set[int] = set()
         self.still_indexed: list[AbortedEntry] = []
-        """Aborted transactions whose marker was kept since this was emptied last."""
+        """Aborted transactions whose marker was kept since this was last cleared."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Whether a data batch belongs to an aborted transaction."""
@@ -38,7 +38,7 @@ class CleanedTransactions:
         return False
 
     def is_needless(self, header: BatchHeader, kind: ControlType | None) -> bool:
-        """Whether nothing of the transaction that a marker ends is left; ``None`` for an emptied marker."""
+        """Whether no record of the marker's transaction is left; ``None`` for an emptied marker."""
         self._begin_up_to(header.last_offset)
         producer_id = header.producer_id
         match kind:

@@ -1,9 +1,8 @@
 """The blocking work of compaction: learning the last offset of each key, and rewriting segments.
 
-Both are generators that yield the bytes they have moved since the last time, so that whoever runs them
-(in a worker thread) may stop between two batches, to sleep or for ever. They hold files of their own:
-the log may meanwhile do with its segments what it likes, and has to look whether it did before it
-takes what was made.
+Both are generators that yield the number of bytes moved since the last step, so that the caller (in a
+worker thread) can pause or stop between two batches. They have file handles of their own: the log may
+change its segments meanwhile, and must check for that before it uses the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ _WRITE_SIZE_BYTES: Final = 256 * 1024
 
 
 class Source(NamedTuple):
-    """A sealed segment as it was when the work began, with a file handle of its own."""
+    """A sealed segment as of the beginning of the work, with a file handle of its own."""
 
     segment: Segment
     file: File
@@ -34,7 +33,7 @@ class Source(NamedTuple):
 
 
 def open_sources(disk: Disk, segments: Sequence[Segment], end_offset: int) -> list[Source]:
-    """Take hold of segments that stand in a row, before a segment that begins at ``end_offset``."""
+    """Open consecutive segments, up to a segment that begins at ``end_offset``."""
     ends = [segment.base_offset for segment in segments[1:]] + [end_offset]
     return [
         Source(segment, disk.open(segment.path(LOG_SUFFIX), read_only=True), segment.size_bytes, end)
@@ -126,7 +125,7 @@ class Rewriting:
         self.bytes_after = 0
 
     def run(self, transactions: CleanedTransactions) -> Iterator[int]:
-        """Write, and make durable, what is left of the group."""
+        """Write the rest of the group durably."""
         cleaned = Segment(self._disk, self.folder, self.base_offset, self._config, file_suffix=CLEANED_SUFFIX)
         cleaned.create(self._now_ms, 0)
         try:
@@ -149,7 +148,7 @@ class Rewriting:
 
 
 class _Waiting:
-    """Batches on their way into a segment, written many at a time."""
+    """Batches for a segment, collected so that many are written at a time."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
@@ -157,7 +156,7 @@ class _Waiting:
         self._size_bytes = 0
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> int:
-        """Take a batch; the size of what was taken."""
+        """Add a batch; returns its size."""
         size_bytes = len(batch)
         self._batches.append((header, bytes(batch)))
         self._size_bytes += size_bytes
@@ -166,7 +165,7 @@ class _Waiting:
         return size_bytes
 
     def write(self) -> None:
-        """Write what is waiting."""
+        """Write the collected batches."""
         if not self._batches:
             return
         segment = self._segment

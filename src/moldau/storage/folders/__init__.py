@@ -1,1 +1,1 @@
-"""The folders of a node's logs: names, locks, checkpoints, and how folders come and go."""
+"""The folders of a node's logs: names, locks, checkpoints, creation and removal."""

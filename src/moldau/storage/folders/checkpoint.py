@@ -23,7 +23,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be read; the message names the file and the line."""
+    """A checkpoint is unreadable; the message names the file and the line."""
 
     def __init__(self, path: str, line: int, reason: str) -> None:
         super().__init__(f"{path}, line {line}: {reason}")

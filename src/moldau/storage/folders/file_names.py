@@ -1,4 +1,4 @@
-"""How Kafka names the folders and files of a partition."""
+"""Kafka's names of the folders and files of a partition."""
 
 import re
 import uuid
@@ -38,7 +38,7 @@ def segment_file(base_offset: int, suffix: str) -> str:
 
 
 def base_offset_of(name: str, suffix: str) -> int | None:
-    """The offset in a file's name; None when it is not such a file."""
+    """The offset in a file's name; None for any other file."""
     stem = name[: -len(suffix)]
     if not name.endswith(suffix) or len(stem) != 20 or not (stem.isascii() and stem.isdigit()):
         return None
@@ -50,7 +50,7 @@ def folder_of(topic_partition: TopicPartition) -> str:
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """The partition that a folder holds; None when its name is not a partition's."""
+    """The partition of a folder; None when the folder is not a partition's."""
     topic, dash, number = folder.rpartition("-")
     if not topic or not dash or not (number.isascii() and number.isdigit()):
         return None
@@ -58,7 +58,7 @@ def partition_of(folder: str) -> TopicPartition | None:
 
 
 def deleted_folder(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
-    """A name for a partition's folder on its way out: ``topic-0.<32 hex digits>-delete``."""
+    """The name of a deleted partition's folder: ``topic-0.<32 hex digits>-delete``."""
     return _marked_folder(topic_partition, unique, _DELETE_MARK)
 
 
@@ -81,12 +81,12 @@ def is_stray_folder(folder: str) -> bool:
 
 
 def was_put_aside(folder: str) -> bool:
-    """Whether a node has put the folder aside, and not an operator by a name of his own."""
+    """Whether a node has moved the folder aside, and not an operator under a name of his own."""
     return _PUT_ASIDE.fullmatch(folder) is not None
 
 
 def was_set_aside(folder: str, topic_partition: TopicPartition) -> bool:
-    """Whether a folder is this partition's, on its way out or put aside."""
+    """Whether a folder is this partition's, deleted or moved aside."""
     if not (is_deleted_folder(folder) or is_stray_folder(folder)):
         return False
     stem, _, _ = folder.rpartition(".")

@@ -11,26 +11,28 @@ logger = logging.getLogger(__name__)
 
 
 class LateRemovals:
-    """To be made and used on the event loop; the removing is a worker's."""
+    """Create and use it on the event loop; a worker removes the files."""
 
     def __init__(self, machine: Machine, stray_delay_ms: int = -1) -> None:
-        """``stray_delay_ms``: how long folders of unknown partitions stay; -1: for ever."""
+        """``stray_delay_ms``: how long folders of unknown partitions are kept; -1: for ever."""
         self._machine = machine
         self._stray_delay_ms = stray_delay_ms
         self._waiting: list[tuple[float, str]] = []
 
     def add(self, path: str, delay_ms: int) -> None:
-        """Remove a file, or a folder with all in it, after so long."""
+        """Remove a file, or a folder with its content, after this delay."""
         due_s = asyncio.get_running_loop().time() + delay_ms / 1000
         heapq.heappush(self._waiting, (due_s, path))
 
     def add_stray(self, path: str) -> None:
-        """Remove a folder that a node has put aside, a long time from now; those of an operator stay."""
+        """Remove a folder that a node has moved aside, after a long delay; folders that an operator moved
+        are kept.
+        """
         if self._stray_delay_ms >= 0 and was_put_aside(path.rpartition("/")[2]):
             self.add(path, self._stray_delay_ms)
 
     async def run_due(self) -> None:
-        """Remove what is due. A failure is logged."""
+        """Remove everything that is due. A failure is logged."""
         now_s = asyncio.get_running_loop().time()
         while self._waiting and self._waiting[0][0] <= now_s:
             _, path = heapq.heappop(self._waiting)

@@ -1,4 +1,4 @@
-"""The checkpoints of log folders: what they are to say, and how they get there without the event loop."""
+"""The checkpoints of log folders: their content, and writing them without blocking the event loop."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -29,13 +29,13 @@ class LogCheckpoints:
         logs_of: Callable[[LogDirectory], Iterable[PartitionLog]],
         other_watermarks: Callable[[LogDirectory], Offsets],
     ) -> None:
-        """``other_watermarks``: of logs that are kept elsewhere, for the checkpoint of a folder."""
+        """``other_watermarks``: those of logs that are stored elsewhere, for a folder's checkpoint."""
         self._machine = machine
         self._logs_of = logs_of
         self._other_watermarks = other_watermarks
 
     async def write(self, directory: LogDirectory, *names: str) -> None:
-        """Bring checkpoints up to date; those that are so already cost nothing."""
+        """Write the checkpoints that have changed."""
         if directory.is_online:
             ticket = directory.ticket()
             offsets = {name: self._of(directory, name) for name in names}
@@ -44,9 +44,9 @@ class LogCheckpoints:
                 await self._machine.workers.run(directory.write_checkpoints, due, ticket)
 
     def prepare(self, directory: LogDirectory, *names: str) -> Callable[[], None]:
-        """Prepare a write of checkpoints as of now, to be called by a worker.
+        """Prepare a write of the current checkpoints; a worker calls the result.
 
-        What is being written just now is older, and is replaced.
+        A write in progress is older, and is replaced.
         """
         if not directory.is_online:
             return lambda: None

@@ -1,4 +1,4 @@
-"""One of a node's log folders: its lock, its checkpoints, the mark of a clean stop, and its health."""
+"""One of a node's log folders: its lock, its checkpoints, the clean-shutdown mark, and its health."""
 
 import errno
 import itertools
@@ -23,7 +23,7 @@ from moldau.storage.topic_partition import TopicPartition
 
 
 class LogDirectoryError(Exception):
-    """A log folder, or a partition's folder in it, cannot be used; the message names it and why."""
+    """A log folder, or a partition's folder in it, cannot be used; the message names it and the reason."""
 
 
 class LogDirectory:
@@ -32,22 +32,24 @@ class LogDirectory:
     def __init__(
         self, disk: Disk, path: str, boot_id: str = "", report: RecoveryReport | None = None
     ) -> None:
-        """``boot_id``: of the machine, as it is now. ``report`` gets what is made anew."""
+        """``boot_id``: the current one of the machine. ``report`` receives rebuilt files."""
         self._disk = disk
         self.path = path
         self._boot_id = boot_id
         self._report = report or RecoveryReport()
         self.same_boot = True
-        """Whether the machine was not restarted since the folder was last opened; unknown counts as yes."""
+        """Whether the machine has not been restarted since the folder was last opened; unknown counts as
+        true.
+        """
         self.offline_reason: str | None = None
         self.was_clean = False
         self.clean_epoch = -1
-        """The broker epoch in which the node has stopped cleanly; -1: it has not, or is not told."""
+        """The broker epoch in which the node stopped cleanly; -1: it did not, or the epoch is unknown."""
         self.recovery_points: dict[TopicPartition, int] = {}
         self.log_start_offsets: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.cleaner_offsets: dict[TopicPartition, int] = {}
-        """Where the last compaction of each log has ended."""
+        """The end of each log's last compaction."""
         self._lock: Lock | None = None
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._writing = threading.Lock()
@@ -61,7 +63,7 @@ class LogDirectory:
     def open(self) -> None:
         """Lock the folder, making it when absent, and read its checkpoints.
 
-        The mark of a clean stop is taken away: the next one has to be earned. Raises
+        Removes the clean-shutdown mark; only a clean stop writes it again. Raises
         :class:`LogDirectoryError` when another process holds the folder, and ``OSError``.
         """
         self._disk.make_dirs(self.path)
@@ -86,7 +88,7 @@ class LogDirectory:
             self._disk.sync_dir(self.path)
 
     def space(self) -> DiskSpace:
-        """Of the file system under it; raises ``OSError``."""
+        """Size of its file system; raises ``OSError``."""
         return self._disk.space(self.path)
 
     def _was_same_boot(self) -> bool:
@@ -95,7 +97,7 @@ class LogDirectory:
         return not (last and self._boot_id and last != self._boot_id.encode())
 
     def note_boot(self) -> None:
-        """All logs are open and recovered: from now on what is written stays until the machine restarts."""
+        """All logs are open and recovered: from now on written bytes are kept until the machine restarts."""
         path, boot_id = f"{self.path}/{LAST_BOOT}", self._boot_id.encode()
         if boot_id and not (self._disk.exists(path) and self._disk.read(path) == boot_id):
             self._disk.write_atomically(path, boot_id)
@@ -104,7 +106,7 @@ class LogDirectory:
         try:
             offsets = read_offset_checkpoint(self._disk, f"{self.path}/{name}")
         except CheckpointError as error:
-            # All that these files say can be found out again, at the cost of reading the logs.
+            # The content of these files can be rebuilt by reading the logs.
             reason = f"is made anew, line {error.line} cannot be read: {error.reason}"
             self._report.add(Repair(RepairKind.REBUILT, error.path, reason))
             self._disk.remove(error.path)
@@ -121,14 +123,14 @@ class LogDirectory:
         return any(topic_partition in offsets for offsets in self._written.values())
 
     def ticket(self) -> int:
-        """A number that says when the content of a checkpoint was put together."""
+        """A number that orders checkpoints by the time at which their content was collected."""
         return next(self._tickets)
 
     def write_checkpoint(self, name: str, offsets: dict[TopicPartition, int], ticket: int) -> None:
-        """Replace one of the checkpoints, unless it says the same already.
+        """Replace one of the checkpoints, unless it has the same content already.
 
-        Threads take turns, and what was put together later is never replaced by what is older: a
-        checkpoint from before a truncation would vouch for what has been cut.
+        Threads take turns, and newer content is never replaced by older content: a checkpoint from before a
+        truncation would count removed records as existing.
         """
         with self._writing:
             if ticket < self._newest.get(name, -1):
@@ -148,7 +150,7 @@ class LogDirectory:
         self.write_checkpoint(CLEANER_OFFSETS, dict(self.cleaner_offsets), self.ticket())
 
     def mark_clean(self, broker_epoch: int = -1) -> None:
-        """Everything is durable and in its checkpoint: the next start need not look for damage."""
+        """Everything is durable and checkpointed: the next start need not look for damage."""
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.write_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
 
@@ -162,11 +164,11 @@ def _broker_epoch(mark: bytes) -> int:
     try:
         return int(json.loads(mark)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
-        return -1  # of an older version
+        return -1  # written by an older version
 
 
 def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
-    """The broker epoch in which all folders were left cleanly; -1 without one, or where they differ."""
+    """The broker epoch in which all folders were closed cleanly; -1 without one, or where they differ."""
     epochs = {each.clean_epoch if each.is_online and each.was_clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1
 
@@ -174,7 +176,7 @@ def previous_broker_epoch(directories: Iterable[LogDirectory]) -> int:
 def home_for_new(
     directories: Sequence[LogDirectory], home: LogDirectory | None, counts: Mapping[LogDirectory, int]
 ) -> LogDirectory:
-    """Where a new log goes: to its ``home``, else to the folder with the fewest by ``counts``.
+    """The folder of a new log: its ``home``, or else the folder with the fewest logs by ``counts``.
 
     Raises ``KafkaError(kafka_storage_error)`` when that is offline.
     """

@@ -1,7 +1,7 @@
 """Makes and retires the folders of partitions away from the event loop, many at a time.
 
-A new partition costs two syncs of its own (of ``partition.metadata`` and of the folder that names it); the
-log folder, which names the partitions, is synced once for all that are made or retired together.
+A new partition costs two syncs of its own (of ``partition.metadata`` and of its folder). The log folder,
+which contains the partitions' names, is synced once for all that are created or retired together.
 """
 
 import asyncio
@@ -26,16 +26,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 LANES: Final = 4
-"""Worker threads: a slow disk takes several syncs at a time."""
+"""Worker threads: a slow disk handles several syncs at a time."""
 
 LOGS_A_JOB: Final = 16
 
 NO_ROOM_FOR_MORE: Final = LACK_OF_DESCRIPTORS | {errno.ENOSPC, errno.EDQUOT, errno.EMLINK}
-"""Why a disk refuses a new partition while it serves the ones it has."""
+"""Errors for which a disk refuses a new partition while it still serves the existing ones."""
 
 
 class NewLog(NamedTuple):
-    """A log that is to be made."""
+    """A log to be created."""
 
     topic_partition: TopicPartition
     config: LogConfig
@@ -43,7 +43,7 @@ class NewLog(NamedTuple):
 
 
 class RetiredLog(NamedTuple):
-    """A log that was taken out, and the path that its folder gets until it is removed."""
+    """A removed log, and the path that its folder has until it is deleted."""
 
     log: PartitionLog
     directory: LogDirectory
@@ -51,7 +51,9 @@ class RetiredLog(NamedTuple):
 
 
 class FolderWork:
-    """The jobs of one log manager. Retirements come before the creations that are asked for after them."""
+    """The folder operations of one log manager. Retirements are done before creations that were requested
+    later.
+    """
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class FolderWork:
         self._machine = machine
         self._disk = machine.disk
         self._checkpoints = checkpoints
-        # Of their own: a thousand syncs must not stand in front of the metadata log's.
+        # A pool of their own: a thousand syncs must not delay the metadata log's.
         self._workers = machine.workers.apart(LANES, "moldau-folders")
         self._on_retired = on_retired
         self._on_failure = on_failure
@@ -82,12 +84,12 @@ class FolderWork:
             self._retiring = asyncio.get_running_loop().create_task(self._retire_all())
 
     async def settled(self) -> None:
-        """Return when what was retired before is renamed, durably."""
+        """Return when all earlier retirements are durable."""
         while self._retiring is not None:
             await asyncio.wait([self._retiring])
 
     async def stop(self) -> None:
-        """Return when no job is under way."""
+        """Stop; returns when no job is running."""
         while (running := self._retiring or self._saving) is not None:
             await asyncio.wait([running])
 
@@ -100,7 +102,8 @@ class FolderWork:
                     try:
                         await _in_lanes(mine, self._retire_some)
                         await self._workers.run(self._disk.sync_dir, directory.path)
-                        # Before the folders go: a checkpoint that speaks of one tells a start of a loss.
+                        # Before the folders are removed: a checkpoint with the name of a missing one would
+                        # report a loss at the next start.
                         if any(directory.has_checkpointed(each.log.topic_partition) for each in mine):
                             await self._checkpoints.write(directory, HIGH_WATERMARKS, RECOVERY_POINTS)
                     except OSError as error:
@@ -122,7 +125,7 @@ class FolderWork:
     # -- leader epochs ------------------------------------------------------------------------
 
     def save_epochs(self, log: PartitionLog, directory: LogDirectory) -> None:
-        """Bring the file of a log's leader epochs up to date soon, together with those of others."""
+        """Save the file of a log's leader epochs soon, together with those of others."""
         self._unsaved[log] = directory
         if self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._save_all())
@@ -166,7 +169,7 @@ class FolderWork:
         open_log: Callable[[NewLog], PartitionLog],
         on_open: Callable[[PartitionLog], None],
     ) -> dict[TopicPartition, KafkaError]:
-        """Make and open logs in one log folder; return what failed.
+        """Create and open logs in one log folder; return the failures.
 
         ``open_log`` is called by a worker, ``on_open`` by the event loop once the log can be used.
         """
@@ -217,7 +220,7 @@ class FolderWork:
 
 
 async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[Any, Any, R]]) -> list[R]:
-    """Do ``work`` on some items at a time, in as many lanes as there are workers."""
+    """Apply ``work`` to items in parallel, with as many at a time as there are workers."""
     waiting = iter([items[start : start + LOGS_A_JOB] for start in range(0, len(items), LOGS_A_JOB)])
     results: list[R] = []
 
@@ -230,7 +233,7 @@ async def _in_lanes(items: Sequence[T], work: Callable[[Sequence[T]], Coroutine[
 
 
 def make_folders(disk: Disk, parent: str, wanted: Iterable[NewLog]) -> None:
-    """Make folders that say whose data they hold. Blocking; durable once ``parent`` is synced."""
+    """Create partition folders with their metadata. Blocking; durable once ``parent`` is synced."""
     files: dict[str, bytes] = {}
     for new in wanted:
         folder = f"{parent}/{folder_of(new.topic_partition)}"

@@ -1,9 +1,9 @@
-"""Makes the starts of logs durable for a client that is told of them (DeleteRecords), many in one write.
+"""Makes log start offsets durable before a client gets them (DeleteRecords), many in one write.
 
-A log without a remote tier cannot tell its start from its own files: batches before it may stay in the first
-segment, and leader epochs may just begin behind a hole. The checkpoint of its folder tells it, which is
-otherwise written once a minute. A start of the node believes it only where the leader epochs do not begin
-before it, so their files are written first.
+A log without a remote tier cannot derive its start from its own files: earlier batches may be in the first
+segment, and leader epochs may begin above a hole. The checkpoint of its folder, which is otherwise written
+once a minute, contains it. A restart trusts the checkpoint only where the leader epochs do not begin below
+it, so their files are written first.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class LogStarts:
     async def persist(self, log: PartitionLog) -> None:
         """Return when the start of ``log`` is durable as it is now. Raises ``OSError``.
 
-        Calls that meet share one write: whoever comes while one runs is served by the next. A log that is
-        offline is left out.
+        Concurrent calls share a write: calls that arrive during one are served by the next. An offline log
+        is left out.
         """
         self._moved[log] = None
         self._asked += 1
@@ -60,6 +60,6 @@ class LogStarts:
                 write = self._checkpoints.prepare(self._directory, LOG_START_OFFSETS)
                 await self._machine.workers.run(write)
         except BaseException:
-            self._moved = moved | self._moved  # those that wait try again
+            self._moved = moved | self._moved  # waiting calls try again
             raise
         self._persisted = asked

@@ -9,11 +9,11 @@ from moldau.storage.folders.file_names import PARTITION_METADATA
 
 _VERSION: Final = 0
 _MISREAD_MAX: Final = 4
-"""Characters of 22 in which a damaged id differs: two random ids agree in one or none."""
+"""Maximum number of differing characters, of 22, in a damaged id: two random ids agree in one or none."""
 
 
 class MalformedMetadataError(Exception):
-    """The file is not what Kafka or Moldau writes."""
+    """The file has neither Kafka's format nor Moldau's."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(
@@ -33,7 +33,9 @@ def decode_topic_id(text: str) -> uuid.UUID:
 
 
 def is_misread(found: uuid.UUID, wanted: uuid.UUID) -> bool:
-    """Whether an id can only be another, random one of which a few bytes were changed on the disk."""
+    """Whether an id is the other one with a few bytes changed on the disk, because a random one would
+    differ more.
+    """
     if wanted.version != 4 or found == wanted:
         return False
     pairs = zip(encode_topic_id(found), encode_topic_id(wanted), strict=True)

@@ -1,10 +1,10 @@
 """The guard of logs whose loss would delete or hide data: metadata, coordinators' logs, consumers' offsets.
 
-After an unclean stop such a log may end with a batch that is not whole: that one was never acknowledged, and
-is cut. Anything else is damage, and cutting it would tell the rest of the system that topics, objects or
-offsets are gone. It stops the start before a byte is changed, with the file, the offset and what to do.
+After an unclean stop such a log may end with an incomplete batch: it was never acknowledged, and is cut
+off. Anything else is damage, and cutting it would make topics, objects or offsets disappear. Damage stops
+the start before any byte is changed, with the file, the offset and the steps to take.
 
-Three facts tell the two apart:
+Three facts distinguish the two cases:
 
 * ``durable-offset``, a file beside the segments: everything below was synced. It is written after each sync
   without a sync of its own, so that a loss of power may leave an older value, which is true as well.
@@ -15,8 +15,8 @@ Three facts tell the two apart:
   written from syncs alone, and durably, so that it holds after a loss of power; a truncation lowers it before
   a byte is cut.
 
-The file of the leader epochs is a fourth one, for a log whose ``durable-offset`` was lost as well: it is
-written after the first segment was made, and an epoch begins where the log has ended.
+The file of the leader epochs is a fourth one, for a log whose ``durable-offset`` was lost, too: it is
+written after the first segment is created, and the last epoch begins below the log's former end.
 """
 
 import contextlib
@@ -54,12 +54,12 @@ _SEARCH_CHUNK_BYTES: Final = 4 * 1024 * 1024
 ADVICE: Final = (
     "Nothing was changed. Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 )
-# Base offset and length with zeros in front, as those of any log that a disk can hold; magic 2.
+# Base offset and length begin with zeros in every log that fits on a disk; magic 2.
 _CANDIDATE: Final = re.compile(rb"(?=\x00\x00.{6}[\x00-\x0f].{7}\x02)", re.DOTALL)
 
 
 class DamagedLogError(LogDirectoryError):
-    """A guarded log is damaged; the message names the file, the offset and what to do."""
+    """A guarded log is damaged; the message names the file, the offset and the steps to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +73,15 @@ class LogGuard:
     written_by: str = ""
     """... as this file says."""
     is_dense: bool = True
-    """Whether its offsets have no holes; compaction makes some."""
+    """Whether its offsets have no holes; compaction creates some."""
     has_snapshots: bool = False
-    """Whether snapshots cover what lies before its first segment; its start is checkpointed otherwise."""
+    """Whether snapshots cover the records before its first segment; otherwise its start is checkpointed."""
     is_only_replica: bool = False
     """Whether no other node has it, so that it is never truncated after an election."""
 
 
 class DurableOffset:
-    """The file that says up to where a log is on the disk."""
+    """The file that stores the offset below which a log is durable."""
 
     def __init__(self, disk: Disk, folder: str) -> None:
         self._disk = disk
@@ -92,7 +92,7 @@ class DurableOffset:
         self._exists = False
 
     def read(self) -> int | None:
-        """The offset; None when there is no file. Raises ``ValueError`` when it cannot be read."""
+        """Read the offset; None when there is no file. Raises ``ValueError`` when it is unreadable."""
         try:
             content = self._disk.read(self.path)
         except FileNotFoundError:
@@ -115,7 +115,7 @@ class DurableOffset:
                 return
             self._noted = offset
             content = _encode(offset)
-            # What could not be noted leaves an older, lower offset, which is true as well.
+            # If the write fails, an older, lower offset remains, which is valid as well.
             with contextlib.suppress(OSError):
                 if not self._exists:
                     self._disk.write_atomically(self.path, content)
@@ -128,7 +128,7 @@ class DurableOffset:
                     file.close()
 
     def lower(self, offset: int) -> None:
-        """The log is about to be truncated to ``offset``: durably take back what was noted. Blocking."""
+        """The log is about to be truncated to ``offset``: lower the stored offset durably. Blocking."""
         with self._lock:
             self._generation += 1
             self._noted = -1
@@ -147,16 +147,16 @@ def _encode(offset: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GuardedLog:
-    """A guarded log that is about to be opened, and what its other files say of it."""
+    """A guarded log before it is opened, and the content of its other files."""
 
     guard: LogGuard
     durable_offset: int = 0
     latest_start: int | None = None
-    """Its first segment may begin here at the latest; None when that is not known."""
+    """The latest possible start of its first segment; None when it is unknown."""
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
     """Empty when they are lost."""
     has_durable_offset: bool = True
-    """Whether there was a file ``durable-offset``, of whatever content."""
+    """Whether a file ``durable-offset`` existed, whatever its content."""
 
     @property
     def required_offset(self) -> int:
@@ -176,16 +176,17 @@ class OpenableLog:
     """A guarded log that may be opened."""
 
     first: int = 0
-    """Index of the first segment that belongs to the log: a loss of power amid a deletion below a snapshot
-    may leave an older one, with a gap behind it."""
+    """Index of the first segment that belongs to the log: after a loss of power during a deletion below a
+    snapshot, an older one may remain, followed by a gap.
+    """
     torn_base: int | None = None
-    """The segment with this base offset has a torn end; it and those behind it must be recovered."""
+    """The segment with this base offset has a torn end; it and the later ones must be recovered."""
 
 
 def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLog) -> OpenableLog:
-    """Read a guarded log through; raise :class:`DamagedLogError` unless a torn end is all that is wrong.
+    """Read a whole guarded log; raise :class:`DamagedLogError` unless the only fault is a torn end.
 
-    ``bases``: of the segments on the disk, in order. Changes nothing. Blocking.
+    ``bases``: the base offsets of the segments on the disk, in order. Changes nothing. Blocking.
     """
     guard, required = log.guard, log.required_offset
     first = 0
@@ -204,7 +205,7 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
                 and expected < base_offset <= (log.latest_start or 0)
             ):
                 first, expected = index, base_offset
-            # After a loss of power, a file that was never synced may be missing while a later one is there.
+            # After a loss of power, a file that was never synced may be missing while a later one exists.
             elif expected < required or guard.same_boot:
                 raise DamagedLogError(
                     f"{folder} is damaged: offsets {expected} to {base_offset - 1} are missing before"
@@ -223,7 +224,8 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
         finally:
             file.close()
     if not bases and guard.has_snapshots:
-        # A log that is replaced by a snapshot, which has all of it: a kill meanwhile leaves no segment.
+        # A snapshot that contains the whole log replaces it: if the process is killed meanwhile, no segment
+        # is left.
         expected = log.latest_start or 0
     if expected < required:
         last = f"{folder}/{segment_file(bases[-1], LOG_SUFFIX)}" if bases else folder
@@ -234,11 +236,11 @@ def check_segments(disk: Disk, folder: str, bases: Sequence[int], log: GuardedLo
 
 
 def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: GuardedLog) -> None:
-    """Raise when the file of the leader epochs says that the log was longer."""
+    """Raise when the file of the leader epochs shows that the log was longer."""
     latest, guard = log.epochs.latest, log.guard
     if latest is None:
         return
-    # A snapshot that is ahead of the log replaces it: a crash meanwhile leaves no segment.
+    # A snapshot that ends above the log replaces it: after a crash meanwhile no segment is left.
     snapshot_offset = (log.latest_start or 0) if guard.has_snapshots else 0
     is_gone = not bases and not log.has_durable_offset and latest.start_offset >= snapshot_offset
     is_shorter = (
@@ -253,13 +255,13 @@ def _check_epochs(folder: str, bases: Sequence[int], end_offset: int, log: Guard
 
 
 def _walk(file: File, base_offset: int, log: GuardedLog) -> tuple[int, int, int]:
-    """Position and offset behind the last good batch, and the size of the file."""
+    """Position and offset after the last valid batch, and the size of the file."""
     size_bytes = file.size()
     position, next_offset, epoch = 0, base_offset, -1
     for at, header, batch in scan_checked(file, 0, size_bytes):
         if header.base_offset < next_offset or header.partition_leader_epoch < epoch:
             break
-        # Neither the offset nor the epoch is under the batch's checksum.
+        # Neither the offset nor the epoch is covered by the batch's checksum.
         if log.guard.is_dense and header.base_offset > next_offset:
             break
         if not _is_known_epoch(log, header.base_offset, header.partition_leader_epoch):
@@ -272,12 +274,12 @@ def _is_known_epoch(log: GuardedLog, offset: int, epoch: int) -> bool:
     known = log.epochs.epoch_for_offset(offset)
     if known is None or known == epoch:
         return True
-    # The file is written before batches become durable: those behind may tell of a later epoch.
+    # The file is written before batches become durable: it may contain a later epoch.
     return offset >= log.durable_offset and known == log.epochs.latest_epoch and epoch > known
 
 
 def _check_torn(file: File, position: int, offset: int, log: GuardedLog, *, has_more: bool) -> None:
-    """Raise unless the bad batch at ``position``, where ``offset`` was next, is a torn end."""
+    """Raise unless the invalid batch at ``position``, where ``offset`` is expected, is a torn end."""
     where = f"{file.path} is damaged at byte {position}: the batch at offset {offset} is not valid"
     if offset < log.required_offset:
         raise DamagedLogError(f"{where}, but the log was whole there: {log.requirement}. {ADVICE}")
@@ -301,7 +303,7 @@ def _any_batch(disk: Disk, folder: str, bases: Sequence[int]) -> bool:
 
 
 def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
-    """Where a valid batch of an offset from ``offset`` on begins, at ``position`` or behind; None if none."""
+    """Position of a valid batch with an offset from ``offset`` on, at ``position`` or later; None if none."""
     size_bytes = file.size()
     while size_bytes - position >= HEADER_SIZE_BYTES:
         chunk = file.read_at(position, min(_SEARCH_CHUNK_BYTES, size_bytes - position))
@@ -315,6 +317,6 @@ def valid_batch_behind(file: File, position: int, offset: int) -> int | None:
                     continue
                 if header.base_offset >= offset:
                     return at
-        # A candidate needs 17 bytes to be seen.
+        # A candidate needs 17 bytes to be recognised.
         position += max(1, len(chunk) - 16)
     return None

@@ -1,4 +1,4 @@
-"""Which logs of a node are guarded, and what its log folders say of them."""
+"""The guarded logs of a node, and the information about them in its log folders."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +37,8 @@ METADATA_LOG: Final = TopicPartition("__cluster_metadata", 0)
 class MetadataWatermark:
     """The row of the metadata log in the checkpoint of high watermarks of every log folder.
 
-    It outlives the metadata folder: a metadata log that was cut, or put back from an older backup, ends
-    before it.
+    It is stored outside the metadata folder: a metadata log that was truncated, or restored from an older
+    backup, ends before it.
     """
 
     def __init__(self, directories: Sequence[LogDirectory]) -> None:
@@ -46,24 +46,24 @@ class MetadataWatermark:
         self._current: Callable[[], int] = lambda: 0
 
     def stored(self) -> tuple[int, str]:
-        """The highest offset in the checkpoints as they were read, or 0; and the path of its checkpoint."""
+        """The highest offset in the checkpoints that were read, or 0; and the path of its checkpoint."""
         found = ((each.high_watermarks.get(METADATA_LOG, 0), each.path) for each in self._directories)
         offset, path = max(found, key=lambda item: item[0], default=(0, ""))
         return offset, f"{path}/{HIGH_WATERMARKS}"
 
     def follow(self, current: Callable[[], int]) -> None:
-        """The log is open; ``current`` tells what of it is durable and committed."""
+        """The log is open; ``current`` returns its durable and committed offset."""
         self._current = current
 
     def of(self, directory: LogDirectory) -> dict[TopicPartition, int]:
-        """The row for a folder's checkpoint; none while nothing is known."""
+        """The row for a folder's checkpoint; none while the offset is unknown."""
         offset = max(self._current(), directory.high_watermarks.get(METADATA_LOG, 0))
         return {METADATA_LOG: offset} if offset else {}
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedTopic:
-    """How the partitions of a guarded topic are kept."""
+    """The properties of a guarded topic's partitions."""
 
     is_compacted: bool = False
     has_snapshots: bool = False
@@ -72,13 +72,13 @@ class GuardedTopic:
 def guard_of(
     directory: LogDirectory, topic_partition: TopicPartition, topics: Mapping[str, GuardedTopic]
 ) -> LogGuard | None:
-    """The guard of a log in a folder that was opened; None for a log without one."""
+    """The guard of a log in an open folder; None for a log without one."""
     topic = topics.get(topic_partition.topic)
     if topic is None:
         return None
     written = {RECOVERY_POINTS: directory.recovery_points.get(topic_partition, 0)}
     if directory.same_boot:
-        # It may tell of what was not synced, which a loss of power takes away.
+        # It may include unsynced records, which a loss of power removes.
         written[HIGH_WATERMARKS] = directory.high_watermarks.get(topic_partition, 0)
     written_by, written_offset = max(written.items(), key=lambda item: item[1])
     return LogGuard(
@@ -95,8 +95,8 @@ def check_no_folder_is_missing(
 ) -> dict[TopicPartition, Repair]:
     """Raise :class:`DamagedLogError` when a guarded log has a checkpoint and no folder.
 
-    Return the other logs of which that is so, to be reported when they are made anew. A deleted topic leaves
-    the checkpoint within seconds, and its folder, renamed, stays longer.
+    Return the other logs whose folder is missing, to be reported when they are created again. A deleted
+    topic is removed from the checkpoint within seconds, and its renamed folder is kept longer.
     """
     online = [directory for directory in directories if directory.is_online]
     names = {name for directory in online for name in disk.list(directory.path)}
@@ -122,13 +122,13 @@ def check_no_folder_is_missing(
 
 
 def report_of(disk: Disk, folder: str, report: RecoveryReport) -> RecoveryReport:
-    """Where the repairs of a partition's log go: a cache, which alone has no epochs, loses nothing."""
+    """The report for repairs of a partition's log: a cache, the only kind without epochs, loses nothing."""
     is_cache = disk.is_dir(folder) and not disk.exists(f"{folder}/{LEADER_EPOCHS}")
     return report.of_cache() if is_cache else report
 
 
 def check_watermark(log: PartitionLog, watermark: int, report: RecoveryReport) -> None:
-    """Report a log that ends before its checkpointed high watermark: these records were acknowledged."""
+    """Report a log that ends before its checkpointed high watermark: it has lost acknowledged records."""
     if log.log_end_offset < watermark:
         reason = f"the log ends at offset {log.log_end_offset}, and {HIGH_WATERMARKS} says {watermark}"
         report.add(Repair(RepairKind.LOST, log.directory, reason, log.log_end_offset))

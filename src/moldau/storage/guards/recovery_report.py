@@ -1,8 +1,8 @@
-"""Repairs made at the start of a node: cuts at the ends of logs, missing segments, rebuilt files.
+"""Repairs made at the start of a node: truncated logs, missing segments, rebuilt files.
 
 Nothing is repaired silently: each repair is logged when it is made, counted by its kind, and kept for the
-health page. Of a log whose loss would delete or hide data of others nothing but a torn end is ever cut: see
-:mod:`moldau.storage.guards.guarding`.
+health page. A log whose loss would delete or hide data of others is never truncated, except for a torn end:
+see :mod:`moldau.storage.guards.guarding`.
 """
 
 import enum
@@ -20,19 +20,21 @@ _SHOWN_MAX: Final = 3
 
 
 class RepairKind(enum.Enum):
-    """How bad it is."""
+    """The severity of a repair."""
 
     REBUILT = "rebuilt"
     """A file that can be computed from others was missing or unreadable: nothing is lost."""
     TORN_TAIL = "torn tail"
     """The last batch of a log was not whole, as a crash leaves it."""
     LOST = "lost"
-    """Records that the log held once are gone: valid batches behind a damaged one, or whole files."""
+    """Records that the log contained are gone: valid batches behind a damaged one, or whole files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One repair. ``offset`` is the first that the log does not hold any more; -1 where none is concerned."""
+    """One repair. ``offset`` is the first that the log does not contain any more; -1 where none is
+    affected.
+    """
 
     kind: RepairKind
     path: str
@@ -45,7 +47,7 @@ class Repair:
 
 
 class RecoveryReport:
-    """The repairs of one start; logs are opened on several threads."""
+    """The repairs of one start; several threads open logs."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,16 +65,16 @@ class RecoveryReport:
         logger.log(logging.INFO if is_of_cache else level, "%s: %s", repair.path, repair.reason)
 
     def of_cache(self) -> "RecoveryReport":
-        """A report for a log whose records can be had again: what is repaired in it is not lost."""
+        """A report for a log whose records exist elsewhere: its repairs lose nothing."""
         return _CacheReport(self)
 
     def count(self, kind: RepairKind) -> int:
-        """How many repairs of a kind there were."""
+        """The number of repairs of a kind."""
         return self._counts[kind]
 
     @property
     def has_cut(self) -> bool:
-        """Whether any log ends earlier, or holds less, than it did."""
+        """Whether any log ends earlier, or contains less, than before."""
         return self._counts[RepairKind.TORN_TAIL] > 0 or self._counts[RepairKind.LOST] > 0
 
     def summary(self, *kinds: RepairKind) -> str | None:

@@ -1,4 +1,4 @@
-"""Kafka's producer snapshots: ``<offset>.snapshot`` beside the segments, to rebuild the state from.
+"""Kafka's producer snapshots: ``<offset>.snapshot`` beside the segments, from which the state is rebuilt.
 
 Layout, big endian: version (int16, 1), CRC-32C (uint32) of all that follows it, number of entries
 (int32), and for each 46 bytes: producer id, epoch (int16), last sequence (int32), last offset, offset
@@ -32,7 +32,7 @@ _CRC_END = _HEAD.size
 
 
 class CorruptSnapshotError(Exception):
-    """A producer snapshot that cannot be trusted; the message names the file."""
+    """A producer snapshot is invalid; the message names the file."""
 
 
 def encode_producer_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
@@ -96,21 +96,21 @@ class ProducerSnapshots:
         self._last_offset: int | None = None
         self._writes = count()
         self._unsynced: set[tuple[int, int]] = set()
-        """Offsets of snapshots that a crash may take, with the number of the write that they wait for."""
+        """Offsets of snapshots that are not durable yet, with the number of the pending write."""
 
     def path(self, offset: int) -> str:
         return f"{self.folder}/{segment_file(offset, PRODUCER_SNAPSHOT_SUFFIX)}"
 
     def offsets(self) -> list[int]:
-        """The offsets for which there is a snapshot, ascending."""
+        """The offsets of the existing snapshots, ascending."""
         found = (base_offset_of(name, PRODUCER_SNAPSHOT_SUFFIX) for name in self._disk.list(self.folder))
         return sorted(offset for offset in found if offset is not None)
 
     def take(self, state: ProducerState, *, durably: bool = True) -> int:
-        """Write a snapshot of ``state`` at its end offset, unless that one was the last; the offset.
+        """Write a snapshot of ``state`` at its end offset, unless it is the last one; returns the offset.
 
-        Not ``durably``, it is so after :meth:`sync` and a sync of the folder; a crash before that leaves
-        none, or one whose checksum is wrong, and the state is rebuilt from the one before.
+        Without ``durably``, it becomes durable by :meth:`sync` and a sync of the folder. After a crash
+        before that it is missing or has a wrong checksum, and the state is rebuilt from the previous one.
         """
         offset = state.end_offset
         if offset != self._last_offset:
@@ -129,23 +129,23 @@ class ProducerSnapshots:
         file = self._disk.open(path, create=True)
         try:
             if file.size():
-                # Not an empty one: ext4 writes a file back at its close once it was truncated to nothing.
+                # Never empty: ext4 writes a file back when it is closed after it was truncated to nothing.
                 file.truncate(0)
             file.write_at(0, [content])
         finally:
             file.close()
 
     def at(self, offset: int) -> list[ProducerEntry]:
-        """The producers as of an offset; none without a usable snapshot of it."""
+        """The producers as of an offset; empty without a usable snapshot of it."""
         try:
             return decode_producer_snapshot(self._disk.read(self.path(offset)), self.path(offset))
         except (FileNotFoundError, CorruptSnapshotError):
             return []
 
     def sync(self) -> None:
-        """Bring the content of what was not written durably to the disk; safe beside :meth:`take`."""
+        """Sync snapshots that were not written durably; safe in parallel to :meth:`take`."""
         for written in sorted(self._unsynced):
-            # Meanwhile it may have been removed.
+            # It may have been removed meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 file = self._disk.open(self.path(written[0]))
                 try:
@@ -155,7 +155,9 @@ class ProducerSnapshots:
             self._unsynced.discard(written)
 
     def make_durable(self) -> None:
-        """As :meth:`sync`, and their names too: before batches go from which they could be made again."""
+        """Like :meth:`sync`, and sync their names: before the batches are deleted from which they could be
+        rebuilt.
+        """
         if self._unsynced:
             self.sync()
             self._disk.sync_dir(self.folder)
@@ -163,10 +165,11 @@ class ProducerSnapshots:
     def load_latest(
         self, state: ProducerState, log_start_offset: int, log_end_offset: int, now_ms: int
     ) -> int:
-        """Reset ``state`` to the newest usable snapshot within the log; the offset to rebuild it from.
+        """Reset ``state`` to the newest usable snapshot within the log; returns the offset from which to
+        replay.
 
-        Snapshots at or below the log start and behind the log end are deleted, as are damaged ones. Without
-        any, the state is empty and the answer is ``log_start_offset``.
+        Snapshots at or below the log start and above the log end are deleted, and damaged ones too. Without
+        any, the state is empty and the result is ``log_start_offset``.
         """
         self._last_offset = None
         for offset in reversed(self.offsets()):
@@ -194,13 +197,13 @@ class ProducerSnapshots:
         self._remove_at_or_below(offset - 1)
 
     def remove_after(self, offset: int) -> None:
-        """Truncation: snapshots behind ``offset`` speak of batches that are gone."""
+        """Truncation: snapshots above ``offset`` refer to removed batches."""
         for found in self.offsets():
             if found > offset:
                 self.remove(found)
 
     def remove_strays(self, segment_base_offsets: Iterable[int]) -> None:
-        """Delete the snapshots that belong to no segment, but for one behind the last segment's start."""
+        """Delete the snapshots that belong to no segment, except one above the last segment's start."""
         kept = set(segment_base_offsets)
         newest = max(kept, default=-1)
         strays = [offset for offset in self.offsets() if offset not in kept]

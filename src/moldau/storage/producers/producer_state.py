@@ -8,9 +8,9 @@ Pure: it is fed by batches and answers whether the next one may be appended. The
    with the offsets that the batch got, for *every* batch with a producer id, in log order.
 4. Tell it of truncation (``reset``), of the log start (``advance_log_start``) and of the high watermark.
 
-The rules are KIP-98's and KIP-360's: the last five batches of an epoch are remembered, a repeat of one
-of them is a duplicate, anything else must carry the next sequence number, a new epoch starts at 0, and
-a producer that is not (or no longer) known may start anywhere.
+The rules are those of KIP-98 and KIP-360: the last five batches of an epoch are remembered, a repeat of one
+of them is a duplicate, any other must carry the next sequence number, a new epoch starts at 0, and an
+unknown (or forgotten) producer may start anywhere.
 """
 
 from collections import deque
@@ -45,7 +45,7 @@ NO_COORDINATOR_EPOCH = -1
 
 
 class BatchMetadata(NamedTuple):
-    """A batch that was appended; ``timestamp`` is its max timestamp (the append time, if LogAppendTime)."""
+    """An appended batch; ``timestamp`` is its max timestamp (the append time, for LogAppendTime)."""
 
     last_sequence: int
     last_offset: int
@@ -64,8 +64,8 @@ class BatchMetadata(NamedTuple):
 class CompletedTransaction(NamedTuple):
     """A transaction that its marker has just ended; ``last_offset`` is the marker's.
 
-    ``last_stable_offset`` is what the transaction index notes: the start of the oldest transaction that
-    is still open, or the offset behind the marker.
+    ``last_stable_offset`` is the value for the transaction index: the start of the oldest open transaction,
+    or the offset after the marker.
     """
 
     producer_id: int
@@ -135,7 +135,7 @@ class ProducerState:
     """The producers of one partition, their open transactions and the first unstable offset."""
 
     def __init__(self, *, expiration_ms: int, offset: int = 0) -> None:
-        """``expiration_ms`` is producer.id.expiration.ms; ``offset`` where the log begins."""
+        """``expiration_ms`` is producer.id.expiration.ms; ``offset`` is the start of the log."""
         self._expiration_ms = expiration_ms
         self._end_offset = offset
         self._producers: dict[int, ProducerEntry] = {}
@@ -153,16 +153,17 @@ class ProducerState:
 
     @property
     def end_offset(self) -> int:
-        """The state covers the log up to here (exclusive)."""
+        """The state covers the log up to this offset (exclusive)."""
         return self._end_offset
 
     def entry(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
 
     def check(self, header: BatchHeader, *, from_client: bool = True) -> BatchMetadata | None:
-        """May this data batch be appended next? The remembered batch, if it repeats one (append nothing).
+        """Check a data batch before it is appended. Returns the remembered batch if it is a repeat (append
+        nothing).
 
-        Sequence numbers are checked for clients only: a coordinator's batches carry none. Raises
+        Sequence numbers are checked for clients only: a coordinator's batches have none. Raises
         :class:`KafkaError`: INVALID_PRODUCER_EPOCH below the known epoch, OUT_OF_ORDER_SEQUENCE_NUMBER,
         INVALID_TXN_STATE for a batch outside the producer's open transaction.
         """
@@ -193,10 +194,10 @@ class ProducerState:
         return None
 
     def check_marker(self, producer_id: int, producer_epoch: int, marker: EndTransactionMarker) -> None:
-        """May this end marker be appended?
+        """Check an end marker before it is appended.
 
         Raises :class:`KafkaError`: INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED for a marker
-        of an older coordinator than the last one heard of.
+        of an older coordinator than the last known one.
         """
         entry = self._producers.get(producer_id)
         if entry is None:
@@ -235,7 +236,9 @@ class ProducerState:
         offset: int,
         timestamp: int,
     ) -> CompletedTransaction | None:
-        """Note an end marker that was appended at ``offset``; None when it ended no transaction here."""
+        """Record an end marker that was appended at ``offset``; returns None when it ended no transaction
+        here.
+        """
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(producer_id)
@@ -255,10 +258,10 @@ class ProducerState:
         return CompletedTransaction(producer_id, first_offset, offset, stable, not marker.committed)
 
     def apply_batch(self, batch: Buffer, header: BatchHeader) -> CompletedTransaction | None:
-        """Note a batch as it stands in the log: for followers, and to rebuild the state.
+        """Record a batch of the log: for followers, and to rebuild the state.
 
-        ``batch`` starts at the header and is opened only when it is a control batch. Nothing is checked: the
-        leader did. Batches without a producer id only move ``end_offset``.
+        ``batch`` starts at the header and is opened only when it is a control batch. Nothing is checked:
+        the leader did that. Batches without a producer id only move ``end_offset``.
         """
         if header.producer_id < 0:
             self._end_offset = header.next_offset
@@ -280,7 +283,7 @@ class ProducerState:
         return completed
 
     def advance_end(self, offset: int) -> None:
-        """The log now ends at ``offset``, by batches without a producer id."""
+        """The log now ends at ``offset``, after batches without a producer id."""
         self._end_offset = offset
 
     # Transactions
@@ -291,7 +294,7 @@ class ProducerState:
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest transaction without an end marker began."""
+        """The first offset of the oldest transaction without an end marker."""
         return next(iter(self._ongoing), None)
 
     @property
@@ -308,19 +311,19 @@ class ProducerState:
 
     @property
     def oldest_transaction_timestamp(self) -> int | None:
-        """When the producer of the oldest open transaction last wrote: an old one is hanging."""
+        """Time of the last write of the producer with the oldest open transaction: an old one is hanging."""
         for producer_id in self._ongoing.values():
             return self._producers[producer_id].last_timestamp
         return None
 
     def advance_high_watermark(self, high_watermark: int) -> None:
-        """Forget ended transactions whose marker lies below the high watermark."""
+        """Forget ended transactions whose marker is below the high watermark."""
         if self._unreplicated:
             self._unreplicated = {
                 first: last for first, last in self._unreplicated.items() if last >= high_watermark
             }
 
-    # Life of the state
+    # Life cycle of the state
 
     def advance_log_start(self, log_start_offset: int) -> None:
         """The log now begins later; producers stay known until they expire (KIP-360)."""
@@ -328,7 +331,9 @@ class ProducerState:
         self._end_offset = max(self._end_offset, log_start_offset)
 
     def remove_expired(self, now_ms: int) -> int:
-        """Forget producers that were quiet for the expiration time and have no open transaction; how many."""
+        """Forget producers without a batch for the expiration time and without an open transaction; returns
+        their number.
+        """
         expired = [entry.producer_id for entry in self._producers.values() if self._is_expired(entry, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
@@ -336,7 +341,8 @@ class ProducerState:
 
     def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         if entry.last_timestamp < 0:
-            # Its records say no time. Its time begins now, lest a restart forget whom a retry repeats.
+            # Its records have no timestamp. Its expiry is counted from now; otherwise a restart would forget
+            # a producer that retries.
             entry.last_timestamp = now_ms
         return entry.current_txn_first_offset is None and now_ms - entry.last_timestamp >= self._expiration_ms
 

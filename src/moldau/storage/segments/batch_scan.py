@@ -26,7 +26,7 @@ _CHECK_CHUNK_SIZE_BYTES: Final = 1024 * 1024
 
 
 class Sketch(NamedTuple):
-    """Of a batch in a segment: where it lies and which offsets and timestamps it spans."""
+    """A batch in a segment: its position, its offsets and its timestamps."""
 
     position: int
     size_bytes: int
@@ -36,7 +36,7 @@ class Sketch(NamedTuple):
 
 
 def sketch_at(buffer: memoryview | bytes, start: int, position: int) -> Sketch:
-    """Read the header at ``buffer[start:]``, which lies at ``position`` of its file."""
+    """Read the header at ``buffer[start:]``, which is at ``position`` of its file."""
     base_offset, length, last_offset_delta, max_timestamp_ms = _SKETCH.unpack_from(buffer, start)
     return Sketch(
         position, length + LOG_OVERHEAD_BYTES, base_offset, base_offset + last_offset_delta, max_timestamp_ms
@@ -60,10 +60,10 @@ def scan(file: File, position: int, end: int) -> Iterator[Sketch]:
 
 
 def find_position(file: File, position: int, end: int, offset: int) -> int:
-    """Where the first batch of ``file[position:end]`` begins that ends at or after ``offset``; else ``end``.
+    """Position of the first batch of ``file[position:end]`` that ends at or after ``offset``; else ``end``.
 
-    As :func:`scan` would find it, in a quarter of the time: every read begins here. Raises
-    :class:`CorruptRecordError` where the bytes cannot be a batch: what follows is not the answer.
+    The same result as by :func:`scan`, in a quarter of the time: every read begins here. Raises
+    :class:`CorruptRecordError` where the bytes cannot be a batch.
     """
     unpack = _SKETCH.unpack_from
     while position < end:
@@ -87,10 +87,10 @@ def _not_a_batch(file: File, position: int, length: int) -> CorruptRecordError:
 
 
 def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[int, int | None]:
-    """Where the last batch of ``file[position:end]`` ends that ends at or before ``limit``.
+    """End position of the last batch of ``file[position:end]`` that ends at or before ``limit``.
 
-    With the offset that follows it; when not even the first fits, ``position`` and that one's base
-    offset; None at the end of the file. Raises :class:`CorruptRecordError` as :func:`find_position`.
+    Also returns the offset after it; when not even the first batch fits, ``position`` and that one's base
+    offset; None at the end of the file. Raises :class:`CorruptRecordError` like :func:`find_position`.
     """
     unpack = _SKETCH.unpack_from
     next_offset: int | None = None
@@ -114,7 +114,7 @@ def find_fitting_end(file: File, position: int, end: int, limit: int) -> tuple[i
 def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
     """``(position, header)`` of the batches of ``file[position:end]``: whole, valid batches only.
 
-    As :func:`scan`, for those who need all of the header, at a microsecond each.
+    Like :func:`scan`, with complete headers, at a microsecond each.
     """
     while position < end:
         chunk = file.view(position, min(_CHUNK_SIZE_BYTES, end - position))
@@ -132,10 +132,10 @@ def scan_headers(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 
 
 def scan_checked(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """``(position, header, batch)`` of the batches of ``file[position:end]`` up to the first bad one.
+    """``(position, header, batch)`` of the batches of ``file[position:end]`` up to the first invalid one.
 
     For bytes that a crash may have torn: length, magic and CRC are checked; zeros are not a batch. A start
-    after a kill goes through all batches since the last checkpoint here, so what is in the loop is counted.
+    after a kill scans all batches since the last checkpoint here, so the loop body is optimised.
     """
     while end - position >= HEADER_SIZE_BYTES:
         chunk = memoryview(file.read_at(position, min(_CHECK_CHUNK_SIZE_BYTES, end - position)))

@@ -1,4 +1,4 @@
-"""The offset index of a segment: where to begin to look for an offset."""
+"""The offset index of a segment: the position from which to search for an offset."""
 
 from struct import Struct
 
@@ -19,16 +19,16 @@ class OffsetIndex(SparseIndex):
         self.base_offset = base_offset
 
     def append(self, last_offset: int, position: int) -> None:
-        """Note that the batch at ``position`` ends with ``last_offset``."""
+        """Index the batch at ``position``, which ends with ``last_offset``."""
         self.add(last_offset - self.base_offset, position)
 
     def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds ``offset``, never far before."""
+        """A position at or shortly before the batch that contains ``offset``."""
         index = self.floor(offset - self.base_offset)
         return self.at(index)[1] if index >= 0 else 0
 
     def boundary_before(self, position: int) -> int:
-        """The last indexed start of a batch that is not after ``position``; 0 when there is none."""
+        """The last indexed start of a batch at or before ``position``; 0 when there is none."""
         index = self.floor_value(position)
         return self.at(index)[1] if index >= 0 else 0
 

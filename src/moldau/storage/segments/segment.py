@@ -30,7 +30,7 @@ _MAX_REMEMBERED_POSITIONS: Final = 64
 class Segment:
     """Batches from ``base_offset`` on, in one file; only the last segment of a log is written to.
 
-    The log knows where the batches end; a segment knows only its bytes (``size_bytes``).
+    The log knows the ends of batches; a segment knows only its bytes (``size_bytes``).
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class Segment:
     def __init__(
         self, disk: Disk, folder: str, base_offset: int, config: LogConfig, *, file_suffix: str = ""
     ) -> None:
-        """``file_suffix`` is put behind the names of all files, for a segment that is not yet in use."""
+        """``file_suffix`` is appended to the names of all files, for a segment that is not in use yet."""
         self._disk = disk
         self.folder = folder
         self.base_offset = base_offset
@@ -99,7 +99,7 @@ class Segment:
         """Make the files, empty. Old bytes under these names are cut away, never written over."""
         self._file = self._disk.open(self.path(LOG_SUFFIX), create=True)
         if self._file.size():
-            # Not an empty one: ext4 writes a file back at its last close once it was truncated to nothing.
+            # Never empty: ext4 writes a file back at its last close after it was truncated to nothing.
             self._file.truncate(0)
         self.offset_index.create()
         self.time_index.create()
@@ -109,7 +109,7 @@ class Segment:
         self.roll_jitter_ms = roll_jitter_ms
 
     def open_existing(self, *, sealed: bool) -> None:
-        """Take the files as they are, after a clean stop.
+        """Use the files as they are, after a clean stop.
 
         Raises :class:`CorruptIndexError` when an index is missing or cannot be this segment's.
         """
@@ -133,7 +133,7 @@ class Segment:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Learn from the batches after the last index entry what appending needs to know."""
+        """Read the batches after the last index entry to restore the state that appending needs."""
         start = self.offset_index.boundary_before(self.size_bytes)
         for sketch in scan(self.file, start, self.size_bytes):
             self._note_timestamp(sketch.max_timestamp_ms, sketch.last_offset)
@@ -142,8 +142,8 @@ class Segment:
         self.first_timestamp_ms = first.max_timestamp_ms if first else NO_TIMESTAMP
 
     def last_batch_end(self) -> int:
-        """The offset behind the last batch; the base offset when there is none. All batches are whole."""
-        # Read, not mapped: at a start the segments of all logs are looked at.
+        """The offset after the last batch; the base offset when there is none. All batches are whole."""
+        # Read, not mapped: at a start the segments of all logs are read.
         position, end_offset = self.offset_index.boundary_before(self.size_bytes), self.base_offset
         while position + HEADER_SIZE_BYTES <= self.size_bytes:
             sketch = sketch_at(self.file.read_at(position, HEADER_SIZE_BYTES), 0, position)
@@ -169,7 +169,7 @@ class Segment:
     # -- appending ----------------------------------------------------------------------------
 
     def write(self, buffers: Sequence[Buffer], size_bytes: int) -> int:
-        """Write batches at the end; return their position. :meth:`note_batch` must follow."""
+        """Write batches at the end; return their position. The caller then calls :meth:`note_batch`."""
         position = self.size_bytes
         file = self._file or self.file
         file.write_at(position, buffers)
@@ -177,7 +177,7 @@ class Segment:
         return position
 
     def note_batch(self, position: int, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
-        """Account for a batch that was written at ``position``; sparsely, index it."""
+        """Account for a batch that was written at ``position``; add sparse index entries."""
         if max_timestamp_ms > self._max_timestamp_ms:  # type: ignore[operator]  # known while unsealed
             self._max_timestamp_ms = max_timestamp_ms
             self._max_timestamp_offset = last_offset
@@ -215,7 +215,7 @@ class Segment:
         self.time_index.write_out()
 
     def seal(self) -> None:
-        """Nothing will be appended any more: complete the indexes and free their memory."""
+        """No more appends: complete the indexes and free their memory."""
         if not self.is_sealed:
             self._complete_time_index()
             self.offset_index.seal()
@@ -227,7 +227,7 @@ class Segment:
             self.time_index.maybe_append(self.max_timestamp_ms, self._max_timestamp_offset)
 
     def unseal(self) -> None:
-        """Make a sealed segment the one to append to, after the ones behind it were removed."""
+        """Make a sealed segment the active one, after the later ones were removed."""
         if self.is_sealed:
             self.offset_index.load()
             self.time_index.load()
@@ -237,7 +237,7 @@ class Segment:
     # -- reading ------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Sketch | None:
-        """The batch that holds ``offset``, or the first one after it; None past the last."""
+        """The batch that contains ``offset``, or the first one after it; None at the end."""
         start = self._remembered.get(offset)
         if start is None:
             start = self.offset_index.lookup(offset)
@@ -247,21 +247,21 @@ class Segment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Where the batch that holds ``offset``, or the first after it, begins; else the end."""
+        """Position of the batch that contains ``offset``, or of the first after it; else the end."""
         position = self._remembered.get(offset)
         if position is not None:
             return position
         return find_position(self.file, self.offset_index.lookup(offset), self.size_bytes, offset)
 
     def remember(self, offset: int, position: int) -> None:
-        """A reader will come back for the batch that begins with ``offset`` at ``position``."""
+        """Cache the position of the batch that begins with ``offset``, for a reader's next request."""
         remembered = self._remembered
         if len(remembered) >= _MAX_REMEMBERED_POSITIONS:
             remembered.clear()
         remembered[offset] = position
 
     def whole_batches_end(self, start: int, limit: int) -> tuple[int, int | None]:
-        """Where the last batch that fits into ``[start, limit)`` ends, and the offset after it.
+        """The end of the last batch that fits into ``[start, limit)``, and the offset after it.
 
         The offset is None when no batch fits.
         """
@@ -276,7 +276,7 @@ class Segment:
     # -- the end ------------------------------------------------------------------------------
 
     def end_before(self, offset: int) -> tuple[int, int]:
-        """Position and offset behind the last batch that lies wholly before ``offset``."""
+        """Position and offset after the last batch that is entirely before ``offset``."""
         end, end_offset = 0, self.base_offset
         for sketch in scan(self.file, self.offset_index.lookup(offset - 1), self.size_bytes):
             if sketch.last_offset >= offset:
@@ -285,7 +285,7 @@ class Segment:
         return end, end_offset
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches that hold or follow ``offset``; return the end of the last one that is left.
+        """Drop the batches from ``offset`` on; return the end of the last remaining one.
 
         The segment becomes the one to append to, once :meth:`cut_file` has returned.
         """
@@ -301,16 +301,16 @@ class Segment:
         return end_offset
 
     def cut_file(self) -> None:
-        """Cut the log file to what :meth:`truncate_to` has left, durably. Blocking.
+        """Cut the log file to the length that :meth:`truncate_to` determined, durably. Blocking.
 
-        A crash must not bring back batches beside the ones that replace them.
+        A crash must not restore batches beside the ones that replace them.
         """
         if self.file.size() > self.size_bytes:
             self.file.truncate(self.size_bytes)
             self.file.sync()
 
     def sync(self) -> None:
-        """Make the segment durable. Blocking; its indexes were written out before."""
+        """Make the segment durable. Blocking; its indexes were written before."""
         self.file.sync()
         self.offset_index.sync()
         self.time_index.sync()
@@ -341,10 +341,11 @@ class Segment:
         self.time_index.hold_file()
 
     def rename_deleted(self) -> list[str]:
-        """Rename the files out of the log; return their new paths, to be removed later. For any thread.
+        """Rename the files of a removed segment; return their new paths, to be removed later. For any
+        thread.
 
-        The log file goes first: what is left of a segment without it is removed at the next start. Whoever
-        may still read the segment has to :meth:`hold_files` before.
+        The log file is renamed first: the remaining files of a segment without it are removed at the next
+        start. A reader of the segment must call :meth:`hold_files` before.
         """
         renamed = []
         for suffix in SEGMENT_SUFFIXES:

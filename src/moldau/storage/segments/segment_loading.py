@@ -1,16 +1,16 @@
 """Opening the segments of a folder: after a clean stop as they are, after a crash with suspicion.
 
-What a crash of the machine may have done to bytes that were not synced: the tail of a file is torn,
-zero or missing; a file made lately is missing while a later one is there; an index holds anything.
-So everything from the recovery point on is read and checked, and what follows the first gap or bad
-batch is dropped: none of it was acknowledged as durable.
+After a crash of the machine, bytes that were not synced may be damaged: the tail of a file is torn, zero or
+missing; a new file is missing while a later one exists; an index contains anything. So everything from the
+recovery point on is read and checked, and the rest after the first gap or invalid batch is dropped: none of
+it was acknowledged as durable.
 
-What is accepted is written once more and synced. It may come from the page cache alone: after a failed sync
-the system takes pages for clean that never reached the disk, and no later sync brings them there. Nor may a
-producer's retry be answered from bytes that the next loss of power takes back.
+The accepted bytes are written once more and synced, because they may exist only in the page cache: after a
+failed sync the system marks pages as clean that never reached the disk, and no later sync writes them. Nor
+may a producer's retry be answered from bytes that the next loss of power removes.
 
-The recovery point promises that everything below is synced. Whoever rewrites old segments
-(compaction) may do so only below it, for a gap between two segments above it is taken for a loss.
+Everything below the recovery point is synced. Compaction may rewrite old segments only below it, because a
+gap between two segments above it is treated as a loss.
 """
 
 from dataclasses import replace
@@ -44,7 +44,7 @@ _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class LoadedSegments:
-    """Opened segments, the last unsealed; where they end; which were rebuilt from their bytes."""
+    """The opened segments, the last one unsealed; their end offset; the rebuilt ones."""
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
@@ -54,7 +54,7 @@ class LoadedSegments:
         """Offsets between the end of a segment and the next one, which compaction leaves as well."""
 
     def rebuilt(self, segment: Segment) -> bool:
-        """Whether the segment's indexes are new, and its transaction index still has to be filled."""
+        """Whether the segment's indexes are new, so that its transaction index must still be filled."""
         return self.rebuilt_from is not None and segment.base_offset >= self.rebuilt_from
 
 
@@ -70,8 +70,8 @@ def load_segments(
 ) -> LoadedSegments:
     """Open all segments of a folder; none if there are no log files. Blocking.
 
-    What is cut or rebuilt goes to ``report``. Raises :class:`DamagedLogError` for a guarded log with more
-    than a torn end.
+    Truncated and rebuilt files are added to ``report``. Raises :class:`DamagedLogError` for a guarded log
+    with more than a torn end.
     """
     report = report or RecoveryReport()
     bases, torn_base = _remaining_segments(disk, folder, guarded, report)
@@ -79,7 +79,7 @@ def load_segments(
     for index, base_offset in enumerate(bases):
         is_last = index + 1 == len(bases)
         segment = Segment(disk, folder, base_offset, config)
-        # The one that ends at the recovery point may have been sealed, and its indexes written, since.
+        # The one that ends at the recovery point may have been sealed since, with its indexes written.
         suspect = not clean_shutdown and (is_last or bases[index + 1] >= recovery_point)
         suspect = suspect or (torn_base is not None and base_offset >= torn_base)
         end_offset = None if suspect else _open_clean(segment, is_last, report)
@@ -93,7 +93,7 @@ def load_segments(
             end_offset = segment.last_batch_end()
         loaded.segments.append(segment)
         loaded.end_offset = end_offset
-        # Below the recovery point a gap is what compaction has left.
+        # Below the recovery point a gap was made by compaction.
         if suspect and not is_last and end_offset != bases[index + 1] > recovery_point:
             _drop_segments(disk, folder, bases[index + 1 :], end_offset, report)
             break
@@ -107,7 +107,7 @@ def load_segments(
 def _remaining_segments(
     disk: Disk, folder: str, guarded: GuardedLog | None, report: RecoveryReport
 ) -> tuple[list[int], int | None]:
-    """Remove what a crash left over; return the segments' base offsets, and that of the first torn one."""
+    """Remove the remains of a crash; return the segments' base offsets, and that of the first torn one."""
     complete_swaps(disk, folder, report, is_guarded=guarded is not None)
     names = disk.list(folder)
     bases = sorted(base for name in names if (base := base_offset_of(name, LOG_SUFFIX)) is not None)
@@ -138,9 +138,9 @@ def _checked(
 
 
 def _open_clean(segment: Segment, is_last: bool, report: RecoveryReport) -> int | None:
-    """The end offset of a segment that should be whole; None when it has to be recovered.
+    """The end offset of a segment that should be whole; None when it must be recovered.
 
-    Of a segment that is not the last, the end is not looked for (0 is returned).
+    For a segment that is not the last, the end is not determined (0 is returned).
     """
     try:
         segment.open_existing(sealed=not is_last)
@@ -240,7 +240,7 @@ def _keep_tail(disk: Disk, segment: Segment, position: int, end: int) -> None:
 def _drop_segments(
     disk: Disk, folder: str, bases: list[int], end_offset: int, report: RecoveryReport
 ) -> None:
-    """Take out segments behind a hole, the last first, so that a crash meanwhile leaves no new hole.
+    """Remove segments behind a hole, the last first, so that a crash meanwhile leaves no new hole.
 
     Their bytes are kept under other names.
     """

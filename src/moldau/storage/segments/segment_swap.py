@@ -1,6 +1,6 @@
-"""Putting a rewritten segment in the place of the ones it was made from, so that no crash can hurt.
+"""Replaces segments by a rewritten one, safely at any crash.
 
-The states of the files, in order; from the second on the new segment is the truth:
+The states of the files, in order; from the second on the new segment is valid:
 
 1. ``.log.cleaned`` and its indexes are whole and durable; the old segments are in use. A start removes
    the new files.
@@ -9,7 +9,7 @@ The states of the files, in order; from the second on the new segment is the tru
 3. The old files are ``.deleted``; the new indexes have their own names.
 4. ``.log.swap`` has become ``.log``: done.
 
-The log file moves last in each step, after everything else of that step is durable.
+The log file is moved last in each step, after everything else of that step is durable.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUF
 
 
 def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
-    """From state 1 to 2: when this returns, the new segment stands even if the power fails."""
+    """From state 1 to 2: when this returns, the new segment survives a loss of power."""
     for suffix in (*_INDEX_SUFFIXES, LOG_SUFFIX):
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         with contextlib.suppress(FileNotFoundError):
@@ -46,7 +46,7 @@ def commit_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def move_in(disk: Disk, folder: str, base_offset: int) -> None:
-    """From state 2, with the old files out of the way, to 4. Durable with the folder's next sync."""
+    """From state 2, with the old files removed, to 4. Durable with the folder's next sync."""
     for suffix in _INDEX_SUFFIXES:
         path = f"{folder}/{segment_file(base_offset, suffix)}"
         for made in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
@@ -59,16 +59,16 @@ def move_in(disk: Disk, folder: str, base_offset: int) -> None:
 
 
 def remove_cleaned(disk: Disk, folder: str, base_offset: int) -> None:
-    """Give up in state 1."""
+    """Undo in state 1."""
     for suffix in SEGMENT_SUFFIXES:
         disk.remove(f"{folder}/{segment_file(base_offset, suffix)}{CLEANED_SUFFIX}")
 
 
 def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarded: bool) -> None:
-    """At the start: finish what a crash has left in state 2 or 3. Blocking.
+    """At the start: finish a swap that a crash interrupted in state 2 or 3. Blocking.
 
-    A new segment was durable before state 2, so one that is not whole is damaged, and where it ends is not
-    known. Of a guarded log that raises :class:`DamagedLogError`. Else the old segments stay if they exist.
+    A new segment was durable before state 2, so an incomplete one is damaged, and its end is unknown. For a
+    guarded log that raises :class:`DamagedLogError`. Otherwise the old segments are kept if they exist.
     """
     names = disk.list(folder)
     swaps = [base_offset_of(name, LOG_SUFFIX + SWAP_SUFFIX) for name in names]
@@ -90,7 +90,7 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
             if old is not None and base_offset <= old < end_offset:
                 for suffix in SEGMENT_SUFFIXES:
                     disk.remove(f"{folder}/{segment_file(old, suffix)}")
-        # An old index must not come back beside the new log file.
+        # An old index must not be restored beside the new log file.
         disk.sync_dir(folder)
         move_in(disk, folder, base_offset)
         disk.sync_dir(folder)
@@ -100,7 +100,7 @@ def complete_swaps(disk: Disk, folder: str, report: RecoveryReport, *, is_guarde
 
 
 def _end_of_swap(disk: Disk, folder: str, base_offset: int) -> tuple[int, int | None]:
-    """The offset behind the last valid batch, and where another one begins; None when the file is whole."""
+    """The offset after the last valid batch, and the position of a later one; None when the file is whole."""
     path = f"{folder}/{segment_file(base_offset, LOG_SUFFIX)}{SWAP_SUFFIX}"
     file = disk.open(path, read_only=True)
     try:

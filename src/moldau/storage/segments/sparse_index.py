@@ -1,9 +1,8 @@
 """Common base of the offset index and the time index: sorted fixed-size entries, appended at the end.
 
-The entries of the active segment are in memory and reach the file in chunks; those of a sealed
-segment stay in the file and are searched there, so that old segments cost no memory. The file is held open
-only where a lookup needs it: an idle segment costs no descriptor. An index is
-never the only home of a fact: after a crash it is rebuilt from the log.
+The entries of the active segment are in memory and are written to the file in chunks; those of a sealed
+segment stay in the file and are searched there, so that old segments cost no memory. The file is open only
+while a lookup needs it: an idle segment costs no descriptor. An index can always be rebuilt from the log.
 """
 
 import contextlib
@@ -15,15 +14,15 @@ from typing import ClassVar
 from moldau.runtime.files.disk import Disk, File
 
 CHUNK_ENTRIES = 512
-"""So many new entries are written out at once, to keep the append that rolls a segment short."""
+"""Number of new entries that are written together, to keep the append that rolls a segment short."""
 
 
 class CorruptIndexError(Exception):
-    """The file cannot be an index of this segment; it has to be rebuilt."""
+    """The file is not an index of this segment and must be rebuilt."""
 
 
 class SparseIndex:
-    """Entries (key, value), both ascending; subclasses give them meaning."""
+    """Entries (key, value), both ascending; subclasses define their meaning."""
 
     entry: ClassVar[Struct]
     key_typecode: ClassVar[str]
@@ -50,7 +49,7 @@ class SparseIndex:
         self._dirty = False
         self._file: File | None = None
         self._sealed_size: int | None = None
-        """Bytes of the file, whose entries are searched there; None while they are in memory."""
+        """Bytes of the file with the entries; None while they are in memory."""
 
     def __len__(self) -> int:
         sealed_size = self._sealed_size
@@ -123,7 +122,7 @@ class SparseIndex:
             file.close()
 
     def load(self) -> None:
-        """Take the entries into memory, to append to them. Raises :class:`CorruptIndexError`."""
+        """Load the entries into memory, for appending. Raises :class:`CorruptIndexError`."""
         content = self._disk.read(self.path)
         self._check_size(len(content))
         self._release()
@@ -157,7 +156,7 @@ class SparseIndex:
             self._dirty = True
 
     def sync(self) -> None:
-        """Make what was written durable. Blocking; safe beside an append that seals the index."""
+        """Make written entries durable. Blocking; safe in parallel to an append that seals the index."""
         if self._dirty:
             self._dirty = False
             with contextlib.suppress(FileNotFoundError):
@@ -168,13 +167,13 @@ class SparseIndex:
                     file.close()
 
     def seal(self) -> None:
-        """Write everything out and free the memory: no more entries will come."""
+        """Write everything and free the memory: no more entries follow."""
         if self._sealed_size is None:
             self.write_out()
             self.open_sealed()
 
     def close(self) -> None:
-        """Write everything out and release the file; lookups still work."""
+        """Write everything and release the file; lookups still work."""
         self.write_out()
         self._close_file()
 

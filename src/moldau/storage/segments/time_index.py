@@ -1,4 +1,4 @@
-"""The time index of a segment: up to which offset no record is as late as a timestamp."""
+"""The time index of a segment: for a timestamp, an offset before which all records are earlier."""
 
 from struct import Struct
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from moldau.storage.segments.sparse_index import SparseIndex
 
 
 class TimeIndexEntry(NamedTuple):
-    """Up to ``offset``, the last of the batch that has it, no timestamp is above ``timestamp_ms``."""
+    """Up to ``offset``, the last of its batch, no timestamp is above ``timestamp_ms``."""
 
     timestamp_ms: int
     offset: int
@@ -43,7 +43,7 @@ class TimeIndex(SparseIndex):
             self.add(timestamp_ms, offset - self.base_offset)
 
     def lookup(self, timestamp_ms: int) -> int:
-        """An offset with no record of ``timestamp_ms`` or later before it."""
+        """An offset before which all records are earlier than ``timestamp_ms``."""
         index = self.floor(timestamp_ms - 1)
         return self.base_offset + self.at(index)[1] + 1 if index >= 0 else self.base_offset
 

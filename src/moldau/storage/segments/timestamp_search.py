@@ -1,8 +1,8 @@
 """Finding records by timestamp, exact to the record.
 
-A search is a row of steps. Each looks at headers, a bounded number of them, and ends at a batch whose records
-must be looked at; whoever drives the search opens it, on the spot or in a worker, and goes on behind it. The
-log may change between two steps.
+A search is a series of steps. Each reads a bounded number of headers, and ends at a batch whose records
+must be read. The caller opens that batch, on the event loop or in a worker, and continues after it. The log
+may change between two steps.
 """
 
 from typing import Final, NamedTuple
@@ -16,14 +16,14 @@ _HEADERS_A_STEP: Final = 2_000
 
 
 class Step(NamedTuple):
-    """How far a search has come: a batch to open, or None; and the offset at which the next step begins."""
+    """The result of a step: a batch to open, or None; and the offset of the next step."""
 
     batch: memoryview | None
     next_offset: int
 
 
 def search_step(log: SegmentedLog, at_least_ms: int, start_offset: int, end_offset: int) -> Step | None:
-    """The next batch of ``[start_offset, end_offset)`` whose header has such a timestamp; None at the end."""
+    """The next batch of ``[start_offset, end_offset)`` whose header matches; None at the end."""
     if start_offset >= end_offset:
         return None
     left = _HEADERS_A_STEP

@@ -1,4 +1,4 @@
-"""The transaction index of a segment: the transactions whose abort markers lie in it."""
+"""The transaction index of a segment: the transactions whose abort markers are in it."""
 
 import contextlib
 from bisect import bisect_left
@@ -21,7 +21,7 @@ def encode_transactions(transactions: Iterable[AbortedEntry]) -> bytes:
 
 
 def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
-    """The entries of an index; ``path`` is how the error calls it. Raises :class:`CorruptIndexError`."""
+    """The entries of an index; ``path`` is its name in the error. Raises :class:`CorruptIndexError`."""
     if len(content) % _ENTRY.size:
         raise CorruptIndexError(f"{path}: {len(content)} bytes are not whole entries")
     entries: list[AbortedEntry] = []
@@ -36,9 +36,10 @@ def decode_transactions(content: Buffer, path: str) -> list[AbortedEntry]:
 
 
 def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[AbortedEntry]:
-    """The entries, in order, whose abort markers are at or after ``offset``; those before cost nothing.
+    """The entries, in order, whose abort markers are at or after ``offset``; earlier ones cost nothing.
 
-    A segment of 1 GiB may hold millions of aborted transactions, and each read_committed fetch asks.
+    A segment of 1 GiB may contain millions of aborted transactions, and each read_committed fetch searches
+    it.
     """
     first = bisect_left(entries, offset, key=_LAST_OFFSET)
     return map(entries.__getitem__, range(first, len(entries)))
@@ -47,7 +48,7 @@ def ended_from(entries: Sequence[AbortedEntry], offset: int) -> Iterator[Aborted
 class TransactionIndex:
     """Entries of 34 bytes: version, producer id, first offset, last offset, last stable offset.
 
-    Written through at once (aborts are rare); the file exists once there is an entry.
+    Written immediately (aborts are rare); the file exists once there is an entry.
     """
 
     __slots__ = ("_disk", "_entries", "path")
@@ -64,7 +65,7 @@ class TransactionIndex:
         return iter(self._entries)
 
     def ended_from(self, offset: int) -> Iterator[AbortedEntry]:
-        """As the function of this name."""
+        """See the function of this name."""
         return ended_from(self._entries, offset)
 
     def load(self) -> None:
@@ -93,9 +94,9 @@ class TransactionIndex:
             self._entries = kept
 
     def sync(self) -> None:
-        """Make what was written durable. Blocking."""
+        """Make written entries durable. Blocking."""
         if self._entries:
-            # Meanwhile the segment may have been deleted.
+            # The segment may have been deleted meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 file = self._disk.open(self.path)
                 try:

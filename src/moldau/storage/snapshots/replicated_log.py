@@ -1,6 +1,6 @@
-"""The log with snapshots that the KRaft quorum and the coordinators stand on (KIP-595, KIP-630).
+"""The log with snapshots that the KRaft quorum and the coordinators use (KIP-595, KIP-630).
 
-:class:`ReplicatedLog` is the contract; it says what its user may rely on:
+:class:`ReplicatedLog` is the contract; it guarantees:
 
 * An append is visible to :meth:`ReplicatedLog.read` when it returns and durable when a
   :meth:`ReplicatedLog.flush` that began afterwards has returned.
@@ -35,8 +35,8 @@ class Divergence(Enum):
 class OffsetValidation(NamedTuple):
     """The answer to :meth:`ReplicatedLog.validate_offset_and_epoch`.
 
-    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the one asked for and
-    its end offset; for ``SNAPSHOT`` it is the snapshot to fetch; for ``VALID`` what was asked.
+    For ``DIVERGING``, ``position`` is the largest epoch of this log not above the requested one and its end
+    offset; for ``SNAPSHOT`` it is the snapshot to fetch; for ``VALID`` the requested position.
     """
 
     divergence: Divergence
@@ -44,7 +44,7 @@ class OffsetValidation(NamedTuple):
 
 
 class SnapshotReader(Protocol):
-    """A frozen snapshot; stays readable after the log has dropped it, until closed."""
+    """A frozen snapshot; stays readable after the log has deleted it, until closed."""
 
     @property
     def snapshot_id(self) -> OffsetAndEpoch: ...
@@ -57,7 +57,7 @@ class SnapshotReader(Protocol):
         ...
 
     def batches(self) -> Iterator[memoryview]:
-        """All record batches in order, the header and footer control batches among them.
+        """All record batches in order, including the header and footer control batches.
 
         Raises ``KafkaError(corrupt_message)`` at a damaged one.
         """
@@ -89,7 +89,7 @@ class RawSnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Drop what was written; fine after ``freeze``."""
+        """Discard the written bytes; harmless after ``freeze``."""
         ...
 
 
@@ -108,9 +108,9 @@ class SnapshotWriter(Protocol):
         ...
 
     async def settle(self) -> None:
-        """To be called now and then: makes what is written so far durable once it is much.
+        """Call it from time to time: it syncs the written bytes when there are many.
 
-        ``freeze`` then has little left to wait for, and so have others whose files are synced meanwhile.
+        ``freeze`` then has little left to sync, and other syncs meanwhile are faster.
         """
         ...
 
@@ -119,13 +119,14 @@ class SnapshotWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Drop what was written; fine after ``freeze``."""
+        """Discard the written bytes; harmless after ``freeze``."""
         ...
 
 
 class ReplicatedLog(Protocol):
     """A partition log with an epoch history and snapshots. IO failures raise
-    ``KafkaError(kafka_storage_error)``; after one every call that writes does."""
+    ``KafkaError(kafka_storage_error)``; after one failure, every call that writes raises it.
+    """
 
     @property
     def start_offset(self) -> int: ...
@@ -176,7 +177,7 @@ class ReplicatedLog(Protocol):
         ...
 
     def validate_offset_and_epoch(self, offset: int, epoch: int) -> OffsetValidation:
-        """Judge a follower's fetch position (KIP-595 diverging epoch, KIP-630 snapshot)."""
+        """Check a follower's fetch position (KIP-595 diverging epoch, KIP-630 snapshot)."""
         ...
 
     def update_high_watermark(self, offset: int) -> None:
@@ -190,7 +191,7 @@ class ReplicatedLog(Protocol):
     async def truncate_to_latest_snapshot(self) -> bool:
         """If the latest snapshot ends above ``end_offset``, restart the empty log at its end.
 
-        As with ``truncate_to``, nobody appends before this returns.
+        As for ``truncate_to``, no appends are allowed before this returns.
         """
         ...
 
@@ -209,7 +210,7 @@ class ReplicatedLog(Protocol):
         ...
 
     def store_snapshot(self, snapshot_id: OffsetAndEpoch) -> RawSnapshotWriter | None:
-        """Begin to store a fetched snapshot; None when this very one exists."""
+        """Begin to store a fetched snapshot; None when it exists already."""
         ...
 
     def latest_snapshot_id(self) -> OffsetAndEpoch | None: ...
@@ -221,7 +222,7 @@ class ReplicatedLog(Protocol):
     async def delete_before_snapshot(self, snapshot_id: OffsetAndEpoch) -> bool:
         """Move ``start_offset`` up to the end of this snapshot; drop older segments and snapshots.
 
-        False when there is no such snapshot or nothing to drop.
+        False when there is no such snapshot or nothing to delete.
         """
         ...
 

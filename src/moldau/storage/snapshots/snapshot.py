@@ -1,8 +1,8 @@
 """Snapshots of a replicated state: ``<end offset>-<epoch>.checkpoint`` files (KIP-630).
 
-A snapshot is a sequence of record batches: a control batch with the header, batches with the state,
-a control batch with the footer; offsets count from 0 and every batch carries the snapshot's epoch.
-It is written as ``.part``, synced and renamed, so that the name without it means a whole snapshot.
+A snapshot is a sequence of record batches: a control batch with the header, batches with the state, a
+control batch with the footer; offsets count from 0 and every batch carries the snapshot's epoch. It is
+written as ``.part``, synced and renamed, so that a file without the suffix is a complete snapshot.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,9 @@ from moldau.storage.folders.file_names import PART_SUFFIX, SNAPSHOT_SUFFIX
 from moldau.storage.snapshots.replicated_log import OffsetAndEpoch
 
 SETTLE_BYTES: Final = 1024 * 1024
-"""How much of a snapshot waits for the disk before it is synced. All of it in one sync held the log's own
-for as long: with 30 MB, 55 ms of commits that take 7."""
+"""Bytes of a snapshot that are written before a sync. A single sync of everything would delay the log's own
+syncs: with 30 MB, commits took 55 ms instead of 7.
+"""
 _ADVICE: Final = "Restore the folder from a backup, or see 'Damaged files' in docs/operations.md."
 _OFFSET_DIGITS = 20
 _EPOCH_DIGITS = 10
@@ -39,7 +40,7 @@ def snapshot_file(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def snapshot_of(name: str) -> OffsetAndEpoch | None:
-    """The snapshot that a file is; None when it is none, or not yet whole."""
+    """The snapshot id of a file; None when the file is no complete snapshot."""
     stem = name.removesuffix(SNAPSHOT_SUFFIX)
     offset, dash, epoch = stem.partition("-")
     if stem == name or not dash or len(offset) != _OFFSET_DIGITS or len(epoch) != _EPOCH_DIGITS:
@@ -82,7 +83,7 @@ class FileSnapshotReader:
             batch = view[position : position + header.size_bytes]
             yield batch
             position += header.size_bytes
-        # It got its name when it was complete, so one that ends early was damaged since.
+        # It was renamed when it was complete, so a truncated one was damaged since.
         if not batch or _control_type(batch, -1) is not ControlType.SNAPSHOT_FOOTER:
             raise CorruptRecordError(f"{self._file.path} is damaged: it ends without a footer. {_ADVICE}")
 
@@ -112,7 +113,7 @@ def _control_type(batch: memoryview, index: int) -> ControlType | None:
 
 
 class _PartFile:
-    """A snapshot that is being written under its ``.part`` name."""
+    """A snapshot in progress under its ``.part`` name."""
 
     def __init__(self, machine: Machine, folder: str, snapshot_id: OffsetAndEpoch) -> None:
         self._machine = machine
@@ -165,7 +166,7 @@ class _PartFile:
 
 
 class FileRawSnapshotWriter:
-    """A snapshot fetched from the leader, written as its bytes come."""
+    """A snapshot fetched from the leader, written as its bytes arrive."""
 
     def __init__(self, machine: Machine, folder: str, snapshot_id: OffsetAndEpoch) -> None:
         self._part = _PartFile(machine, folder, snapshot_id)

@@ -1,4 +1,4 @@
-"""A partition log with snapshots: what the quorum and the coordinators write to."""
+"""A partition log with snapshots: the log of the quorum and of the coordinators."""
 
 import uuid
 from collections.abc import Sequence
@@ -55,8 +55,8 @@ class SnapshotLog:
     ) -> "SnapshotLog":
         """Open the folder, making it when absent. Blocking.
 
-        The log is checked from ``recovery_point`` on, its start is where its first snapshot ends, and
-        what lies wholly before the latest snapshot's end is dropped for a log that begins there.
+        The log is checked from ``recovery_point`` on, and its start is the end of its first snapshot.
+        Everything before the latest snapshot's end is dropped for a log that begins there.
         """
         log = PartitionLog.open(
             machine,
@@ -195,14 +195,14 @@ class SnapshotLog:
         return True
 
     async def begin_at_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Drop every record, and let the empty log begin where a snapshot that it has ends."""
+        """Drop every record, and begin the empty log at the end of an existing snapshot."""
         if snapshot_id not in self._snapshots:
             raise ValueError(f"there is no snapshot {snapshot_id}")
         await self.log.truncate_fully_and_start_at(snapshot_id.offset)
         await self._remove_snapshots(self._begin_at(snapshot_id))
 
     def truncate_to_latest_snapshot_now(self) -> bool:
-        """As :meth:`truncate_to_latest_snapshot`, on this thread. Blocking."""
+        """Like :meth:`truncate_to_latest_snapshot`, on this thread. Blocking."""
         latest = self._snapshot_ahead()
         if latest is None:
             return False
@@ -212,7 +212,7 @@ class SnapshotLog:
         return True
 
     def _snapshot_ahead(self) -> OffsetAndEpoch | None:
-        """The latest snapshot, if it ends behind the log."""
+        """The latest snapshot, if it ends above the log's end."""
         latest = self.latest_snapshot_id()
         if latest is None:
             return None
@@ -222,7 +222,9 @@ class SnapshotLog:
         return latest if behind else None
 
     def _begin_at(self, snapshot_id: OffsetAndEpoch) -> list[str]:
-        """The empty log begins where a snapshot ends; returns the files of older ones, to be removed."""
+        """Begin the empty log at the end of a snapshot; returns the files of older snapshots, to be
+        removed.
+        """
         self.log.begin_epoch(snapshot_id.epoch)
         self.log.high_watermark = snapshot_id.offset
         return self._take_snapshots_before(snapshot_id)

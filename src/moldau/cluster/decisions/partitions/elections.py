@@ -1,4 +1,4 @@
-"""Elections of leaders: when a broker comes or goes, by request, and at intervals."""
+"""Elections of leaders: when a broker becomes active or inactive, by request, and at intervals."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,7 +24,7 @@ UNCLEAN_LEADER_ELECTION_ENABLE = "unclean.leader.election.enable"
 def changes_without_broker(
     view: View, broker_id: int, is_incomplete: Callable[[Topic], bool] = lambda topic: False
 ) -> list[PartitionChangeRecord]:
-    """Take a broker, which no longer is active in ``view``, out of all in-sync sets and leaderships.
+    """Remove a broker that is no longer active in ``view`` from all in-sync sets and leaderships.
 
     ``is_incomplete``: whether its replicas of a topic may lack records that it had acknowledged (KIP-966).
     """
@@ -46,10 +46,10 @@ def changes_without_broker(
 
 
 def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecord]:
-    """Give leaders to partitions that were waiting for this broker, which now is active in ``view``.
+    """Elect leaders of partitions that waited for this broker, which is now active in ``view``.
 
     Replicas of diskless partitions copy from the object store, not from a leader, so no leader would
-    ever ask for them to be in sync: they are as soon as their broker is active.
+    request to add them to the in-sync set: they are added as soon as their broker is active.
     """
     records = []
     for topic in view.image.topics:
@@ -72,7 +72,8 @@ def changes_with_broker(view: View, broker_id: int) -> list[PartitionChangeRecor
 def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionChangeRecord]:
     """Let go of eligible replicas by the minima of in-sync replicas that hold now, of some topics or of all.
 
-    Where enough are in sync for a new minimum, the watermark moves on without the others (KIP-966).
+    Where enough replicas are in sync for a new minimum, the watermark advances without the others
+    (KIP-966).
     """
     topics = view.image.topics
     records = []
@@ -86,7 +87,7 @@ def eligible_changes(view: View, names: Iterable[str] | None) -> list[PartitionC
 
 
 def recovery_election(view: View, topic: Topic) -> Election:
-    """How a topic gets a leader when no in-sync replica can lead."""
+    """The kind of election for a topic without an in-sync replica that can lead."""
     if topic.is_diskless:
         return Election.UNCLEAN
     if topic.name in DECISIVE_TOPICS:
@@ -99,7 +100,7 @@ def recovery_election(view: View, topic: Topic) -> Election:
 
 
 def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Give leaderships back to preferred replicas that are in sync and active, at most so many."""
+    """Return leaderships to preferred replicas that are in sync and active; the number is bounded."""
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):
@@ -116,7 +117,9 @@ def preferred_changes(view: View, count_max: int) -> list[PartitionChangeRecord]
 
 
 def unclean_changes(view: View, count_max: int) -> list[PartitionChangeRecord]:
-    """Give leaders to partitions without one whose topics allow an unclean election, at most so many."""
+    """Elect leaders of leaderless partitions whose topics allow an unclean election; the number is
+    bounded.
+    """
     records: list[PartitionChangeRecord] = []
     for topic in view.image.topics:
         for index, partition in enumerate(topic.partitions):

@@ -12,7 +12,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def alter_partition(view: View, request: messages.AlterPartitionRequest) -> ControllerResult:
-    """Take the in-sync sets that leaders propose (KIP-497, KIP-841).
+    """Apply the in-sync sets that leaders propose (KIP-497, KIP-841).
 
     Raises ``KafkaError(stale_broker_epoch)`` for the whole request; other refusals are per partition.
     """
@@ -67,14 +67,14 @@ def _alter_one(
 
 
 def _proposed_isr(data: messages.AlterPartitionRequestPartitionData) -> tuple[int, ...]:
-    """Version 3 names each replica's broker epoch too; version 2 does not."""
+    """Version 3 also contains each replica's broker epoch; version 2 does not."""
     return tuple(state.broker_id for state in data.new_isr_with_epochs) or tuple(data.new_isr)
 
 
 def _check_proposal(
     view: View, broker_id: int, partition: Partition, data: messages.AlterPartitionRequestPartitionData
 ) -> None:
-    """The order matters: what a client does next depends on the first thing that is wrong."""
+    """The order matters: the client's reaction depends on the first error."""
     isr = _proposed_isr(data)
     if data.leader_epoch > partition.leader_epoch or data.partition_epoch > partition.partition_epoch:
         raise KafkaError(ErrorCode.not_controller, "The leader knows a later epoch than this controller.")

@@ -1,7 +1,8 @@
 """The change of one partition: the request, and the election and the end of a move that follow. Pure.
 
-:func:`change_partition` does, in this order: take what is wanted; end a move whose new replicas are all in
-sync (KIP-455); note which replicas outside the in-sync set have all that is committed (KIP-966); elect.
+:func:`change_partition` works in this order: apply the requested change; end a reassignment whose new
+replicas are all in sync (KIP-455); record which replicas outside the in-sync set have all committed records
+(KIP-966); elect.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ MIN_IN_SYNC_REPLICAS = "min.insync.replicas"
 
 
 class Election(Enum):
-    """How a leader is chosen."""
+    """The rule by which a leader is chosen."""
 
     ONLINE = "keep the leader if it can lead, else the first in-sync replica that can"
     PREFERRED = "the first replica if it is in sync and can lead, else as ONLINE"
@@ -31,7 +32,7 @@ class Election(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """The surroundings on which changes of a topic's partitions depend."""
+    """The properties of a topic on which changes of its partitions depend."""
 
     can_lead: Callable[[int], bool]
     default_directory: Callable[[int], UUID]
@@ -40,7 +41,9 @@ class TopicRules:
     """``min.insync.replicas`` where eligible leader replicas are kept (KIP-966); 0 where they are not."""
     is_diskless: bool = False
     may_lose: bool = True
-    """Whether the last leader may lead again, though it may lack records, where no replica is complete."""
+    """Whether the last known leader may be elected although it may lack records, when no replica is
+    complete.
+    """
 
     @property
     def keeps_eligible(self) -> bool:
@@ -75,7 +78,7 @@ def _min_in_sync(view: View, name: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The wishes of a decision for a partition; ``None`` leaves a field as it is."""
+    """The requested change of a partition; ``None`` leaves a field as it is."""
 
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
@@ -93,9 +96,9 @@ def change_partition(
     """The record of a change; ``None`` when nothing changes.
 
     Without eligible leader replicas an in-sync set never becomes empty: its last members stay in it without
-    a leader, for they alone have all the data. A leader that stays keeps its epoch: followers learn a
-    smaller set by the partition epoch (KIP-841). Where replicas are removed it gets a new one, which fences
-    their fetches.
+    a leader, because only they have all records. A leader that stays keeps its epoch: followers see a
+    smaller set by the partition epoch (KIP-841). Where replicas are removed the epoch is raised, which
+    fences their fetches.
     """
     target = replace(
         partition,
@@ -105,7 +108,7 @@ def change_partition(
         adding_replicas=partition.adding_replicas if wanted.adding is None else wanted.adding,
     )
     if len(target.replicas) == 1:
-        rules = replace(rules, min_in_sync=0)  # there is no other replica that could be complete
+        rules = replace(rules, min_in_sync=0)  # no other replica can be complete
     if wanted.recovery_state is not None:
         target = replace(target, leader_recovery_state=wanted.recovery_state)
     if not rules.keeps_eligible and not target.isr:
@@ -132,7 +135,8 @@ def _with_eligible(
 ) -> Partition:
     """Note the replicas that left the in-sync set when no record could be committed without them any more.
 
-    While fewer than ``min.insync.replicas`` are in sync the watermark stands, so they hold all below it.
+    While fewer than ``min.insync.replicas`` are in sync the watermark does not move, so they hold all
+    records below it.
     """
     eligible: tuple[int, ...] = ()
     if len(target.isr) < min(rules.min_in_sync, len(target.replicas)):
@@ -172,7 +176,7 @@ def _elected(
     last_known = target.last_known_eligible_leader_replicas
     may_be_last = rules.keeps_eligible and rules.may_lose and not complete and len(last_known) == 1
     if may_be_last and last_known[0] in target.replicas and rules.can_lead(last_known[0]):
-        # No complete replica is left to wait for, and none has more than the last leader (KIP-966).
+        # No complete replica can come back, and no other has more records than the last leader (KIP-966).
         return last_known[0], True
     if election is Election.UNCLEAN:
         leader = next((replica for replica in target.replicas if rules.can_lead(replica)), NO_LEADER)

@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go.
+"""The placement of new partitions' replicas.
 
-Goals, in this order: the first replica (the leader to be) is on an active broker; active brokers
-before others; as many racks as possible; leaders, then replicas, spread evenly over brokers. Ties
-fall by chance, so that the partitions of two brokers do not all share the same third.
+Goals, in this order: the first replica (the preferred leader) is on an active broker; active brokers before
+others; as many racks as possible; leaders, then replicas, spread evenly over brokers. Ties are broken at
+random, so that the partitions of two brokers do not all share the same third broker.
 """
 
 import uuid
@@ -17,7 +17,9 @@ from moldau.runtime import Entropy, ErrorCode, KafkaError
 def place(
     brokers: Iterable[BrokerRegistration], partition_count: int, replication_factor: int, entropy: Entropy
 ) -> list[tuple[int, ...]]:
-    """Replicas of each partition, the leader first; raises ``KafkaError(invalid_replication_factor)``."""
+    """Replicas of each partition, the preferred leader first; raises
+    ``KafkaError(invalid_replication_factor)``.
+    """
     registered = list(brokers)
     if replication_factor > len(registered):
         raise KafkaError(
@@ -99,7 +101,7 @@ def _assignment_fault(
 
 
 def default_directory(image: MetadataImage, broker_id: int) -> uuid.UUID:
-    """The only log directory of a broker; where it has more it chooses itself (KIP-858)."""
+    """The only log directory of a broker; a broker with several chooses itself (KIP-858)."""
     broker = image.brokers.get(broker_id)
     if broker is not None and len(broker.log_dirs) == 1:
         return broker.log_dirs[0]

@@ -1,7 +1,7 @@
-"""Moves of partitions to other brokers: begun, replaced, cancelled, listed (KIP-455).
+"""Reassignments of partitions to other brokers: begin, replace, cancel, list (KIP-455).
 
-A move adds the new replicas beside the old ones. It ends by itself, with the change of the in-sync set that
-has all replicas of the target in it: see :mod:`.partition_change`.
+A reassignment adds the new replicas to the old ones. It ends with the change of the in-sync set that
+contains all target replicas: see :mod:`.partition_change`.
 """
 
 from moldau.cluster.decisions.partitions.elections import recovery_election
@@ -21,7 +21,7 @@ from moldau.runtime import ErrorCode, KafkaError
 def alter_partition_reassignments(
     view: View, request: alter.AlterPartitionReassignmentsRequest
 ) -> ControllerResult:
-    """Begin moves, or cancel those in progress; each partition on its own merits."""
+    """Begin reassignments, or cancel those in progress; each partition is decided on its own."""
     records: list[Message] = []
     responses = []
     seen: set[tuple[str, int]] = set()
@@ -83,7 +83,7 @@ def _cancel(view: View, topic: Topic, index: int, partition: Partition) -> Parti
 
 
 def _original(partition: Partition) -> tuple[int, ...]:
-    """The replicas that the partition had before the move in progress, if there is one."""
+    """The replicas of the partition before the reassignment in progress, if there is one."""
     return tuple(replica for replica in partition.replicas if replica not in partition.adding_replicas)
 
 
@@ -96,7 +96,9 @@ def _moved(
     removing: tuple[int, ...],
     adding: tuple[int, ...],
 ) -> PartitionChangeRecord | None:
-    """The change to a move, or back from one. New replicas of the move before leave at once."""
+    """The change that begins or cancels a reassignment. New replicas of the previous one are removed at
+    once.
+    """
     isr = tuple(replica for replica in partition.isr if replica in replicas)
     if topic.is_diskless:
         # Its replicas copy nothing: each is in sync as soon as its broker is active.

@@ -21,7 +21,7 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
             error_code=ErrorCode.group_id_not_found,
             error_message=f"Group {group_id} not found.",
         )
-    # Only a stable group's members have settled on a protocol, so only then is there data to show.
+    # Only the members of a stable group have a common protocol, so only then is there data to show.
     name = group.protocol_name if group.state is GroupState.STABLE else None
     return DescribedGroup(
         group_id=group_id,
@@ -43,7 +43,7 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
 
 
 def list_groups(groups: Iterable[Group], states: Iterable[str], types: Iterable[str]) -> list[ListedGroup]:
-    """The groups whose state and type are asked for, whatever the letters' case; no filter means all."""
+    """The groups with the requested states and types, ignoring case; no filter means all."""
     wanted_states = {state.lower() for state in states}
     wanted_types = {each.lower() for each in types}
     if wanted_types and CLASSIC not in wanted_types:

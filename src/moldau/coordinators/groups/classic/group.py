@@ -22,7 +22,7 @@ class Group:
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
         self.state_timestamp_ms = now_ms
-        """When the state was entered; -1 when an old record does not say."""
+        """Time of the last change of the state; -1 when an old record lacks it."""
         self.generation = 0
         self.protocol_type: str | None = None
         """``None``: a simple group, which only holds offsets."""
@@ -32,18 +32,18 @@ class Group:
         self.static_ids: dict[str, str] = {}
         """Member id by ``group.instance.id``."""
         self.pending_joins: dict[str, None] = {}
-        """Ids given out with MEMBER_ID_REQUIRED whose owner has not come back yet (KIP-394)."""
+        """Ids given out with MEMBER_ID_REQUIRED whose clients have not joined again yet (KIP-394)."""
         self.pending_syncs: dict[str, None] = {}
-        """Members of this generation that have not asked for their assignment yet."""
+        """Members of this generation that have not requested their assignment yet."""
         self.topics: frozenset[str] | None = None
-        """Topics of the members' subscriptions; ``None`` when they are not known."""
+        """Topics of the members' subscriptions; ``None`` when they are unknown."""
         self.member_added = False
         """Someone has joined during the initial delay, which is then extended."""
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self._supported: Counter[str] = Counter()
 
-    # what is the case
+    # queries
 
     @property
     def uses_consumer_protocol(self) -> bool:
@@ -60,7 +60,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        """Nobody is missing for the next generation."""
+        """All members have joined the next generation."""
         return not self.pending_joins and all(
             member.awaiting_join is not None for member in self.members.values()
         )
@@ -69,7 +69,7 @@ class Group:
         return self.leader == member_id
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether members read ``topic``; assumed when it is a consumer group and cannot be known."""
+        """Whether members read ``topic``; assumed for a consumer group whose subscriptions are unknown."""
         return self.uses_consumer_protocol if self.topics is None else topic in self.topics
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
@@ -83,7 +83,7 @@ class Group:
     def check_member(self, member_id: str, instance_id: str | None) -> Member:
         """The member that a request names.
 
-        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when a newer process has taken the instance id.
+        Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when a newer process has the instance id.
         """
         if instance_id is not None:
             owner = self.static_ids.get(instance_id)
@@ -96,7 +96,7 @@ class Group:
             raise KafkaError(ErrorCode.unknown_member_id)
         return member
 
-    # how it changes
+    # changes
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
         """Change the state; an illegal move is a bug."""
@@ -107,7 +107,7 @@ class Group:
         self.state_timestamp_ms = now_ms
 
     def add(self, member: Member) -> None:
-        """Take in a new member."""
+        """Add a new member."""
         if member.instance_id is not None:
             assert member.instance_id not in self.static_ids
             self.static_ids[member.instance_id] = member.member_id
@@ -120,7 +120,7 @@ class Group:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
-        """Forget a member, or an id that was only given out."""
+        """Remove a member, or an id that was only given out."""
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
         member = self.members.pop(member_id, None)
@@ -140,7 +140,7 @@ class Group:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Take over what a member says when it joins again."""
+        """Apply the data of a member that joins again."""
         self._supported.subtract(set(member.protocol_names))
         member.protocols = protocols
         self._supported.update(set(member.protocol_names))
@@ -148,7 +148,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def rename_static(self, old_id: str, new_id: str, client: ClientFacts) -> Member:
-        """A restarted process takes over the place of a static member, under a new member id."""
+        """A restarted process replaces a static member, under a new member id."""
         member = self.members[old_id]
         self.members = {
             (new_id if member_id == old_id else member_id): each for member_id, each in self.members.items()
@@ -165,7 +165,7 @@ class Group:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is among those who wait to join; false when nobody waits."""
+        """Ensure that the leader is one of the joining members; False when there are none."""
         if self.leader is not None and self.members[self.leader].awaiting_join is not None:
             return True
         for member in self.members.values():
@@ -175,7 +175,7 @@ class Group:
         return False
 
     def select_protocol(self) -> str:
-        """The protocol with most votes among those that all support; the earliest voted wins a tie."""
+        """The protocol with most votes among those that all members support; the first voted wins a tie."""
         everyone = len(self.members)
         candidates = {name for name, count in self._supported.items() if count == everyone}
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -198,10 +198,10 @@ class Group:
             name = self.protocol_name
             self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
 
-    # how it is written down
+    # record
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
-        """The group as a record; ``assignments`` replace the members' present ones."""
+        """The group as a record; ``assignments`` replace the members' current ones."""
         name = self.protocol_name
         return StoredGroup(
             self.protocol_type or "",

@@ -1,7 +1,7 @@
 """The groups of the classic protocol in a partition of ``__consumer_offsets``: a machine of the shard. Pure.
 
-Each completed generation is written down. What is going on in between (who waits to join) is lost with
-the shard, as the members expect.
+Each completed generation is stored. Intermediate state (joining members) is lost with the shard, as members
+expect.
 """
 
 from moldau.coordinators.effects import Effects, TimerKey, Token
@@ -28,7 +28,7 @@ class ClassicGroups:
     # replay
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record. A live shard's groups are already what their record says."""
+        """Apply one record. A live shard's groups already have the state of the record."""
         if record.value is None:
             gone = self.by_id.pop(record.group_id, None)
             if gone is not None:
@@ -42,7 +42,7 @@ class ClassicGroups:
             self.by_id[group_id] = Group(group_id, -1)
 
     def on_loaded(self, turn: Turn) -> None:
-        """Give every member its session timeout again; a group that is too large has to rebalance."""
+        """Restart every member's session timeout; a group that is too large must rebalance."""
         self._live = True
         for group in self.by_id.values():
             for member in group.members.values():
@@ -66,7 +66,7 @@ class ClassicGroups:
     # requests of members
 
     def join(self, event: joining.Join, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
-        """JoinGroup; a group comes into being with its first member."""
+        """JoinGroup; the first member creates the group."""
         turn = self._turns.begin(now_ms)
         request = event.request
         group = self.by_id.get(request.group_id)
@@ -126,16 +126,16 @@ class ClassicGroups:
             syncing.leave(turn, group, token, list(request.members))
         return turn.out.effects()
 
-    # what the other machines ask
+    # calls of the other machines
 
     def note_commit(self, turn: Turn, group: Group, request: OffsetCommitRequest) -> None:
-        """A member that commits is alive."""
+        """A commit counts as a sign of life of its member."""
         member = group.members.get(request.member_id)
         if member is not None and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             sessions.restart_heartbeat(turn, group, member)
 
     def delete(self, turn: Turn, group: Group) -> None:
-        """Forget an empty group, and the ids that it has given out."""
+        """Delete an empty group, and the ids that it has given out."""
         turn.out.records.append(GroupRecord(group.group_id, None))
         for member_id in group.pending_joins:
             turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))

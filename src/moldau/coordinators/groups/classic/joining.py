@@ -32,7 +32,7 @@ SKIP_ASSIGNMENT_VERSION: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A JoinGroup request, and what came with it."""
+    """A JoinGroup request with its context."""
 
     token: Token
     request: JoinGroupRequest
@@ -47,7 +47,7 @@ class Join:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 knows only the session timeout."""
+        """Version 0 has only the session timeout."""
         request = self.request
         return (
             request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
@@ -55,7 +55,7 @@ class Join:
 
 
 def join(turn: Turn, group: Group, event: Join) -> None:
-    """Handle a join; the answer may come from a later event."""
+    """Handle a join; a later event may send the answer."""
     request = event.request
     member_id = request.member_id
     if not _has_room(turn, group, member_id):
@@ -76,7 +76,7 @@ def join(turn: Turn, group: Group, event: Join) -> None:
 
 
 def _has_room(turn: Turn, group: Group, member_id: str) -> bool:
-    """``group.max.size``: while joining, those who wait count, so that the last to come are left out."""
+    """``group.max.size``: while joining, waiting members count, so that the last to arrive are refused."""
     match group.state:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
@@ -123,8 +123,8 @@ def _add(turn: Turn, group: Group, event: Join, member_id: str) -> None:
     if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
         group.member_added = True
     group.add(member)
-    # A new member does not know its id and cannot send heartbeats. If its client gives up and joins
-    # anew, nobody will tell us: its wait is bounded instead of its silence.
+    # A new member does not know its id and cannot send heartbeats. If its client gives up and joins again,
+    # that is not visible here: so its wait is bounded.
     restart_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
     rebalance_or_complete(turn, group)
 
@@ -146,7 +146,8 @@ def _join_known(turn: Turn, group: Group, event: Join) -> None:
         case GroupState.STABLE if same and not group.is_leader(member.member_id):
             turn.out.reply(event.token, joined(group, member.member_id))
         case GroupState.COMPLETING_REBALANCE | GroupState.STABLE:
-            # A leader joins again when it saw something that changes the assignment, as new partitions.
+            # A leader joins again when it detects a change that affects the assignment, for instance new
+            # partitions.
             _rejoin(turn, group, event, member)
         case GroupState.EMPTY | GroupState.DEAD:
             turn.out.reply(event.token, join_error(ErrorCode.unknown_member_id, member.member_id))
@@ -165,7 +166,7 @@ def _take_over(turn: Turn, group: Group, event: Join, member: Member) -> None:
 
 
 def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
-    """A restarted process comes back under its ``group.instance.id`` (KIP-345)."""
+    """A restarted process joins with its ``group.instance.id`` (KIP-345)."""
     old_leader = group.leader
     member = group.members[old_id]
     answer_join(turn, member, join_error(ErrorCode.fenced_instance_id, old_id))
@@ -187,10 +188,10 @@ def _replace_static(turn: Turn, group: Group, event: Join, old_id: str) -> None:
 
 
 def _resumed(group: Group, event: Join, old_leader: str | None) -> JoinGroupResponse:
-    """The generation goes on with the assignment it has.
+    """The generation continues with its assignment.
 
-    A leader must not work out a new one. Before version 9 it can only be kept from it by being told
-    that someone else, its former self, leads; since then it is told so (KIP-814).
+    A leader must not compute a new one. Before version 9 the only way is to name another member, its former
+    id, as leader; since then the response has a field for it (KIP-814).
     """
     member_id = event.new_member_id
     is_leader = group.is_leader(member_id)

@@ -8,7 +8,7 @@ from moldau.coordinators.effects import Token
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """The connection of a member, as its group keeps it."""
+    """The connection of a member, as stored in its group."""
 
     client_id: str = ""
     host: str = ""
@@ -17,7 +17,7 @@ class ClientFacts:
 
 @dataclass(slots=True)
 class Member:
-    """A member and what it waits for."""
+    """A member and its waiting requests."""
 
     member_id: str
     instance_id: str | None
@@ -27,10 +27,10 @@ class Member:
     session_timeout_ms: int
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
-    """``(name, metadata)`` of what the member supports, in the order it prefers."""
+    """``(name, metadata)`` of the supported protocols, in the member's order of preference."""
     assignment: bytes = b""
     is_new: bool = False
-    """It has not yet been answered: nobody but it knows its id, so it cannot send heartbeats."""
+    """It has not been answered yet: it does not know its id, so it cannot send heartbeats."""
     awaiting_join: Token | None = field(default=None)
     awaiting_sync: Token | None = field(default=None)
 
@@ -40,8 +40,9 @@ class Member:
 
     @property
     def excused_from_heartbeat(self) -> bool:
-        """It waits for us, so its silence is no sign of death. Not so while it is new: its client may
-        have gone and come again under another id."""
+        """Its request is waiting here, so missing heartbeats do not end its session. Not while it is new:
+        its client may have joined again under another id.
+        """
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
     def metadata(self, protocol_name: str) -> bytes:

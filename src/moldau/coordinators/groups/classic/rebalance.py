@@ -1,4 +1,4 @@
-"""How a group goes from one generation to the next. Pure.
+"""The transition of a group from one generation to the next. Pure.
 
 Prepare: call everyone to join, until all have or the rebalance timeout is over. Complete: fix the
 generation, answer the joins, and wait for the leader's assignment. A group that was empty waits a
@@ -16,7 +16,7 @@ from moldau.runtime import ErrorCode
 
 
 def joined(group: Group, member_id: str) -> JoinGroupResponse:
-    """The JoinGroup response for a member of the present generation; the leader's lists all members."""
+    """The JoinGroup response for a member of the current generation; the leader's lists all members."""
     members = list_members(group) if group.is_leader(member_id) else []
     return JoinGroupResponse(
         generation_id=group.generation,
@@ -29,7 +29,7 @@ def joined(group: Group, member_id: str) -> JoinGroupResponse:
 
 
 def list_members(group: Group) -> list[JoinGroupResponseMember]:
-    """All members with what they said for the chosen protocol."""
+    """All members with their metadata for the chosen protocol."""
     name = group.protocol_name
     assert name is not None
     return [
@@ -69,7 +69,7 @@ def prepare(turn: Turn, group: Group) -> None:
 
 
 def complete_if_all_joined(turn: Turn, group: Group) -> None:
-    """End the join phase early, unless it is a group's first: that one lasts its delay."""
+    """End the join phase early, unless it is a group's first: that one lasts its whole delay."""
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and group.previous_state is not GroupState.EMPTY
@@ -79,7 +79,7 @@ def complete_if_all_joined(turn: Turn, group: Group) -> None:
 
 
 def on_join_timer(turn: Turn, group: Group) -> None:
-    """The join phase has lasted as long as it may."""
+    """The time of the join phase is over."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     if group.previous_state is GroupState.EMPTY and group.member_added and group.initial_remaining_ms:
@@ -93,7 +93,7 @@ def on_join_timer(turn: Turn, group: Group) -> None:
 
 
 def complete_join(turn: Turn, group: Group) -> None:
-    """Begin the next generation with those who have joined.
+    """Begin the next generation with the joined members.
 
     Static members stay even when they have not: their session timeout decides about them.
     """
@@ -104,7 +104,7 @@ def complete_join(turn: Turn, group: Group) -> None:
     for member in absent:
         dismiss(turn, group, member.member_id)
     if not group.elect_joined_leader() and group.members:
-        # Only silent static members are left: wait for one of them, or for their sessions to end.
+        # Only static members without an answer are left: wait for one of them, or for their sessions to end.
         turn.out.set_timer(JoinTimer(group.group_id), group.rebalance_timeout_ms)
         return
     group.next_generation(turn.now_ms)
@@ -120,7 +120,7 @@ def complete_join(turn: Turn, group: Group) -> None:
 
 
 def reset_assignments(turn: Turn, group: Group, error: ErrorCode) -> None:
-    """The assignment under way is void; those who wait for it must join again."""
+    """The assignment in progress is void; members that wait for it must join again."""
     for member in group.members.values():
         member.assignment = b""
         if answer_sync(turn, member, SyncGroupResponse(error_code=error)):
@@ -137,7 +137,7 @@ def on_sync_timer(turn: Turn, group: Group) -> None:
 
 
 def on_heartbeat_timer(turn: Turn, group: Group, member_id: str) -> None:
-    """A member's session, or the time to come back with a given-out id, is over."""
+    """A member's session, or the time to join with a given-out id, is over."""
     if member_id in group.pending_joins:
         dismiss(turn, group, member_id)
         complete_if_all_joined(turn, group)

@@ -1,4 +1,4 @@
-"""A member's session: its signs of life, its requests that wait, its end. Pure."""
+"""A member's session: its signs of life, its waiting requests, its end. Pure."""
 
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
 from moldau.coordinators.groups.classic.member import Member
@@ -14,7 +14,7 @@ def join_error(error: ErrorCode, member_id: str = UNKNOWN_MEMBER_ID) -> JoinGrou
 
 
 def restart_heartbeat(turn: Turn, group: Group, member: Member, timeout_ms: int | None = None) -> None:
-    """A sign of life: the member has its session timeout again."""
+    """A sign of life: restart the member's session timeout."""
     turn.out.set_timer(
         HeartbeatTimer(group.group_id, member.member_id),
         member.session_timeout_ms if timeout_ms is None else timeout_ms,
@@ -38,7 +38,7 @@ def answer_sync(turn: Turn, member: Member, response: SyncGroupResponse) -> bool
 
 
 def dismiss(turn: Turn, group: Group, member_id: str) -> None:
-    """Remove a member or a given-out id; a request of its that waits learns of it."""
+    """Remove a member or a given-out id; its waiting request is answered."""
     member = group.remove(member_id)
     turn.out.cancel_timer(HeartbeatTimer(group.group_id, member_id))
     if member is not None:

@@ -9,11 +9,11 @@ class GroupState(enum.Enum):
     """Kafka's names: they go on the wire in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
-    """No members; perhaps committed offsets."""
+    """No members; possibly committed offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
     """Members are called to join the next generation."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """The generation is fixed; its leader works out the assignment."""
+    """The generation is fixed; its leader computes the assignment."""
     STABLE = "Stable"
     """Every member can have its assignment."""
     DEAD = "Dead"
@@ -31,9 +31,9 @@ TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {
     GroupState.STABLE: frozenset({GroupState.PREPARING_REBALANCE, GroupState.DEAD}),
     GroupState.DEAD: frozenset(),
 }
-"""From each state, the states that may follow."""
+"""For each state, its possible successors."""
 
 
 def can_rebalance(state: GroupState) -> bool:
-    """Whether a rebalance may start now (one that is under way is joined instead)."""
+    """Whether a rebalance may start now (a running one is joined instead)."""
     return GroupState.PREPARING_REBALANCE in TRANSITIONS[state]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics of ``ConsumerProtocolSubscription`` blobs; ``None`` when one cannot be read.
+    """All topics of ``ConsumerProtocolSubscription`` blobs; ``None`` when one is unreadable.
 
     Only the fields of version 0 are read, with which every later version begins.
     """

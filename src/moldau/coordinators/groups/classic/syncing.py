@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat and LeaveGroup: the life of a member within a generation. Pure."""
+"""SyncGroup, Heartbeat and LeaveGroup: requests of a member within a generation. Pure."""
 
 from moldau.coordinators.effects import Token
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
@@ -19,7 +19,7 @@ from moldau.runtime import ErrorCode, KafkaError
 
 
 def sync(turn: Turn, group: Group, token: Token, request: SyncGroupRequest) -> None:
-    """A member asks for its assignment; the leader brings everyone's."""
+    """A member requests its assignment; the leader sends all assignments."""
     error = _refusal(group, request)
     if error is not ErrorCode.none:
         turn.out.reply(token, SyncGroupResponse(error_code=error))
@@ -49,7 +49,7 @@ def assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def heartbeat(turn: Turn, group: Group, token: Token, request: HeartbeatRequest) -> None:
-    """A member is alive; it learns whether it must join again."""
+    """A member is alive; the answer tells whether it must join again."""
     error = ErrorCode.none
     try:
         member = group.check_member(request.member_id, request.group_instance_id)
@@ -123,10 +123,10 @@ def _has_synced(turn: Turn, group: Group, member_id: str) -> None:
 
 
 def _assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
-    """The generation is complete: write it down and tell everyone who has asked."""
+    """The generation is complete: store it and answer all waiting members."""
     stored = group.stored(assignments)
     if stored.batch_size_bytes(group.group_id) > turn.settings.max_write_bytes:
-        # It cannot be written in one batch, so nobody may act on it.
+        # It cannot be stored in one batch, so it must not take effect.
         reset_assignments(turn, group, ErrorCode.unknown_server_error)
         prepare(turn, group)
         return

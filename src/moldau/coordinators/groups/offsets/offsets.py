@@ -1,6 +1,6 @@
 """The committed offsets of one partition of ``__consumer_offsets``: a machine of the shard. Pure.
 
-They change by replay alone.
+They change only by replay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +18,7 @@ from moldau.protocol.messages.offset_fetch import OffsetFetchResponseTopics
 
 
 class GroupOffsets:
-    """The offsets of all groups, whatever their protocol."""
+    """The offsets of all groups of any protocol."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -64,7 +64,7 @@ class GroupOffsets:
         )
 
     def expire(self, turn: Turn, group: Group) -> bool:
-        """Forget offsets past their retention; return whether the group holds none any more."""
+        """Delete offsets past their retention; returns whether the group has none left."""
         return operations.expire(turn, self.store, group)
 
     def forget_partitions(

@@ -28,10 +28,10 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def check_commit(group: Group, request: OffsetCommitRequest) -> None:
-    """Whether this client may commit for the group now; raises :class:`KafkaError`.
+    """Check that this client may commit for the group now; raises :class:`KafkaError`.
 
-    A negative generation is a client that assigns partitions by itself, or an admin client: welcome
-    as long as the group has no members.
+    A negative generation is a client that assigns partitions itself, or an admin client: allowed while the
+    group has no members.
     """
     generation = request.generation_id_or_member_epoch
     if generation < 0 and group.state is GroupState.EMPTY:
@@ -86,9 +86,9 @@ def fetch(
     *,
     require_stable: bool,
 ) -> list[OffsetFetchResponseTopics]:
-    """The group's offsets for these partitions, or all it has; -1 where there is none.
+    """The group's offsets for these partitions, or all of them; -1 where there is none.
 
-    An offset of a former topic of the same name is no offset: it would point into other data.
+    An offset of a former topic of the same name does not count: it would refer to other data.
     """
     if topics is None:
         by_topic: dict[str, list[int]] = {}
@@ -134,11 +134,11 @@ def delete(
 
 
 def expire(turn: Turn, store: OffsetStore, group: Group) -> bool:
-    """Forget offsets past their retention; return whether the group holds none any more (KIP-211).
+    """Delete offsets past their retention; returns whether the group has none left (KIP-211).
 
-    An empty group's offsets live on from the moment it became empty. A consumer group with members
-    keeps those of the topics it reads, and loses the others after their last commit. A simple group
-    has only the last commit to go by.
+    An empty group's retention is counted from the moment it became empty. A consumer group with members
+    keeps the offsets of the topics it reads; for others it is counted from their last commit. A simple
+    group's is counted from the last commit.
     """
     if group.protocol_type is None:
         since_ms = None

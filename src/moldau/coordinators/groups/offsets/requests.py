@@ -25,11 +25,11 @@ from moldau.protocol.messages.offset_fetch import (
 from moldau.runtime import ErrorCode
 
 TOPIC_IDS_VERSION: Final = 10
-"""From this version on OffsetCommit and OffsetFetch name topics by id (KIP-848)."""
+"""First version of OffsetCommit and OffsetFetch with topic ids (KIP-848)."""
 GROUPS_VERSION: Final = 8
-"""From this version on one OffsetFetch asks for several groups."""
+"""First version of OffsetFetch with several groups."""
 TOP_LEVEL_ERROR_VERSION: Final = 2
-"""Before it, OffsetFetch tells errors partition by partition."""
+"""Below this version, OffsetFetch has errors only per partition."""
 NO_OFFSET: Final = -1
 
 
@@ -51,7 +51,7 @@ def refused_topic(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCo
 
 
 class CommitPlan:
-    """Which topics of an OffsetCommit exist, and how to put the answer together again."""
+    """The existing topics of an OffsetCommit, and the order for building the answer."""
 
     def __init__(self, request: OffsetCommitRequest, api_version: int, directory: TopicDirectory) -> None:
         self._results: list[OffsetCommitResponseTopic | None] = []
@@ -126,7 +126,7 @@ def _resolve(
 
 
 def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[OffsetFetchRequestGroup]:
-    """The groups asked for, in the form of version 8."""
+    """The requested groups, in the form of version 8."""
     if api_version >= GROUPS_VERSION:
         return request.groups
     topics = None
@@ -139,9 +139,9 @@ def fetch_groups(request: OffsetFetchRequest, api_version: int) -> Sequence[Offs
 
 
 def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[OffsetFetchRequestGroup]:
-    """The groups; one of which all offsets are wanted comes once, however often it is named.
+    """The groups; a group whose offsets are all requested appears once, however often it is named.
 
-    A few bytes would ask for all of them again.
+    Otherwise a few bytes could request all of them many times.
     """
     whole: set[str] = set()
     for group in groups:
@@ -155,7 +155,7 @@ def without_repetitions(groups: Sequence[OffsetFetchRequestGroup]) -> Iterator[O
 def fetch_error(
     group: OffsetFetchRequestGroup, error: ErrorCode, api_version: int
 ) -> OffsetFetchResponseGroup:
-    """A group whose offsets cannot be told."""
+    """A group whose offsets are not available."""
     topics: Iterable[OffsetFetchRequestTopics] = ()
     if api_version < TOP_LEVEL_ERROR_VERSION:
         topics = group.topics or ()
@@ -203,7 +203,7 @@ def fetch_response(groups: list[OffsetFetchResponseGroup], api_version: int) -> 
 
 
 class FetchPlan:
-    """The topics of one group's OffsetFetch by name, and how to put the answer together again."""
+    """The topics of one group's OffsetFetch by name, and the order for building the answer."""
 
     def __init__(self, group: OffsetFetchRequestGroup, api_version: int, directory: TopicDirectory) -> None:
         self._group = group

@@ -1,6 +1,6 @@
-"""Committed offsets of all groups of a shard, and those of transactions that are still open. Pure.
+"""Committed offsets of all groups of a shard, and those of open transactions. Pure.
 
-Only replay changes it.
+It changes only by replay.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class StoredOffset(NamedTuple):
-    """A committed offset and where in the log its record lies."""
+    """A committed offset and the log offset of its record."""
 
     value: CommittedOffset
     record_offset: int
@@ -36,7 +36,7 @@ class OffsetStore:
         return {place: stored.value for place, stored in self._groups.get(group_id, {}).items()}
 
     def places(self, group_id: str) -> list[Place]:
-        """All partitions with an offset, open transactions' included."""
+        """All partitions with an offset, including open transactions' ones."""
         places = dict.fromkeys(self._groups.get(group_id, ()))
         for producer_id in sorted(self._open_by_group.get(group_id, ())):
             places.update(dict.fromkeys(self._open[producer_id].get(group_id, ())))
@@ -44,7 +44,7 @@ class OffsetStore:
 
     @property
     def count(self) -> int:
-        """Committed offsets, without those of open transactions."""
+        """Number of committed offsets, without those of open transactions."""
         return sum(map(len, self._groups.values()))
 
     def has(self, group_id: str) -> bool:
@@ -84,7 +84,7 @@ class OffsetStore:
             self._groups.setdefault(group_id, {})[place] = stored
 
     def remove(self, group_id: str, place: Place) -> None:
-        """A tombstone: it ends what open transactions have for the partition, too."""
+        """A tombstone: it also removes the pending offsets of open transactions for the partition."""
         offsets = self._groups.get(group_id)
         if offsets is not None:
             offsets.pop(place, None)
@@ -94,7 +94,7 @@ class OffsetStore:
             self._open[producer_id].get(group_id, {}).pop(place, None)
 
     def end_transaction(self, producer_id: int, committed: bool) -> list[str]:
-        """Move a transaction's offsets over, or drop them; return the groups it touched."""
+        """Apply a transaction's offsets, or drop them; return the affected groups."""
         ended = self._open.pop(producer_id, {})
         for group_id, offsets in ended.items():
             producers = self._open_by_group[group_id]
@@ -106,8 +106,8 @@ class OffsetStore:
         return list(ended)
 
     def _merge(self, group_id: str, offsets: dict[Place, StoredOffset]) -> None:
-        # The record that is later in the log wins, whenever its transaction ended: the compacted log
-        # keeps that one only, and a restart must come to the same state.
+        # The record with the higher log offset wins, regardless of when its transaction ended: the compacted
+        # log keeps only that one, and a restart must result in the same state.
         for place, stored in offsets.items():
             present = self._groups.get(group_id, {}).get(place)
             if present is None or stored.record_offset > present.record_offset:

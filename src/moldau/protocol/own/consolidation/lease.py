@@ -1,4 +1,4 @@
-"""ConsolidationLease: an engine goes on with its plan, or gives it up."""
+"""ConsolidationLease: an engine extends the lease on its plan, or releases it."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -21,13 +21,13 @@ class ConsolidationLeaseRequest(Message):
     FLEXIBLE = "0+"
     lease_id: UUID = wire("uuid")
     lease_ms: int = wire("int64", default=600_000)
-    """How long it is to last from now on; 0 gives it up."""
+    """Duration of the lease from now on; 0 releases it."""
     partitions: Sequence[ConsolidationLeasePartition] | None = wire(
         [ConsolidationLeasePartition], nullable="0+", default=None
     )
-    """With 0 ms: only these are given up; null for all."""
+    """With 0 ms: release only these; null for all."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message

@@ -1,7 +1,7 @@
 """ConsolidationPlan: a leader plans the next segments of diskless partitions for an engine that builds them.
 
-The segments are recorded as COPY_SEGMENT_STARTED before this is answered, and nobody else is given the same
-partitions for as long as the lease lasts.
+The segments are recorded as COPY_SEGMENT_STARTED before the answer, and the same partitions are not given
+to other engines while the lease lasts.
 """
 
 from collections.abc import Sequence
@@ -17,21 +17,22 @@ class ConsolidationSegment(Message):
     topic: str = wire("string")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
-    """Of the leader that has planned it: to be told with the copy."""
+    """Leader epoch of the leader that made the plan; part of the publication."""
     segment_id: UUID = wire("uuid")
     base_offset: int = wire("int64")
     end_offset: int = wire("int64")
-    """Of the last record (inclusive)."""
+    """Offset of the last record (inclusive)."""
     size_bytes: int = wire("int32")
-    """Of the segment's log, which is the sum of its runs."""
+    """Size of the segment's log: the sum of its runs."""
     max_timestamp_ms: int = wire("int64")
     event_timestamp_ms: int = wire("int64")
     broker_id: int = wire("int32")
     txn_index_empty: bool = wire("bool")
     index_interval_bytes: int = wire("int32")
     runs: bytes = wire("bytes")
-    """Columns: number of runs; of each the object's number, its first byte, its bytes, its last offset less
-    its first one, its append time or -1. Offsets are dense."""
+    """Columns: number of runs; for each run the object's number, its first byte, its size in bytes, its
+    last offset minus its first, and its append time or -1. Offsets are dense.
+    """
 
 
 @message
@@ -52,12 +53,12 @@ class ConsolidationPlanRequest(Message):
     engine: str = wire("string")
     """Name of the caller, for the log and for other callers."""
     max_bytes: int = wire("int64")
-    """About so much is planned; less when there is no more, or others are at it."""
+    """Approximate size of the plan; it is smaller when less is available or other engines hold the rest."""
     lease_ms: int = wire("int64", default=600_000)
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Only these; null for all."""
+    """Only these topics; null for all."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message
@@ -70,17 +71,19 @@ class ConsolidationPlanResponse(Message):
     error_message: str | None = wire("string", nullable="0+", default=None)
     lease_id: UUID = wire("uuid", default=ZERO_UUID)
     lease_until_ms: int = wire("int64", default=-1)
-    """By the leader's clock."""
+    """End of the lease by the leader's clock."""
     object_keys: Sequence[str] = wire(["string"], default=())
-    """By number, from 0: the objects in which the runs lie."""
+    """By number, from 0: the objects that contain the runs."""
     segments: Sequence[ConsolidationSegment] = wire([ConsolidationSegment], default=())
     storage_class_name: str | None = wire("string", nullable="0+", default=None)
     """The leader's remote storage manager; null for the built-in one."""
     storage_url: str | None = wire("string", nullable="0+", default=None)
-    """Where the built-in one keeps segments: who wrote elsewhere would publish what is not there."""
+    """URL of the built-in manager's store. An engine with another URL would publish segments that are not
+    there.
+    """
     storage_prefix: str | None = wire("string", nullable="0+", default=None)
     held: Sequence[ConsolidationHeldPlan] = wire([ConsolidationHeldPlan], default=(), tag=0)
-    """Plans of the same topics that are left out, for others have them."""
+    """Number of plans of the same topics that other engines hold."""
 
 
 REQUEST = ConsolidationPlanRequest

@@ -1,4 +1,6 @@
-"""ConsolidationPublish: an engine tells a leader which planned segments it has copied to remote storage."""
+"""ConsolidationPublish: an engine reports to a leader which planned segments it has copied to remote
+storage.
+"""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -24,10 +26,10 @@ class ConsolidationPublished(Message):
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
     """FENCED_LEADER_EPOCH: another leader planned it. INVALID_UPDATE_VERSION: its plan has lapsed.
 
-    Its objects are not needed then. After any other error the same may be told again."""
+    Its objects are then not needed. After any other error the report may be repeated."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     is_waiting: bool = wire("bool", default=False)
-    """It is published as soon as the segments of its partition before it are."""
+    """It is published after the segments that precede it in its partition."""
 
 
 @message
@@ -38,7 +40,7 @@ class ConsolidationPublishRequest(Message):
     lease_id: UUID = wire("uuid")
     copies: Sequence[ConsolidationCopy] = wire([ConsolidationCopy], default=())
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message

@@ -1,4 +1,4 @@
-"""DisklessCloseFiles: nothing of these objects will ever be committed, so they may be deleted as orphans."""
+"""DisklessCloseFiles: these objects will never be committed, so they may be deleted as orphans."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
 """DisklessCommitFile (KIP-1164's API 95).
 
-Version 0 is the KIP's, a structure for each batch, with what fencing needs added. Version 1 is ours: the
-batches as columns in one byte string, in the form of
+Version 0 is the KIP's, a structure for each batch, plus the fields that fencing needs. Version 1 is ours:
+the batches as columns in one byte string, in the form of
 ``moldau.coordinators.diskless.codecs.batch_columns``; about 12 bytes a batch where version 0 takes 85."""
 
 from collections.abc import Sequence

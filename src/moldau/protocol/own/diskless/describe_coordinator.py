@@ -1,4 +1,4 @@
-"""DisklessDescribeCoordinator: what a coordinator holds and how far its state has come, for tools."""
+"""DisklessDescribeCoordinator: the content and the progress of a coordinator's state, for tools."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode

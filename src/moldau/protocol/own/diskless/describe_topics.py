@@ -24,11 +24,11 @@ class DisklessDescribedTopic(Message):
     topic_id: UUID = wire("uuid")
     name: str = wire("string")
     objects: int = wire("int64", default=0)
-    """That hold live batches of it at this coordinator; each is counted once."""
+    """Objects that hold live batches of the topic at this coordinator; each is counted once."""
     objects_bytes: int = wire("int64", default=0)
     deleted_bytes: int = wire("int64", default=0)
     object_keys: Sequence[str] = wire(["string"], default=())
-    """Of those objects, if asked for."""
+    """Keys of those objects, if requested."""
     partitions: Sequence[DisklessDescribedPartition] = wire([DisklessDescribedPartition], default=())
 
 
@@ -43,7 +43,7 @@ class DisklessDescribeTopicsRequest(Message):
     """Null for all."""
     timeout_ms: int = wire("int32", default=60000)
     with_object_keys: bool = wire("bool", default=False)
-    """To tell what a topic has in objects that several coordinators share."""
+    """Whether to list object keys, to count objects that several coordinators share only once."""
 
 
 @message

@@ -1,4 +1,4 @@
-"""DisklessFindBatches (KIP-1164's API 98). Version 1 tells of transactions."""
+"""DisklessFindBatches (KIP-1164's API 98). Version 1 adds transactions."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -39,7 +39,7 @@ class DisklessAbortedRange(Message):
     producer_id: int = wire("int64")
     first_offset: int = wire("int64")
     last_offset: int = wire("int64")
-    """Of the marker."""
+    """Offset of the marker."""
 
 
 @message
@@ -52,7 +52,7 @@ class DisklessFindBatchesPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Ours."""
     moved_to_tier: bool = wire("bool", default=False)
-    """Ours: the offset is to be read from remote storage."""
+    """Ours: the offset must be read from remote storage."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Ours."""

@@ -1,4 +1,4 @@
-"""DisklessHandOver: the next owner takes a file over (KIP-1164 describes it and names no API)."""
+"""DisklessHandOver: the next owner takes over a file (KIP-1164 describes it without an API)."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ class DisklessHandedOverFile(Message):
     file_size: int = wire("int64")
     created_ms: int = wire("int64")
     remaining_owner_ids: Sequence[int] = wire(["int32"], default=())
-    """The coordinator that is asked first."""
+    """The first is the receiver of this request."""
 
 
 @message

@@ -1,4 +1,4 @@
-"""DisklessListOffsets (KIP-1164's API 97). Version 1 tells the last stable offset."""
+"""DisklessListOffsets (KIP-1164's API 97). Version 1 adds the last stable offset."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -45,7 +45,7 @@ class DisklessListOffsetsPartitionResult(Message):
     wal_start_offset: int = wire("int64", default=-1)
     """Ours."""
     batches: Sequence[DisklessBatchInfo] = wire([DisklessBatchInfo], default=())
-    """Ours: at most one, the batch to be opened for the record."""
+    """Ours: at most one, the batch that contains the record."""
     last_stable_offset: int = wire("int64", "1+", default=-1)
     """Ours."""
 

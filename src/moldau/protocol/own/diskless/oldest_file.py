@@ -1,4 +1,6 @@
-"""DisklessOldestFile: when the oldest file of a coordinator was begun (implied by KIP-1164's orphan scan)."""
+"""DisklessOldestFile: the creation time of a coordinator's oldest file (implied by KIP-1164's orphan
+scan).
+"""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode

@@ -1,4 +1,4 @@
-"""DisklessPrune: offsets that are in remote storage leave the WAL; the compare-and-set of consolidation."""
+"""DisklessPrune: removes offsets that are in remote storage from the WAL, by compare-and-set."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,7 +11,7 @@ from moldau.runtime import ErrorCode
 class DisklessPrunePartition(Message):
     partition_index: int = wire("int32")
     from_offset: int = wire("int64")
-    """With -1 for both offsets, only the epoch is noted: no older one's prune is accepted any more."""
+    """With -1 for both offsets, only the epoch is recorded: prunes of older epochs are refused afterwards."""
     to_offset: int = wire("int64")
     epoch: int = wire("int32")
     remote_metadata_position: int = wire("int64", default=-1)
@@ -48,7 +48,7 @@ class DisklessPruneRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     coordinator_id: int = wire("int32", default=0)
-    """Ours: the partition of ``__diskless_metadata`` that is asked; a broker may lead several."""
+    """Ours: the partition of ``__diskless_metadata`` that the request is for; a broker may lead several."""
     topics: Sequence[DisklessPruneTopic] = wire([DisklessPruneTopic], default=())
     timeout_ms: int = wire("int32", default=60000)
 

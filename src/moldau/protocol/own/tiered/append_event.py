@@ -13,15 +13,15 @@ class TieredAppendEventRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch in which the sender takes the receiver for the leader of the metadata partition."""
+    """The epoch of the metadata partition in which the sender considers the receiver its leader."""
     topic_id: UUID = wire("uuid")
     partition_index: int = wire("int32")
     leader_epoch: int = wire("int32")
-    """The epoch in which the sender leads the partition that the event is about."""
+    """The epoch in which the sender leads the event's partition."""
     event: bytes = wire("bytes")
     """The value of a record of ``__remote_log_metadata``."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message

@@ -1,4 +1,4 @@
-"""TieredDescribeTopics: what of the partitions led by a broker lies in the remote tier, for tools."""
+"""TieredDescribeTopics: the remote segments of the partitions that a broker leads, for tools."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -11,19 +11,19 @@ from moldau.runtime import ErrorCode
 class TieredDescribedPartition(Message):
     partition_index: int = wire("int32")
     error_code: ErrorCode = wire("error_code", default=ErrorCode.none)
-    """REPLICA_NOT_AVAILABLE while the partition's remote metadata is loaded; then only offsets are told."""
+    """REPLICA_NOT_AVAILABLE while the partition's remote metadata is loading; only offsets are set then."""
     error_message: str | None = wire("string", nullable="0+", default=None)
     log_start_offset: int = wire("int64", default=-1)
     local_log_start_offset: int = wire("int64", default=-1)
     high_watermark: int = wire("int64", default=-1)
     highest_remote_offset: int = wire("int64", default=-1)
-    """The last offset that was copied (ListOffsets' latest tiered); -1 for none."""
+    """The last copied offset (ListOffsets' latest tiered); -1 for none."""
     local_size_bytes: int = wire("int64", default=0)
     remote_size_bytes: int = wire("int64", default=0)
-    """Of the segments that are read; their indexes are not counted."""
+    """Size of the finished segments without their indexes."""
     remote_segments: int = wire("int32", default=0)
     unfinished_segments: int = wire("int32", default=0)
-    """That are being copied or deleted, or whose copy failed."""
+    """Segments that are being copied or deleted, or whose copy failed."""
 
 
 @message
@@ -39,9 +39,9 @@ class TieredDescribeTopicsRequest(Message):
     VERSIONS = "0"
     FLEXIBLE = "0+"
     topics: Sequence[str] | None = wire(["string"], nullable="0+", default=None)
-    """Names; null for all that are tiered."""
+    """Names; null for all tiered topics."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message

@@ -1,4 +1,4 @@
-"""TieredEventOffsets: the offsets of a partition of ``__remote_log_metadata``, told by its leader."""
+"""TieredEventOffsets: the offsets of a partition of ``__remote_log_metadata``, as its leader knows them."""
 
 from moldau.protocol.schema import Message, message, wire
 from moldau.runtime import ErrorCode
@@ -11,11 +11,11 @@ class TieredEventOffsetsRequest(Message):
     FLEXIBLE = "0+"
     metadata_partition: int = wire("int32")
     metadata_leader_epoch: int = wire("int32")
-    """The epoch in which the sender takes the receiver for the leader of the metadata partition."""
+    """The epoch of the metadata partition in which the sender considers the receiver its leader."""
     epoch: int = wire("int32", default=-1)
-    """A leader epoch whose end offset is wanted; -1 for none."""
+    """A leader epoch whose end offset is requested; -1 for none."""
     timeout_ms: int = wire("int32", default=60_000, tag=0)
-    """How long the caller waits for the answer."""
+    """Time for which the caller waits for the answer."""
 
 
 @message
@@ -31,7 +31,7 @@ class TieredEventOffsetsResponse(Message):
     """The high watermark."""
     log_end_offset: int = wire("int64", default=-1)
     epoch_end_offset: int = wire("int64", default=-1)
-    """End of the epoch that was asked for; -1 where the log does not have it."""
+    """End of the requested epoch; -1 where the log does not have it."""
 
 
 REQUEST = TieredEventOffsetsRequest

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Role:
-    """One replica in one role of one epoch; made on entering, thrown away on leaving.
+    """One replica in one role of one epoch; created on entering the role, discarded on leaving.
 
-    ``poll`` is called after every event: it looks at the time, moves to another role, sends what is
-    due. It must be idempotent. Whatever is durable lives in the core's ``ElectionState``.
+    ``poll`` is called after every event: it checks the time, moves to another role, sends pending requests.
+    It must be idempotent. All durable state is in the core's ``ElectionState``.
     """
 
     name: ClassVar[RoleName]
@@ -40,11 +40,11 @@ class Role:
         """Called once, before the next role is entered."""
 
     def poll(self) -> None:
-        """Do what is due now."""
+        """Carry out everything that is due now."""
 
     @property
     def deadline_ms(self) -> int | None:
-        """When ``poll`` wants to be called even if nothing happens."""
+        """The latest time of the next ``poll``."""
         return None
 
     @property
@@ -57,19 +57,19 @@ class Role:
         raise NotImplementedError
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        """An answer of this epoch to a request that this role sent; failures were filtered out."""
+        """An answer of this epoch to a request of this role; failures were filtered out."""
 
     def on_request_failed(self, node_id: int) -> None:
         """A request that this role sent has no answer: the peer is down, unreachable or too slow."""
 
     def on_fetch(self, request_id: int, request: FetchRequest) -> None:
-        """A fetch with the right epoch. Only a leader has something to say."""
+        """A fetch with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(Reply(request_id, FetchResponse(error=error, leader_id=core.leader_id, epoch=core.epoch)))
 
     def on_fetch_snapshot(self, request_id: int, request: FetchSnapshotRequest) -> None:
-        """A snapshot fetch with the right epoch. Only a leader has something to say."""
+        """A snapshot fetch with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         response = FetchSnapshotResponse(
@@ -78,7 +78,7 @@ class Role:
         core.emit(Reply(request_id, response))
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
-        """A change of the voters with the right epoch. Only a leader has something to say."""
+        """A change of the voters with the right epoch. Only a leader answers it."""
         core = self.core
         error = ErrorCode.not_leader_or_follower
         core.emit(
@@ -86,10 +86,10 @@ class Role:
         )
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
-        """The leader of this epoch said that it leads no more."""
+        """The leader of this epoch has resigned."""
 
     def on_voters_changed(self) -> None:
-        """The log names other voters."""
+        """The log contains a new set of voters."""
 
     def on_log_appended(self) -> None:
         """The log has grown."""
@@ -101,7 +101,7 @@ class Role:
         """More of the log is durable."""
 
     def on_snapshot_installed(self) -> None:
-        """The log begins at a downloaded snapshot."""
+        """The log now begins at a downloaded snapshot."""
 
     def describe(self) -> str:
         """One line for logs and golden tests."""

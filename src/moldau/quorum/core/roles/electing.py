@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Electing(Role):
-    """Asks every voter that has not answered, again and again until the election times out."""
+    """Sends requests to every voter that has not answered, repeatedly until the election times out."""
 
     is_pre_vote: bool
 
@@ -71,8 +71,9 @@ class Electing(Role):
 
 
 class Prospective(Electing):
-    """Asks whether it would win (KIP-996), so that a replica that was cut off does not push the epoch
-    up and depose a leader that the others still hear. Nothing is persisted."""
+    """Asks whether it would win (KIP-996), so that a replica that was disconnected does not raise the epoch
+    and depose a leader that the others still follow. It persists nothing.
+    """
 
     name = RoleName.PROSPECTIVE
     is_pre_vote = True
@@ -96,7 +97,7 @@ class Prospective(Electing):
 
 
 class Candidate(Electing):
-    """Has voted for itself in a new epoch and asks for the votes of the others."""
+    """Has voted for itself in a new epoch and asks the others for their votes."""
 
     name = RoleName.CANDIDATE
     is_pre_vote = False
@@ -112,7 +113,9 @@ class Candidate(Electing):
         self.core.become_leader(tuple(sorted(self.tally.granted)))
 
     def on_lost(self) -> None:
-        """Wait for a random part of the back-off, which breaks a split vote, and stand again."""
+        """Wait for a random part of the back-off, which resolves a split vote, then start an election
+        again.
+        """
         if self._is_lost:
             return
         self._is_lost = True

@@ -1,4 +1,4 @@
-"""Follower: pulls the log from the leader (KIP-595), or a snapshot when the log there begins later."""
+"""Follower: fetches the log from the leader (KIP-595), or a snapshot when the leader's log begins later."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SnapshotDownload:
-    """How much of a snapshot is here. ``installing``: all of it, and the driver makes it durable."""
+    """The received part of a snapshot. ``installing``: it is complete, and the driver makes it durable."""
 
     snapshot_id: OffsetAndEpoch
     position: int = 0
@@ -37,8 +37,9 @@ class SnapshotDownload:
 
 
 class Follower(Role):
-    """Follows the leader of the epoch. A voter that hears nothing for the fetch time-out tries to be
-    elected; an observer looks for another leader."""
+    """Follows the leader of the epoch. A voter without an answer for the fetch time-out starts an election;
+    an observer looks for another leader.
+    """
 
     name = RoleName.FOLLOWER
 
@@ -66,7 +67,7 @@ class Follower(Role):
             self.download = None
 
     def grants_vote(self, candidate: ReplicaKey, *, up_to_date: bool, pre_vote: bool) -> bool:
-        # KIP-996: who has heard the leader of this epoch does not help to depose it.
+        # KIP-996: a replica that receives fetches from this epoch's leader grants no pre-vote against it.
         return pre_vote and up_to_date and not self.has_fetched
 
     def poll(self) -> None:
@@ -97,18 +98,18 @@ class Follower(Role):
         elif isinstance(response, VoterChangeResponse):
             self._is_told_of_this_node = response.error is ErrorCode.none
             if response.error is ErrorCode.request_timed_out:
-                # Another change is under way, or the leader has not seen yet that this node has caught up.
+                # Another change is in progress, or the leader has not seen yet that this node has caught up.
                 core = self.core
                 self._ask_for_membership_ms = core.now_ms + core.settings.voter_update_interval_ms // 10
 
     def on_request_failed(self, node_id: int) -> None:
-        # A leader whose process has ended refuses connections at once: an observer, which may not stand
-        # itself, need not wait for the fetch time-out to ask who leads by now.
+        # A leader whose process has ended refuses connections: an observer, which cannot be elected itself,
+        # then need not wait for the fetch time-out before it asks for the new leader.
         if not self.core.is_voter and node_id == self._asked and self.download is None:
             self._ask_another_voter()
 
     def on_leader_heard(self) -> None:
-        """The leader itself said that it leads this epoch."""
+        """The leader itself has announced that it leads this epoch."""
         self._heard_leader()
 
     def on_leader_resigned(self, preferred_successors: tuple[int, ...]) -> None:
@@ -119,7 +120,7 @@ class Follower(Role):
             position = preferred_successors.index(core.local.id)
         except ValueError:
             position = len(preferred_successors)
-        # The first in the list stands at once; each next one gives the ones before it some time.
+        # The first in the list becomes a candidate at once; each later one gives the earlier ones some time.
         backoff_ms = 0 if position == 0 else core.settings.retry_backoff_ms << min(position, 16)
         self.has_fetched = False
         self.fetch_deadline_ms = core.now_ms + min(backoff_ms, core.settings.election_backoff_max_ms)
@@ -139,14 +140,15 @@ class Follower(Role):
         return f"leader={self.leader_id}" + (f" download={self.download}" if self.download else "")
 
     def _must_wait_for_the_disk(self) -> bool:
-        # A fetch offset acknowledges all below it, so a voter fetches again only once that is durable.
+        # A fetch offset acknowledges all records before it, so a voter fetches again only when these are
+        # durable.
         core = self.core
         if self._log_is_changing or (self.download is not None and self.download.installing):
             return True
         return core.acknowledges and core.flushed_offset < core.log.log_end.offset
 
     def _membership_wish(self) -> VoterChangeRequest | None:
-        """The change of the voters that this controller asks of its leader now, if any (KIP-853)."""
+        """The change of the voters that this controller requests of its leader now, if any (KIP-853)."""
         core = self.core
         own, logged = core.membership.own, core.log.voters
         if own is None or core.now_ms < self._ask_for_membership_ms or self._asked != self.leader_id:
@@ -155,18 +157,19 @@ class Follower(Role):
             return None
         known = core.voters.get(core.local.id)
         if core.is_voter:
-            # The leader of static voters learns their directories so, without which they stay static.
+            # In this way the leader of static voters gets their directories, which the change to dynamic
+            # voters needs.
             is_known = self._is_told_of_this_node if logged is None else known == own
             return None if is_known else UpdateVoterRequest(voter=own, epoch=core.epoch)
         if logged is None or not core.membership.auto_join:
             return None
         if known is not None:
-            # An earlier life of this node, on a disk that is lost.
+            # An earlier incarnation of this node, with a lost disk.
             return RemoveVoterRequest(key=known.key)
         return AddVoterRequest(voter=own, ack_when_committed=False)
 
     def _look_for_another_leader(self) -> None:
-        # Any voter tells an observer who leads, if it is not the one that has fallen silent.
+        # Any voter can name the leader to an observer, except a leader that no longer answers.
         core = self.core
         if self.download is not None:
             self._abandon(self.download)
@@ -205,7 +208,7 @@ class Follower(Role):
             core.commit_up_to(min(response.high_watermark, core.log.log_end.offset))
 
     def _begin_download(self, snapshot_id: OffsetAndEpoch) -> None:
-        # A snapshot that ends below what is committed here would take the log back.
+        # A snapshot that ends below the commit offset would move the log back.
         if snapshot_id.offset > self.core.commit_offset or self.core.log.log_end.offset == 0:
             self.download = SnapshotDownload(snapshot_id)
         else:
@@ -227,7 +230,7 @@ class Follower(Role):
         if download is None or response.snapshot_id != download.snapshot_id:
             return
         if response.error in (ErrorCode.snapshot_not_found, ErrorCode.position_out_of_range):
-            # The leader has a newer one by now: its answer to the next fetch names it.
+            # The leader has a newer one: its answer to the next fetch names it.
             self._heard_leader()
             self._abandon(download)
         elif response.error is not ErrorCode.none:

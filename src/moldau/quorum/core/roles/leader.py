@@ -1,4 +1,4 @@
-"""Leader: takes appends, answers fetches, and learns from them what a majority holds."""
+"""Leader: appends records, answers fetches, and derives from them the offset that a majority holds."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParkedFetch:
-    """A fetch that found nothing new and waits for some."""
+    """A fetch that found nothing new and waits."""
 
     request: FetchRequest
     deadline_ms: int
 
 
 class Leader(Role):
-    """The high watermark is kept per epoch: it is unknown until a majority holds the record with which
-    this epoch began, because older records are committed only through a newer one (Raft §5.4.2)."""
+    """The high watermark is kept per epoch: it is unknown until a majority holds the first record of this
+    epoch, because older records are committed only through a newer one (Raft §5.4.2).
+    """
 
     name = RoleName.LEADER
 
@@ -54,7 +55,7 @@ class Leader(Role):
         self.granting_voters = granting_voters
         others = core.voters.others(core.local.id)
         self.progress: dict[ReplicaKey, ReplicaProgress] = {}
-        """Of observers."""
+        """The progress of observers."""
         self._voter_progress = {voter_id: ReplicaProgress(last_fetch_ms=None) for voter_id in others}
         self._voters = core.voters
         self._majority_high_watermark: int | None = None
@@ -89,7 +90,8 @@ class Leader(Role):
         core.emit(AppendLeaderChange(core.epoch, core.local.id, core.voters.ids, self.granting_voters))
         logged = core.log.voters
         if logged is not None and logged.offset < 0:
-            # The voters with which the folder was formatted are in no log yet, and so on no other node.
+            # The voters with which the folder was formatted are not in the log yet, so other nodes do not
+            # have them.
             core.emit(AppendVoters(core.epoch, logged.voters, logged.kraft_version))
 
     def leave(self) -> None:
@@ -117,13 +119,13 @@ class Leader(Role):
                 self._answer_fetch(request_id, parked.request)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        """A voter has heard who leads: it will fetch. If it does not, it is told again later."""
+        """A voter knows the leader now and will fetch. If it does not, it is notified again later."""
 
     def on_voter_change(self, request_id: int, request: VoterChangeRequest) -> None:
         self._reconfiguration.on_request(request_id, request)
 
     def on_voters_changed(self) -> None:
-        """Voters come and go without an election: the others' progress is kept."""
+        """Voters change without an election: the progress of the others is kept."""
         core, before = self.core, self._voters
         self._voters = core.voters
         for voter in before:
@@ -196,7 +198,7 @@ class Leader(Role):
         return is_committed and not self.core.is_voter
 
     def _counts(self, replica: ReplicaKey) -> bool:
-        """Whether a replica is one of the other voters, on its own directory."""
+        """Whether a replica is one of the other voters, with the directory of its entry."""
         return replica.id in self._voter_progress and self.core.voters.has(replica)
 
     def _heard_from(self, replica: ReplicaKey) -> None:
@@ -276,7 +278,8 @@ class Leader(Role):
     def _answer_fetch(self, request_id: int, request: FetchRequest) -> None:
         answer, offset = self._fetch_answer(), request.log_end.offset
         if offset < self.core.log.log_start_offset:
-            # The log was cleaned while the fetch was parked: asked again, it is sent the snapshot.
+            # The log was cleaned while the fetch was parked: the fetch is evaluated again, and answered with
+            # the snapshot.
             self.core.emit(Reply(request_id, answer))
         elif offset < self.core.log.log_end.offset:
             self.core.emit(ReplyWithRecords(request_id, answer, offset, request.max_bytes))

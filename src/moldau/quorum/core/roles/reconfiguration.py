@@ -1,8 +1,8 @@
 """Changes of the voters by the leader (KIP-853): one at a time, each a record of the log.
 
-A set counts as soon as it is appended. Any two sets in a row differ by one voter, so each majority of one
-shares a voter with each majority of the other. A change needs a record of this epoch to be committed first:
-without that, sets that two leaders appended in turns could have majorities without a common voter.
+A set counts as soon as it is appended. Two consecutive sets differ by one voter, so each majority of one
+shares a voter with each majority of the other. A change requires that a record of this epoch is committed
+first: otherwise two leaders could append sets alternately that have majorities without a common voter.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A change that is appended; its request is answered when it is committed."""
+    """An appended change; its request is answered when it is committed."""
 
     request_id: int
     deadline_ms: int
@@ -42,7 +42,7 @@ class Reconfiguration:
         self._pending: Pending | None = None
         self._is_appending = False
         self._told: dict[int, Voter] = {}
-        """Static voters' entries as they gave them: their directories are in no record yet."""
+        """Entries that static voters have sent: their directories are in no record yet."""
 
     @property
     def deadlines_ms(self) -> list[int]:
@@ -73,7 +73,7 @@ class Reconfiguration:
             self._pending = Pending(request_id, core.now_ms + timeout_ms)
 
     def on_log_appended(self) -> None:
-        """The log shows what was appended."""
+        """The log view shows the appended records."""
         self._is_appending = False
 
     def on_committed(self, offset: int) -> None:
@@ -96,7 +96,7 @@ class Reconfiguration:
             self._append(logged.voters.with_voter(own))
 
     def leave(self) -> None:
-        """This node leads no more: whether a change that is appended will be committed is not known."""
+        """This node has resigned: whether an appended change will be committed is unknown."""
         self._end_pending(ErrorCode.not_leader_or_follower, "the leader lost its place before the commit")
 
     def _add(self, request: AddVoterRequest) -> bool:
@@ -182,7 +182,7 @@ class Reconfiguration:
         return False if request.validate_only else self._append(voters, level)
 
     def _changeable(self) -> VoterSet:
-        """The voters, when they may be changed now; raises ``KafkaError``."""
+        """The voters, if they may be changed now; raises ``KafkaError``."""
         logged = self._core.log.voters
         if logged is None:
             raise KafkaError(
@@ -198,7 +198,7 @@ class Reconfiguration:
             raise KafkaError(ErrorCode.request_timed_out, obstacle)
 
     def _obstacle(self) -> str | None:
-        """Why the voters cannot be changed at this moment."""
+        """The reason why the voters cannot be changed at this moment."""
         high_watermark, logged = self._leader.high_watermark, self._core.log.voters
         if self._is_appending or high_watermark is None:
             return "the leader has committed nothing in its epoch yet"

@@ -1,4 +1,4 @@
-"""Resigned: led this epoch, and tells the others that it does no more."""
+"""Resigned: led this epoch, and notifies the others of its end."""
 
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 class Resigned(Role):
-    """Also where a leader finds itself after a restart: bytes that it wrote and lost may be on other
-    replicas under this epoch, so it must not write in it again."""
+    """A leader has this role after a restart, too: bytes that it wrote and lost may be on other replicas
+    under this epoch, so it must not write in the epoch again.
+    """
 
     name = RoleName.RESIGNED
 

@@ -1,4 +1,4 @@
-"""Unattached and voted: an epoch whose leader is not known yet."""
+"""Unattached and voted: the leader of the epoch is not known yet."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Unattached(Role):
-    """Knows the epoch and nothing else. A voter waits for an election; an observer asks around."""
+    """Knows only the epoch. A voter waits for an election; an observer asks the voters for the leader."""
 
     name = RoleName.UNATTACHED
 
@@ -38,7 +38,7 @@ class Unattached(Role):
             if core.now_ms >= self.election_deadline_ms:
                 core.become_prospective()
             return
-        # KIP-595: an observer finds the leader by fetching from any voter, which tells who leads.
+        # KIP-595: an observer finds the leader by fetching from any voter, whose answer names it.
         if self._asked is None or core.peers.is_ready(self._asked, core.now_ms):
             contacts = core.contacts(core.local.id)
             ready = [node_id for node_id in contacts if core.peers.is_ready(node_id, core.now_ms)]
@@ -47,12 +47,12 @@ class Unattached(Role):
                 core.send_fetch(self._asked)
 
     def on_response(self, node_id: int, request: Request, response: Response) -> None:
-        # It did not know the leader, or this role would be over: pause, then ask another.
+        # It did not know the leader, because that would have ended this role: pause, then ask another.
         self.core.peers.back_off(node_id, self.core.now_ms)
 
 
 class Voted(Unattached):
-    """Has given its vote in this epoch, and waits for the outcome."""
+    """Has voted in this epoch, and waits for the outcome."""
 
     name = RoleName.VOTED
 

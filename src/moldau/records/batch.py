@@ -180,9 +180,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """The earliest time to drop tombstones (KIP-534); stored in place of the base timestamp if bit 6 is
-        set.
-        """
+        """The earliest time to drop tombstones (KIP-534); replaces the base timestamp if bit 6 is set."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
 
@@ -291,8 +289,7 @@ def validate_produce(buffer: Buffer, *, max_batch_bytes: int) -> list[BatchHeade
     size = header[1] + LOG_OVERHEAD_BYTES
     count = header[12]
     attributes = header[5]
-    # One expression on the hot path (each produced batch); the broken rule is determined only after a
-    # failure.
+    # One expression on the hot path (each produced batch); the broken rule is found only after a failure.
     if (
         size != len(buffer)
         or header[3] != MAGIC

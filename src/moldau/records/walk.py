@@ -125,9 +125,7 @@ class RecordWalk:
     # -- one by one ---------------------------------------------------------------------------
 
     def _read_singly(self, stop: int) -> _Shape | None:
-        """Read records up to ``stop``; return the shape of the last one. IndexError at the end of the
-        data.
-        """
+        """Read records up to ``stop``; return the last one's shape. IndexError at the end of the data."""
         # Varints of one byte, by far the most, are read in place.
         data, base_timestamp, renumbers = self._data, self._base_timestamp, self._renumbers
         size, index, end, latest = len(data), self._index, self._position, self.max_timestamp

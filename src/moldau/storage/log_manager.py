@@ -275,8 +275,7 @@ class LogManager:
         return log is None or log.topic_id != topic_id
 
     async def create(self, wanted: Iterable[NewLog]) -> dict[TopicPartition, KafkaError]:
-        """Create logs durably; existing ones with the same topic ids are kept. Returns the failures with
-        their reasons.
+        """Create logs durably; existing ones with the same topic ids are kept. Returns the failures.
 
         A log of another topic id is not in the metadata any more: it is put aside.
         """

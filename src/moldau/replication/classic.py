@@ -349,7 +349,7 @@ class ClassicPartition:
     def stage(
         self, records: memoryview, required_acks: int, client: FairClient | None = None
     ) -> AppendOutcome | None:
-        """As :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagedAppends``.
+        """Like :meth:`append`, but written by :meth:`write_staged`, under the contract of ``StagedAppends``.
 
         ``None``: nothing was staged; call :meth:`append`.
         """
@@ -402,7 +402,7 @@ class ClassicPartition:
             self._flushes.begin()
             return info
         if leader.local_append(self.log.segments.end_offset):
-            # The caller learns its offset first; whoever waits for it is woken after that.
+            # The caller gets its offset first; waiting requests are woken after that.
             asyncio.get_running_loop().call_soon(self._watermark_moved)
         elif leader.followers:
             self._arrivals.notify(self._key)

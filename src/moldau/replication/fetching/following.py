@@ -68,7 +68,7 @@ class Following:
             await log.flush()
             return
         if log.offsets.flushed_offset < log.log_end_offset:
-            commit.plan()  # an earlier life of this broker may have left it so, and appended nothing since
+            commit.plan()  # an earlier incarnation of this broker may have left the log so
         await commit.settled()
         commit.check()
 

@@ -60,6 +60,7 @@ class Node:
         self._neighbours: SubsystemList | None = None
         """The controller, beside the broker or alone."""
         self._broker: Broker | None = None
+        self._logs: LogManager | None = None
         self.metadata: MetadataNode | None = None
         """The replica of the metadata of a running node, for tools and judges in its process."""
 
@@ -119,7 +120,7 @@ class Node:
         for key, reason in settings.without_effect(config).items():
             logger.warning("%s %s", key, reason)
         identity = identify(machine, config, format_new=self._format_new)
-        logs = LogManager(
+        logs = self._logs = LogManager(
             machine,
             list(config.log_dirs),
             settings.log_manager_settings(config),
@@ -174,6 +175,11 @@ class Node:
     async def stop(self) -> None:
         """Stop what runs, in reverse order; harmless when called twice."""
         await self._closing.aclose()
+
+    @property
+    def open_log_count(self) -> int:
+        """Partitions whose logs are open; a stop brings it to 0."""
+        return sum(1 for log in self._logs or () if not log.is_closed)
 
     async def failed(self) -> str:
         """Wait for a failure that the node cannot survive."""

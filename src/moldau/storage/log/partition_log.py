@@ -313,6 +313,11 @@ class PartitionLog:
         """Note, in the folder, which topic its data belong to; raises as :meth:`open`. Blocking."""
         self.topic_id = claim_folder(self._machine.disk, self.directory, topic_id, self._report)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closed
+
     def close(self) -> None:
         """Make all durable and release the files; blocking. A second call does nothing."""
         if self._closed or self.gate.failure is not None:

@@ -90,8 +90,8 @@ class Durability:
     def flush_and_close(self) -> None:
         """Make all durable and release the files. Blocking; raises ``OSError``."""
         segments = self._segments
-        self._producers.write_snapshot(segments.end_offset)
-        self._sync_beside()
+        self._producers.write_snapshot(segments.end_offset, durably=False)
+        self._sync_beside()  # of the snapshot, too; its name becomes durable with those of the segments
         segments.sync_now(self._offsets.flushed_offset)
         self._offsets.flushed_offset = segments.end_offset
         self._noting_durable(segments.end_offset)()

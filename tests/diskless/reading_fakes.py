@@ -24,7 +24,7 @@ from moldau.diskless.cache.cacher import Cacher, CacherSettings
 from moldau.diskless.cache.partition_cache import PartitionCache
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
-from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
 from moldau.diskless.reading.cold_reads import ColdReads, ColdReadSettings
 from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
@@ -277,7 +277,7 @@ class ReadingBroker:
                 unexpected=self.machine.unexpected,
             ),
             config or LogConfig(),
-            TopicTraffic(BrokerTopicMeters(self.meters), name.topic),
+            TopicTraffic(BrokerTopicMeters(self.meters), name.topic, RackTraffic(self.meters)),
         )
         self.partitions[key] = partition
         self.cacher.add(cache)

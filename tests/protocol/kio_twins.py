@@ -15,6 +15,8 @@ from moldau.runtime import ErrorCode
 
 INTEGER_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 UNSIGNED_BITS = {"uint16": 16, "uint32": 32}
+OWN_TAG_MIN = 11_000
+"""Tags of fields that we add to Kafka's messages; kio has none of them."""
 TEXTS = ["", "a", "topic-1", "žluťoučký kůň", "x" * 126, "y" * 127, "z" * 300]
 ERRORS = list(ErrorCode)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -62,7 +64,8 @@ def random_message(rng: random.Random, cls: type[Message], version: int, flexibl
     """A message of ours with only the fields of ``version`` set."""
     flexible = is_flexible(cls, version) if flexible is None else flexible
     plan = layout(cls, version, flexible)
-    return cls(**{at.name: random_value(rng, at, version, flexible) for at in (*plan.fields, *plan.tagged)})
+    fields = [at for at in (*plan.fields, *plan.tagged) if at.tag is None or at.tag < OWN_TAG_MIN]
+    return cls(**{at.name: random_value(rng, at, version, flexible) for at in fields})
 
 
 def to_kio(message: Message, twin: type[Any]) -> Any:

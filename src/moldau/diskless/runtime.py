@@ -7,7 +7,7 @@ rest, the store last.
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from moldau.cluster.image.topics_image import Topic
@@ -22,7 +22,8 @@ from moldau.diskless.image_sync import ImageSync, TopicKeeper
 from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.passage import DisklessPassage
 from moldau.diskless.partition.services import PartitionServices
-from moldau.diskless.partition.traffic import TopicTraffic
+from moldau.diskless.partition.traffic import RackTraffic, TopicTraffic
+from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.object_reads import ObjectReads
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
@@ -84,6 +85,7 @@ class RuntimeCluster:
     """As for :class:`ImageSync`."""
     deletions_are_held: Callable[[], bool]
     """While so, no object is deleted, and no topic that the metadata lack."""
+    racks: RackView = field(default_factory=RackView)
     is_fenced: Callable[[], bool] = lambda: False
     """Whether the cluster takes this broker for gone: then it scans for no orphans."""
     source: str = "meta.properties"
@@ -127,6 +129,7 @@ class DisklessRuntime:
         self._fetch_meters = FetchMeters(meters)
         watch_bill(meters, self._fetch_meters)
         self._topic_meters = topic_meters
+        self._rack_traffic = RackTraffic(meters, cluster.racks.own_rack)
         self._partition_services = PartitionServices(
             writer=self.writer,
             deleter=coordinator,
@@ -135,6 +138,7 @@ class DisklessRuntime:
             opening=machine.opening,
             clock=machine.clock,
             meters=self._fetch_meters,
+            racks=cluster.racks,
             unexpected=machine.unexpected,
         )
         self.image_sync = ImageSync(
@@ -245,16 +249,24 @@ class DisklessRuntime:
 
     def open_partition(self, cache: PartitionCache, config: LogConfig) -> DisklessPartition:
         """Begin to serve a partition; ``config`` is the topic's own."""
-        partition = DisklessPartition(
-            cache, self._partition_services, config, TopicTraffic(self._topic_meters, cache.topic)
-        )
+        partition = DisklessPartition(cache, self._partition_services, config, self._traffic(cache.topic))
         self.cacher.add(cache)
         return partition
 
-    def open_passage(self, key: PartitionKey, topic: str, config: LogConfig) -> DisklessPassage:
-        """Take records for a partition that has no replica here."""
-        traffic = TopicTraffic(self._topic_meters, topic)
-        return DisklessPassage(key, topic, self._partition_services, config, traffic)
+    def open_passage(
+        self,
+        key: PartitionKey,
+        topic: str,
+        config: LogConfig,
+        open_reader: Callable[[], DisklessPartition],
+        close_reader: Callable[[DisklessPartition], None],
+    ) -> DisklessPassage:
+        """Serve a partition that has no replica here."""
+        services, traffic = self._partition_services, self._traffic(topic)
+        return DisklessPassage(key, topic, services, config, traffic, open_reader, close_reader)
+
+    def _traffic(self, topic: str) -> TopicTraffic:
+        return TopicTraffic(self._topic_meters, topic, self._rack_traffic)
 
     def close_partition(self, partition: DisklessPartition) -> None:
         """Serve it no more; its local log is the caller's to close or delete."""

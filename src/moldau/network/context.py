@@ -64,7 +64,7 @@ class ConnectionControl(Protocol):
 class ConnectionContext:
     """One client connection; lives as long as it does.
 
-    Authentication sets ``principal``; ApiVersions sets the client's software name and version;
+    Authentication sets ``principal``; ApiVersions sets the client's rack, software name and version;
     ``attributes`` belongs to the handlers (SASL state, fetch session hints).
     """
 
@@ -81,6 +81,7 @@ class ConnectionContext:
         "peer_host",
         "peer_port",
         "principal",
+        "rack",
         "security_protocol",
     )
 
@@ -103,6 +104,7 @@ class ConnectionContext:
         self.control = control
         self.client_software_name: str | None = None
         self.client_software_version: str | None = None
+        self.rack: str | None = None
         self.attributes: dict[str, Any] = {}
         self.closed = False
         self._close_callbacks: list[Callable[[], None]] = []

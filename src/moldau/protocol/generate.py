@@ -24,6 +24,12 @@ IMPORTED = (
     "from moldau.protocol.schema import ZERO_UUID, Message, Records, message, wire\n"
     "from moldau.runtime import ErrorCode\n\n"
 )
+OWN_FIELDS = {
+    # KIP-1164 names it; the number is ours, as docs/protocol.md says.
+    "MetadataResponsePartition": '    preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", '
+    'default=(), tag=11640, tagged="9+")\n',
+}
+"""Tagged fields that we add to Kafka's messages, by class: every client skips them."""
 SCHEMAS_LEFT_OUT = {"request_header", "response_header", "control_record_type_schema"}
 KINDS = {"timedelta_i32": "int32", "timedelta_i64": "int64", "datetime_i64": "int64"}
 PLAIN_TYPES = {
@@ -303,6 +309,7 @@ def message_source(message: SuperMessage, rename: dict[str, str]) -> Iterator[st
             yield "    pass\n"
         for field_name in merged_order(cls.order):
             yield field_source(cls.fields[field_name], message, rename)
+        yield OWN_FIELDS.get(name, "")
 
 
 def module_source(schema: str) -> str:

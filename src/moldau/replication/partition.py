@@ -77,6 +77,8 @@ class ReadRequest(NamedTuple):
     """Below it, a follower's copy is synced, where only synced records count; -1: below ``offset``."""
     log_start_offset: int = -1
     """Where a follower's log starts."""
+    reader_rack: str | None = None
+    """The rack that the reader is in, by ``client_rack`` or by its id; None where it is not known."""
 
 
 class ReadOutcome(NamedTuple):

@@ -35,7 +35,7 @@ Steps: TypeAlias = Generator[NextTurn, None, T]
 
 
 class FairClient(Protocol):
-    """The properties of a connection that matter for fairness."""
+    """The properties of a connection that matter to partitions: fairness, and the client's rack."""
 
     @property
     def closed(self) -> bool: ...
@@ -45,6 +45,11 @@ class FairClient(Protocol):
 
     @property
     def peer_host(self) -> str: ...
+
+    @property
+    def rack(self) -> str | None:
+        """The rack of the client; None where it is not known."""
+        ...
 
 
 class ClientGoneError(KafkaError):

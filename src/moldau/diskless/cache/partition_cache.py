@@ -38,11 +38,17 @@ class Scratch:
 class PartitionCache:
     """The cached run of one partition."""
 
-    def __init__(self, key: PartitionKey, topic: str, coordinator_id: int, log: PartitionLog) -> None:
+    log: PartitionLog
+    """The local segments. Only where :attr:`has_log` is true."""
+
+    def __init__(self, key: PartitionKey, topic: str, coordinator_id: int, log: PartitionLog | None) -> None:
+        """Without ``log`` only the coordinator's offsets are kept, and every read is a cold one."""
         self.key = key
         self.topic = topic
         self.coordinator_id = coordinator_id
-        self.log = log
+        self.has_log = log is not None
+        if log is not None:
+            self.log = log
         self.log_start_offset = UNKNOWN
         self.wal_start_offset = UNKNOWN
         self.high_watermark = UNKNOWN
@@ -51,7 +57,7 @@ class PartitionCache:
         self._aborted: dict[tuple[int, int], AbortedRange] = {}
         self._is_restarting = False
         self.is_closed = False
-        if log.holes and not log.is_offline:
+        if log is not None and log.holes and not log.is_offline:
             # Readers rely on a dense run; the records are in the object store. Blocking: after damage only.
             log.truncate_fully_now(log.log_end_offset)
         self.is_at_tail = False
@@ -62,7 +68,7 @@ class PartitionCache:
         self.promised_offset = UNKNOWN
         """Up to here this broker's own batches are on their way from the local end on, so that nobody else
         appends; unknown when none are. See :mod:`moldau.diskless.writing.own_commits`."""
-        self._inherited_end = UNKNOWN if log.is_offline else log.log_end_offset
+        self._inherited_end = UNKNOWN if log is None or log.is_offline else log.log_end_offset
         """Where the bytes of a former life end; whatever befell the disk meanwhile, the objects are whole."""
         self._verified = (UNKNOWN, UNKNOWN)
         """The range of them that was found to be whole."""
@@ -81,7 +87,7 @@ class PartitionCache:
     @property
     def is_usable(self) -> bool:
         """Whether local segments can be read and written; without them every read is a cold one."""
-        return not (self.log.is_offline or self._is_restarting)
+        return self.has_log and not (self.log.is_offline or self._is_restarting)
 
     @property
     def local_start_offset(self) -> int:

@@ -91,6 +91,7 @@ class PartitionAppends:
         self, records: memoryview, required_acks: int, timeout_ms: int, client: FairClient | None
     ) -> AppendAnswer:
         size_bytes = len(records)
+        self._traffic.received(size_bytes, None if client is None else client.rack)
         try:
             config, now_ms = self.config, self._clock.now_ms()
             header = validate_produce(records, max_batch_bytes=config.max_message_bytes)[0]

@@ -65,6 +65,7 @@ class DisklessPartition:
         self._lookup = services.lookup
         self._meters = services.meters
         self._traffic = traffic
+        self._nearer_broker = services.racks.nearer_broker
         self._appends = PartitionAppends(cache.key, cache, services, config, traffic)
         self.append = self._appends.append
 
@@ -115,6 +116,12 @@ class DisklessPartition:
             return asyncio.ensure_future(self._read_when_known(request))
         if offset < cache.log_start_offset:
             return self._known(error=ErrorCode.offset_out_of_range)
+        if request.client_rack:
+            nearer = self._nearer_broker(self._key, request.client_rack)
+            if nearer >= 0:
+                return self._known(read_committed=request.read_committed)._replace(
+                    preferred_read_replica=nearer
+                )
         local_end = cache.local_end_offset
         if request.read_committed and cache.last_stable_offset <= offset < cache.high_watermark:
             return self._known(read_committed=True, readable_end=local_end)
@@ -177,7 +184,7 @@ class DisklessPartition:
             return self._known(error=failure.code)
         self._meters.cache_hits.value += 1
         self._meters.cache_hit_bytes.value += result.size_bytes
-        self._traffic.read(result.size_bytes)
+        self._traffic.read(result.size_bytes, request.reader_rack)
         return self._known(
             views=result.views,
             size_bytes=result.size_bytes,
@@ -228,7 +235,7 @@ class DisklessPartition:
         """Below the WAL, or what a moment ago still was in it."""
         outcome = await remote.read(request, self._known(read_committed=request.read_committed))
         if outcome.error is ErrorCode.none:
-            self._traffic.read(outcome.size_bytes)
+            self._traffic.read(outcome.size_bytes, request.reader_rack)
             return outcome
         # Perhaps the records were deleted meanwhile: the coordinator knows.
         resolved = await self._cold_reads.read(self.cache, request.offset, request.max_bytes)
@@ -244,7 +251,7 @@ class DisklessPartition:
             return self._known(error=ErrorCode.corrupt_message)
         self._meters.cold_reads.value += 1
         self._meters.cold_bytes.value += len(view)
-        self._traffic.read(len(view))
+        self._traffic.read(len(view), request.reader_rack)
         end = outcome.batches[-1][0].last_offset + 1
         return self._known(
             views=(view,),
@@ -290,6 +297,8 @@ class DisklessPartition:
             cache.log_start_offset,
             cache.high_watermark,
             cache.log.size_bytes if cache.is_usable else 0,
-            cache.log.directory,
-            tuple(ActiveProducer(*producer) for producer in cache.log.active_producers()),
+            cache.log.directory if cache.has_log else "",
+            tuple(ActiveProducer(*producer) for producer in cache.log.active_producers())
+            if cache.has_log
+            else (),
         )

@@ -1,12 +1,17 @@
-"""A diskless partition on a broker that has no replica of it: it takes records, and serves none.
+"""A diskless partition on a broker that has no replica of it: a gateway to the coordinator and the objects.
 
-Any broker may write any diskless partition (KIP-1163): the order is the coordinator's. What it writes is read
-from its replicas.
+Any broker may write any diskless partition (KIP-1163): the order is the coordinator's. A broker is shown to
+clients as the leader of partitions that it has no replica of, so that it answers all that a leader answers.
+For producers nothing is opened. The first question of a reader opens a partition without local segments,
+which follows the coordinator and reads from objects; it is closed when nobody has asked for a while.
 """
 
+import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from moldau.diskless.partition.appends import PartitionAppends
+from moldau.diskless.partition.partition import DisklessPartition
 from moldau.diskless.partition.services import PartitionServices
 from moldau.diskless.partition.traffic import TopicTraffic
 from moldau.replication.partition import (
@@ -14,12 +19,13 @@ from moldau.replication.partition import (
     PartitionKey,
     PartitionState,
     ReadAnswer,
-    ReadOutcome,
     ReadRequest,
 )
-from moldau.runtime import ErrorCode, KafkaError
 from moldau.runtime.fair_lane import FairClient
 from moldau.storage.log.config import LogConfig
+
+IDLE_S: Final = 120.0
+"""A reader that was not used for so long is closed."""
 
 
 class _NoReplica:
@@ -33,7 +39,7 @@ class _NoReplica:
 
 
 class DisklessPassage:
-    """Implements :class:`moldau.replication.partition.Partition`, of which it has the producers' part.
+    """Implements :class:`moldau.replication.partition.Partition`.
 
     A partition that its coordinator does not have yet is refused by that; producers try again.
     """
@@ -45,7 +51,15 @@ class DisklessPassage:
         services: PartitionServices,
         config: LogConfig,
         traffic: TopicTraffic,
+        open_reader: Callable[[], DisklessPartition],
+        close_reader: Callable[[DisklessPartition], None],
     ) -> None:
+        """``open_reader``: a partition without local segments, until ``close_reader`` is called with it."""
+        self._open_reader = open_reader
+        self._close_reader = close_reader
+        self._reader: DisklessPartition | None = None
+        self._used_at_s = 0.0
+        self._closing: asyncio.TimerHandle | None = None
         self._key = key
         self._topic = topic
         self._appends = PartitionAppends(key, _NoReplica(), services, config, traffic)
@@ -80,8 +94,10 @@ class DisklessPassage:
     def is_under_replicated(self) -> bool:
         return False
 
+    # -- reading ------------------------------------------------------------------------------
+
     def read(self, request: ReadRequest) -> ReadAnswer:
-        return ReadOutcome(error=ErrorCode.not_leader_or_follower)
+        return self._reading().read(request)
 
     async def find_offset(
         self,
@@ -91,13 +107,44 @@ class DisklessPassage:
         current_leader_epoch: int,
         client: FairClient | None = None,
     ) -> FoundOffset:
-        raise KafkaError(ErrorCode.not_leader_or_follower)
+        return await self._reading().find_offset(
+            timestamp_ms,
+            read_committed=read_committed,
+            current_leader_epoch=current_leader_epoch,
+            client=client,
+        )
 
     async def delete_records(self, before_offset: int) -> int:
-        raise KafkaError(ErrorCode.not_leader_or_follower)
+        return await self._reading().delete_records(before_offset)
 
     def end_offset_for_epoch(self, leader_epoch: int, current_leader_epoch: int) -> tuple[int, int]:
-        raise KafkaError(ErrorCode.not_leader_or_follower)
+        return self._reading().end_offset_for_epoch(leader_epoch, current_leader_epoch)
 
     def state(self) -> PartitionState:
-        raise KafkaError(ErrorCode.not_leader_or_follower)
+        """The coordinator's offsets; producers are known to replicas only."""
+        return self._reading().state()
+
+    def close(self) -> None:
+        """The partition is deleted, or gets a replica here, or the broker stops."""
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            self._close_reader(reader)
+
+    def _reading(self) -> DisklessPartition:
+        loop = asyncio.get_running_loop()
+        self._used_at_s = loop.time()
+        if self._reader is None:
+            self._reader = self._open_reader()
+            self._closing = loop.call_later(IDLE_S, self._close_if_idle)
+        return self._reader
+
+    def _close_if_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        idle_s = loop.time() - self._used_at_s
+        if idle_s >= IDLE_S:
+            self.close()
+        else:
+            self._closing = loop.call_later(IDLE_S - idle_s, self._close_if_idle)

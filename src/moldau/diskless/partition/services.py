@@ -1,10 +1,11 @@
 """The services that all diskless partitions of a broker share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from moldau.coordinators.diskless.calls import DeletedRecords, OffsetToDelete
+from moldau.diskless.racks import RackView
 from moldau.diskless.reading.cold_reads import ColdReads
 from moldau.diskless.reading.offset_lookup import WalOffsetLookup
 from moldau.diskless.reading.read_meters import FetchMeters
@@ -54,4 +55,5 @@ class PartitionServices:
     """Opens batches that take long to check."""
     clock: Clock
     meters: FetchMeters
+    racks: RackView = field(default_factory=RackView)
     unexpected: UnexpectedErrors

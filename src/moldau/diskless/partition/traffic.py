@@ -1,14 +1,48 @@
 """Kafka's own meters of a topic's traffic, as diskless partitions feed them."""
 
-from moldau.metrics import BrokerTopicMeters
+from collections.abc import Callable
+
+from moldau.metrics import BrokerTopicMeters, Meters
 from moldau.runtime import ErrorCode
+
+
+class RackTraffic:
+    """Counts bytes of records that go from one rack to another between this broker and its clients.
+
+    Bytes of clients whose rack is not known, and all bytes of a broker without a rack, are not among them.
+    """
+
+    def __init__(self, meters: Meters, own_rack: Callable[[], str | None] = lambda: None) -> None:
+        scope = meters.scoped("moldau.diskless", "RackTraffic")
+        self._own_rack = own_rack
+        self._bytes_in = scope.counter(
+            "CrossRackBytesInPerSec", "Bytes of records that producers in other racks sent."
+        )
+        self._bytes_out = scope.counter(
+            "CrossRackBytesOutPerSec", "Bytes of records that were sent to consumers in other racks."
+        )
+
+    def received(self, size_bytes: int, rack: str | None) -> None:
+        """Count what a producer in ``rack`` sent."""
+        if rack is not None and rack != self._own_rack() is not None:
+            self._bytes_in.value += size_bytes
+
+    def sent(self, size_bytes: int, rack: str | None) -> None:
+        """Count what a consumer in ``rack`` is sent."""
+        if rack is not None and rack != self._own_rack() is not None:
+            self._bytes_out.value += size_bytes
 
 
 class TopicTraffic:
     """Counts for one topic and for the broker."""
 
-    def __init__(self, meters: BrokerTopicMeters, topic: str) -> None:
+    def __init__(self, meters: BrokerTopicMeters, topic: str, racks: RackTraffic) -> None:
         self._scopes = (meters.topic(topic), meters.all)
+        self._racks = racks
+
+    def received(self, size_bytes: int, rack: str | None) -> None:
+        """Bytes came from a producer in ``rack``, whether they are taken or not."""
+        self._racks.received(size_bytes, rack)
 
     def appended(self, records_count: int, size_bytes: int) -> None:
         for meters in self._scopes:
@@ -22,6 +56,7 @@ class TopicTraffic:
             if code is ErrorCode.corrupt_message:
                 meters.invalid_crc_records.value += 1
 
-    def read(self, size_bytes: int) -> None:
+    def read(self, size_bytes: int, rack: str | None) -> None:
+        self._racks.sent(size_bytes, rack)
         for meters in self._scopes:
             meters.bytes_out.value += size_bytes

@@ -40,6 +40,7 @@ class MetadataResponsePartition(Message):
     replica_nodes: Sequence[int] = wire(["int32"], default=())
     isr_nodes: Sequence[int] = wire(["int32"], default=())
     offline_replicas: Sequence[int] = wire(["int32"], "5+", default=())
+    preferred_produce_brokers: Sequence[int] = wire(["int32"], "9+", default=(), tag=11640, tagged="9+")
 
 
 @message

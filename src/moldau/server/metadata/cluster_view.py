@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from moldau.cluster.image.image import MetadataImage
 from moldau.cluster.image.registrations import Endpoint
+from moldau.server.cluster_racks import ClusterRacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class ClusterView:
         self.local_id = local_id
         self._image = image
         self._active_controller = active_controller
+        self.racks = ClusterRacks(local_id, image)
 
     @property
     def image(self) -> MetadataImage:

@@ -27,7 +27,11 @@ class ListenersSubsystem(Subsystem):
         self._context = context
         machine, meters = context.machine, context.meters
         versions = VersionHandlers(
-            Scope.BROKER, lambda: handlers, settings.SUPPORTED_FEATURES, self._finalized_features
+            Scope.BROKER,
+            lambda: handlers,
+            settings.SUPPORTED_FEATURES,
+            self._finalized_features,
+            context.view.racks.of_client,
         )
         handlers = routes(versions.table(), extensions.handlers)
         self._dispatcher = Dispatcher(

@@ -1,13 +1,14 @@
 """Metadata and DescribeCluster: what clients learn of brokers, topics and partitions."""
 
 import asyncio
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
 
 from moldau.cluster.controller.channel import Caller
 from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import Partition
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import MARKED_INTERNAL_TOPICS
 from moldau.network.context import RequestContext
@@ -55,7 +56,8 @@ class MetadataHandlers:
         self._view = view
         self._creator = creator
         self._authorizer = authorizer
-        self._rendered: dict[tuple[str, str], MetadataResponseTopic] = {}
+        self._rendered: dict[tuple[str, str | None, str], MetadataResponseTopic] = {}
+        """By listener, rack and name of the topic."""
         self._rendered_from: MetadataImage | None = None
 
     def table(self) -> dict[int, Handler]:
@@ -193,7 +195,7 @@ class MetadataHandlers:
         return topics.get(name)
 
     def _render(self, context: RequestContext, topic: Topic) -> MetadataResponseTopic:
-        """A topic as this listener's clients see it; kept as long as the image is the same."""
+        """A topic as the listener's clients of a rack see it; kept as long as the image is the same."""
         steps = self._render_steps(context, topic)
         while True:
             try:
@@ -209,7 +211,9 @@ class MetadataHandlers:
         if image is not self._rendered_from:
             self._rendered.clear()
             self._rendered_from = image
-        cached = self._rendered.get((context.listener_name, topic.name))
+        racks = self._view.racks
+        rack = racks.of_client(context.client_id) if topic.is_diskless else None
+        cached = self._rendered.get((context.listener_name, rack, topic.name))
         if cached is not None:
             return cached
         alive = {broker.node_id for broker in self._view.brokers(context.listener_name)}
@@ -217,18 +221,14 @@ class MetadataHandlers:
         for start in range(0, len(topic.partitions), ROWS_A_TURN):
             if start:
                 yield
-            partitions += [
-                MetadataResponsePartition(
-                    error_code=_partition_error(partition.leader, alive),
-                    partition_index=index,
-                    leader_id=partition.leader,
-                    leader_epoch=partition.leader_epoch,
-                    replica_nodes=partition.replicas,
-                    isr_nodes=partition.isr,
-                    offline_replicas=[replica for replica in partition.replicas if replica not in alive],
-                )
-                for index, partition in enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
-            ]
+            some = enumerate(topic.partitions[start : start + ROWS_A_TURN], start)
+            if not topic.is_diskless:
+                partitions += [_row(index, partition, partition.leader, alive) for index, partition in some]
+                continue
+            for index, partition in some:
+                leader = racks.shown_leader(topic, index, partition, rack, alive)
+                gateways = racks.preferred_produce_brokers(topic, index, partition, rack)
+                partitions.append(_row(index, partition, leader, alive, gateways))
         rendered = MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
@@ -237,7 +237,7 @@ class MetadataHandlers:
         )
         # The image may have changed since the first partition, or since the list of topics was taken.
         if image is self._rendered_from and image.topics.get_by_id(topic.topic_id) is topic:
-            self._rendered[context.listener_name, topic.name] = rendered
+            self._rendered[context.listener_name, rack, topic.name] = rendered
         return rendered
 
     def describe_cluster(
@@ -270,6 +270,21 @@ class MetadataHandlers:
                 )
             ],
         )
+
+
+def _row(
+    index: int, partition: Partition, leader: int, alive: set[int], gateways: Sequence[int] = ()
+) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=_partition_error(leader, alive),
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=[replica for replica in partition.replicas if replica not in alive],
+        preferred_produce_brokers=gateways,
+    )
 
 
 def _partition_error(leader: int, alive: set[int]) -> ErrorCode:

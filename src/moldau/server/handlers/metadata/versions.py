@@ -41,11 +41,14 @@ class VersionHandlers:
         served: Callable[[], Iterable[int]],
         supported: Mapping[str, tuple[int, int]],
         finalized: Callable[[], tuple[int, Mapping[str, int]]],
+        rack_of: Callable[[str | None], str | None] = lambda client_id: None,
     ) -> None:
+        """``rack_of``: the rack that a client's id names."""
         self._scope = scope
         self._served = served
         self._supported = supported
         self._finalized = finalized
+        self._rack_of = rack_of
 
     def table(self) -> dict[int, Handler]:
         return {ApiKey.API_VERSIONS: self.api_versions, **OwnApiHandlers(self._served).table()}
@@ -57,6 +60,7 @@ class VersionHandlers:
                     return ApiVersionsResponse(error_code=ErrorCode.invalid_request, api_keys=self._rows())
             context.connection.client_software_name = request.client_software_name
             context.connection.client_software_version = request.client_software_version
+        context.connection.rack = self._rack_of(context.client_id)
         epoch, levels = self._finalized()
         # Up to version 3 a feature whose range begins at 0 would be refused by the Java client (KAFKA-17011).
         shown = {

@@ -55,13 +55,16 @@ class Fetcher(NamedTuple):
     """-1: not told."""
     rack: str | None
     """None: the sender does not know of followers that serve consumers."""
+    near: str | None
+    """The rack that the sender is in, as far as it is known."""
 
 
 def _fetcher(context: RequestContext, request: FetchRequest) -> Fetcher:
     rack = request.rack_id if context.api_version >= 11 else None
+    near = rack or context.connection.rack
     if context.api_version >= 15:
-        return Fetcher(request.replica_state.replica_id, request.replica_state.replica_epoch, rack)
-    return Fetcher(request.replica_id, -1, rack)
+        return Fetcher(request.replica_state.replica_id, request.replica_state.replica_epoch, rack, near)
+    return Fetcher(request.replica_id, -1, rack, near)
 
 
 @dataclass(slots=True)
@@ -312,6 +315,7 @@ class FetchHandlers:
                 client_rack=fetcher.rack,
                 broker_epoch=fetcher.broker_epoch,
                 log_start_offset=position.log_start_offset,
+                reader_rack=fetcher.near,
             )
             try:
                 partition = self._partitions.find(*target)

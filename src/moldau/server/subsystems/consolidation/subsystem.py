@@ -161,6 +161,16 @@ class ConsolidationSubsystem(Subsystem):
         self._held[name] = partition
         partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
 
+    def reader_opened(self, partition: DisklessPartition) -> None:
+        """A partition is read here without a replica: its records below the WAL, too."""
+        partition.remote = DisklessRemotePart(partition.cache, self._tiered.reader)
+        self._tiered.metadata.on_partition_leadership_changes([], [_identity(partition)])
+
+    def reader_closed(self, partition: DisklessPartition) -> None:
+        """It is not read here any more; where a replica comes instead, that follows after this."""
+        partition.remote = None
+        self._tiered.metadata.on_stop_partitions([_identity(partition)])
+
     def role_taken(self, partition: DisklessPartition) -> None:
         """This broker leads the partition or follows it, as the metadata say."""
         name = _identity(partition)

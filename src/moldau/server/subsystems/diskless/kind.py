@@ -18,7 +18,15 @@ from moldau.storage.log_manager import LogManager
 from moldau.storage.topic_partition import TopicPartition
 
 
-class RemoteHooks(Protocol):
+class ReaderHooks(Protocol):
+    """Callbacks for partitions that are read here without a replica."""
+
+    def reader_opened(self, partition: DisklessPartition) -> None: ...
+
+    def reader_closed(self, partition: DisklessPartition) -> None: ...
+
+
+class RemoteHooks(ReaderHooks, Protocol):
     """Callbacks for diskless partitions of a broker with remote storage."""
 
     def opened(self, partition: DisklessPartition) -> None: ...
@@ -46,11 +54,14 @@ class DisklessKind:
         self._log_config = log_config
         self.passages = Passages(self._open_passage, log_config)
         """Partitions of which this broker has no replica."""
+        self.reader_hooks: ReaderHooks | None = None
+        """On a broker with remote storage."""
 
     def log_config(self, topic: Topic) -> LogConfig:
         return self._cache_config(self._log_config(topic.name))
 
     def open(self, topic: Topic, index: int) -> DisklessPartition:
+        self.passages.close(PartitionKey(topic.topic_id, index))
         config = self._log_config(topic.name)
         log = self._logs.use(TopicPartition(topic.name, index), self._cache_config(config))
         cache = PartitionCache(
@@ -59,9 +70,23 @@ class DisklessKind:
         return self._runtime.open_partition(cache, config)
 
     def _open_passage(self, topic: Topic, index: int) -> DisklessPassage:
-        """A partition without a replica here, for producers."""
-        key = PartitionKey(topic.topic_id, index)
-        return self._runtime.open_passage(key, topic.name, self._log_config(topic.name))
+        """A partition without a replica here."""
+        key, owner = PartitionKey(topic.topic_id, index), topic.partitions[index].diskless_coordinator
+        config = self._log_config(topic.name)
+
+        def open_reader() -> DisklessPartition:
+            cache = PartitionCache(key, topic.name, owner, None)
+            reader = self._runtime.open_partition(cache, self._log_config(topic.name))
+            if self.reader_hooks is not None:
+                self.reader_hooks.reader_opened(reader)
+            return reader
+
+        return self._runtime.open_passage(key, topic.name, config, open_reader, self._close_reader)
+
+    def _close_reader(self, reader: DisklessPartition) -> None:
+        self._runtime.close_partition(reader)
+        if self.reader_hooks is not None:
+            self.reader_hooks.reader_closed(reader)
 
     def _cache_config(self, config: LogConfig) -> LogConfig:
         """Of the cached log: the coordinator decides on retention, the cache's bound on eviction."""
@@ -100,6 +125,7 @@ class ConsolidatedKind:
     def __init__(self, diskless: DisklessKind, hooks: RemoteHooks) -> None:
         self._diskless = diskless
         self._hooks = hooks
+        diskless.reader_hooks = hooks
 
     def log_config(self, topic: Topic) -> LogConfig:
         return self._diskless.log_config(topic)

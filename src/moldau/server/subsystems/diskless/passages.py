@@ -1,4 +1,4 @@
-"""Diskless partitions without a replica on this broker, opened when producers send records for them."""
+"""Diskless partitions without a replica on this broker, opened when clients ask for them."""
 
 from collections.abc import Callable, Iterable
 
@@ -39,4 +39,16 @@ class Passages:
         """Forget topics that were deleted."""
         gone = {topic.topic_id for topic in topics}
         if gone:
-            self._open_ones = {key: one for key, one in self._open_ones.items() if key.topic_id not in gone}
+            for key in [key for key in self._open_ones if key.topic_id in gone]:
+                self.close(key)
+
+    def close(self, key: PartitionKey) -> None:
+        """Forget one, which gets a replica here or is deleted; fine where there is none."""
+        passage = self._open_ones.pop(key, None)
+        if passage is not None:
+            passage.close()
+
+    def close_all(self) -> None:
+        """The broker stops."""
+        for key in list(self._open_ones):
+            self.close(key)

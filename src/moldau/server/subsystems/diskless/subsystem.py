@@ -15,12 +15,14 @@ from moldau.coordinators.diskless.calls import RetentionPolicy
 from moldau.coordinators.diskless.service import DisklessCoordinator
 from moldau.diskless.batch_coordinator import BatchCoordinator, load_batch_coordinator
 from moldau.diskless.partition.partition import DisklessPartition
+from moldau.diskless.racks import RackView
 from moldau.diskless.routing import RoutingBatchCoordinator
 from moldau.diskless.runtime import DisklessRuntime, RuntimeCluster, RuntimeCoordinators
 from moldau.diskless.writing.backlog import WalBacklog
 from moldau.network.context import RequestContext
 from moldau.objects import StorageError
 from moldau.protocol.api import ApiKey
+from moldau.replication.partition import PartitionKey
 from moldau.runtime.errors import ErrorCode, KafkaError
 from moldau.runtime.machine import Machine
 from moldau.server.context import BrokerContext
@@ -85,6 +87,9 @@ class DisklessSubsystem(Subsystem):
                     until_current=metadata.until_current,
                     deletions_are_held=deletions.is_on,
                     is_fenced=self._is_fenced,
+                    racks=RackView(
+                        own_rack=lambda: self._view.racks.own_rack, nearer_broker=self._nearer_broker
+                    ),
                     source=f"{config.metadata_log_dir}/{META_PROPERTIES}",
                 ),
                 RuntimeCoordinators(
@@ -206,6 +211,7 @@ class DisklessSubsystem(Subsystem):
 
     async def stop(self) -> None:
         """Finish what producers wait for; then coordinators, which leave their state clean."""
+        self.kind.passages.close_all()
         await self.runtime.stop()
         for task in self._loads:
             task.cancel()
@@ -235,6 +241,12 @@ class DisklessSubsystem(Subsystem):
     async def _when_loaded(self, coordinator_id: int) -> None:
         await self.coordinators.until_loaded(coordinator_id)
         self.runtime.coordinator_changed(coordinator_id)
+
+    def _nearer_broker(self, key: PartitionKey, client_rack: str) -> int:
+        topic = self._view.image.topics.get_by_id(key.topic_id)
+        if topic is None or key.partition >= len(topic.partitions):
+            return -1
+        return self._view.racks.nearer_broker(topic, key.partition, client_rack)
 
     def _is_fenced(self) -> bool:
         own = self._view.image.brokers.get(self._view.local_id)

@@ -1,0 +1,151 @@
+"""The racks of the cluster as this broker's metadata show them: gateways, and the racks of clients.
+
+Every broker with the same metadata gives the same answers.
+"""
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from moldau.cluster.image.image import MetadataImage
+from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.topics_image import Topic
+from moldau.cluster.internal_topics import DISKLESS_METADATA_TOPIC
+from moldau.cluster.racks.gateways import Gateways, RackBroker, produce_gateways
+from moldau.cluster.racks.rendezvous import preferred
+
+_NAMED: Final = re.compile(r"(?<![A-Za-z0-9_.-])(?:rack|diskless_az|ws_az|automq_az)=([^,;&\s]+)")
+_CLIENTS_MAX: Final = 10_000
+"""Client ids whose racks are remembered."""
+
+
+def named_rack(client_id: str | None) -> str | None:
+    """The rack that a client's id names: ``orders,rack=b`` names ``b``.
+
+    ``diskless_az``, ``ws_az`` and ``automq_az`` are read as ``rack`` is; settings are separated by ``,``,
+    ``;``, ``&`` or blanks.
+    """
+    found = _NAMED.search(client_id) if client_id else None
+    return found[1] if found else None
+
+
+class ClusterRacks:
+    """Racks, live brokers and produce gateways. What is derived is kept until the metadata change."""
+
+    def __init__(self, local_id: int, image: Callable[[], MetadataImage]) -> None:
+        self._local_id = local_id
+        self._image = image
+        self._brokers: object = None
+        self._coordinators: Topic | None = None
+        self._gateways = Gateways((), {})
+        self._racks: frozenset[str] = frozenset()
+        self._live: dict[str | None, tuple[int, ...]] = {}
+        self._of_clients: dict[str, str | None] = {}
+
+    @property
+    def gateways(self) -> Gateways:
+        """The produce gateways of all racks."""
+        self._refresh()
+        return self._gateways
+
+    @property
+    def own_rack(self) -> str | None:
+        """The rack that this broker registered with."""
+        own = self._image().brokers.get(self._local_id)
+        return None if own is None else own.rack
+
+    def of_client(self, client_id: str | None) -> str | None:
+        """The rack that a client's id names, if a registered broker is in it.
+
+        Libraries append to ids (``rack=b-StreamThread-1``): the longest rack that the named text begins with
+        and that ends at a ``-``, ``_`` or ``.`` counts.
+        """
+        if client_id is None or "=" not in client_id:
+            return None
+        self._refresh()
+        known = self._of_clients
+        if client_id not in known:
+            if len(known) >= _CLIENTS_MAX:
+                known.clear()
+            known[client_id] = _resolved(named_rack(client_id), self._racks)
+        return known[client_id]
+
+    def shown_leader(
+        self, topic: Topic, index: int, partition: Partition, rack: str | None, reachable: Collection[int]
+    ) -> int:
+        """The leader of a diskless partition for clients of a rack: the rack's gateway.
+
+        The leader of the metadata where there is none, and for clients whose rack is not known.
+        """
+        if rack is not None:
+            coordinator_id = partition.diskless_coordinator
+            found = self.gateways.of_partition(topic.topic_id, index, coordinator_id, rack)
+            if found is not None and found in reachable:
+                return found
+        return partition.leader
+
+    def preferred_produce_brokers(
+        self, topic: Topic, index: int, partition: Partition, rack: str | None
+    ) -> Sequence[int]:
+        """KIP-1164's ``PreferredProduceBrokers``: the gateways in the client's rack, best first.
+
+        The partition's gateway in each rack, in the order of the racks' names, where the rack is not known.
+        """
+        gateways, owner = self.gateways, partition.diskless_coordinator
+        if rack is not None:
+            first = gateways.of_partition(topic.topic_id, index, owner, rack)
+            if first is not None:
+                return [first, *(each for each in gateways.of(owner, rack) if each != first)]
+        found = (gateways.of_partition(topic.topic_id, index, owner, each) for each in sorted_racks(gateways))
+        return [broker_id for broker_id in found if broker_id is not None]
+
+    def nearer_broker(self, topic: Topic, index: int, client_rack: str) -> int:
+        """The broker to which a consumer of another rack is sent (KIP-392); -1: it is served here."""
+        if client_rack == self.own_rack:
+            return -1
+        owner = topic.partitions[index].diskless_coordinator
+        found = self.gateways.of_partition(topic.topic_id, index, owner, client_rack)
+        return -1 if found is None or found == self._local_id else found
+
+    def reader_of(self, object_key: str, writer_id: int | None) -> int:
+        """The broker of this rack that reads an object from the store for all of the rack.
+
+        Its writer, where that lives here: it has the object in memory. Without a rack each broker reads
+        for itself.
+        """
+        self._refresh()
+        rack = self.own_rack
+        live = self._live.get(rack, ())
+        if rack is None or len(live) < 2:
+            return self._local_id
+        if writer_id is not None and writer_id in live:
+            return writer_id
+        return preferred(object_key, live)
+
+    def _refresh(self) -> None:
+        image = self._image()
+        coordinators = image.topics.get(DISKLESS_METADATA_TOPIC)
+        if image.brokers is self._brokers and coordinators is self._coordinators:
+            return
+        hosts = () if coordinators is None else [each.preferred_leader for each in coordinators.partitions]
+        brokers = [RackBroker(each.broker_id, each.rack, each.is_active) for each in image.brokers.values()]
+        self._gateways = produce_gateways(brokers, hosts)
+        self._racks = frozenset(each.rack for each in brokers if each.rack is not None)
+        self._live = {
+            rack: tuple(each.broker_id for each in brokers if each.rack == rack and each.is_live)
+            for rack in {each.rack for each in brokers}
+        }
+        self._of_clients.clear()
+        self._brokers, self._coordinators = image.brokers, coordinators
+
+
+def sorted_racks(gateways: Gateways) -> list[str | None]:
+    """The racks with gateways by name; brokers without a rack come first."""
+    return sorted(gateways.by_rack, key=lambda rack: (rack is not None, rack or ""))
+
+
+def _resolved(text: str | None, racks: Collection[str]) -> str | None:
+    if text is None or text in racks:
+        return text
+    found = [rack for rack in racks if text.startswith(rack) and text[len(rack)] in "-_."]
+    return max(found, key=len, default=None)

@@ -79,7 +79,7 @@ def gap_not_held(patch: pytest.MonkeyPatch) -> None:
 
 
 FLAWS = [
-    (fetch_counts_for_all, "diskless-cluster", 2),
+    (fetch_counts_for_all, "diskless-cluster", 7),
     (unsynced_offset_acknowledged, "diskless-cluster-power", 0),
     (gap_not_held, "diskless-cluster", 4),
 ]

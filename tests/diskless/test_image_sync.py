@@ -20,9 +20,10 @@ class OneCoordinator:
         self.coordinator_ids = [0]
         self.topics = set(topic_ids)
         self.created: list[UUID] = []
+        self.is_loaded = True
 
     def is_active(self, coordinator_id: int) -> bool:
-        return True
+        return self.is_loaded
 
     async def create_partitions(
         self, coordinator_id: int, topics: Sequence[PartitionsToCreate]
@@ -133,5 +134,27 @@ def test_no_topic_is_deleted_for_lack_of_metadata_while_deletions_are_held() -> 
             await sync.run_once()
             await asyncio.sleep(60)
         assert coordinator.topics == {kept.topic_id}
+
+    run_in_virtual_time(story)
+
+
+def test_changes_reach_a_coordinator_that_is_loaded_again_within_its_term() -> None:
+    async def story(machine: Machine) -> None:
+        kept, deleted, new = topic(1), topic(2), topic(3)
+        topics = [kept, deleted]
+        coordinator = OneCoordinator()
+        sync = ImageSync(coordinator, lambda: topics, lambda: None, nothing_new)
+        await sync.run_once()
+        # An append failed: the coordinator's shard is loaded from its log again, and no term begins or ends.
+        coordinator.is_loaded = False
+        topics[:] = [kept, new]
+        sync.topics_changed([new], [deleted])
+        for _ in range(2):
+            with pytest.raises(KafkaError) as refused:
+                await sync.run_once()
+            assert refused.value.code is ErrorCode.coordinator_load_in_progress
+        coordinator.is_loaded = True
+        await sync.run_once()
+        assert coordinator.topics == {kept.topic_id, new.topic_id}
 
     run_in_virtual_time(story)

@@ -93,8 +93,11 @@ class ImageSync:
     async def run_once(self) -> None:
         """Make the coordinators led here agree. Raises ``KafkaError`` when some call failed: run it again."""
         led = self._keeper.coordinator_ids
-        self._agreed.intersection_update(led)
         active = [coordinator_id for coordinator_id in led if self._keeper.is_active(coordinator_id)]
+        loading = set(led).difference(active)
+        # A coordinator may be loaded again within its term, and is skipped until then. Changes are taken
+        # once, for all coordinators: one that was skipped is compared with the whole metadata.
+        self._agreed.intersection_update(active)
         changed, self._changed = self._changed, {}
         removed, self._removed = self._removed, {}
         try:
@@ -112,8 +115,10 @@ class ImageSync:
             for topic_id, owners in removed.items():
                 self._removed.setdefault(topic_id, set()).update(owners)
             raise
-        if len(active) < len(led):
-            # What is being loaded is compared whole once it is there.
+        if loading:
+            for topic_id, owners in removed.items():
+                if skipped := owners & loading:
+                    self._removed.setdefault(topic_id, set()).update(skipped)
             raise KafkaError(ErrorCode.coordinator_load_in_progress, "a coordinator is being loaded")
 
     async def _create(self, coordinator_id: int, topics: Iterable[Topic]) -> None:

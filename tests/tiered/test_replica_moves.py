@@ -1,7 +1,8 @@
 """A partition whose replicas move between brokers: its remote part goes with its topic, and only then."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -10,14 +11,15 @@ import pytest
 from remote_house import CONFIG, PARTITION, House
 
 from moldau.cluster.image.image import MetadataImage
-from moldau.cluster.image.partition import Partition
+from moldau.cluster.image.partition import Partition as PartitionMetadata
 from moldau.cluster.image.topics_image import Topic, TopicsImage
 from moldau.metrics import Meters
 from moldau.metrics.broker_topics import BrokerTopicMeters
-from moldau.replication.partition import StopReason
+from moldau.replication.classic import ClassicPartition
+from moldau.replication.core.replica import UNDEFINED
+from moldau.replication.partition import Partition, StopReason
 from moldau.replication.waiters import WaitingRoom
 from moldau.runtime import ErrorCode, KafkaError
-from moldau.server.coordinators.registry import CoordinatorRegistry
 from moldau.server.subsystems.partitions.classic_kind import ClassicKind, ReplicaHost
 from moldau.server.subsystems.partitions.hosting import PartitionHosting
 from moldau.server.subsystems.tiered.kind import TieredKind, Tiering
@@ -68,13 +70,44 @@ class TieredBroker:
             lambda _: 1,
         )
         self.kind = TieredKind(classic, self.manager, self.remover, tiering)
-        self.hosting = PartitionHosting(
-            LOCAL, self.registry, lambda _: self.kind, CoordinatorRegistry([]), self.logs
-        )
+        self.told: list[tuple[str, int]] = []
+        """The terms of leadership that coordinators were told of, with epochs."""
+        self.hosting = PartitionHosting(LOCAL, self.registry, lambda _: self.kind, self, self.logs)
+
+    def leads(self, partition: Partition, epoch: int) -> None:
+        assert isinstance(partition, ClassicPartition)
+        self.told.append(("leads", epoch))
+        assert partition.is_leader
+
+    def leads_no_more(self, topic: str, topic_id: UUID, index: int, epoch: int) -> None:
+        self.told.append(("leads no more", epoch))
+
+    @contextlib.asynccontextmanager
+    async def cut(self) -> AsyncIterator[ClassicPartition]:
+        """The log of the partition is being cut, until the end of the block."""
+        partition = self.registry.get("t", 0)
+        assert isinstance(partition, ClassicPartition)
+        log, gate = partition.log, asyncio.Event()
+        truncate = log.truncate_to
+
+        async def slow(offset: int) -> None:
+            await gate.wait()
+            if log in list(self.logs):
+                await truncate(offset)
+
+        log.truncate_to = slow  # type: ignore[method-assign]
+        end = log.log_end_offset
+        cut = asyncio.create_task(partition.following.truncate(partition.leader_epoch, UNDEFINED, end))
+        await asyncio.sleep(0)
+        try:
+            yield partition
+        finally:
+            gate.set()
+            await cut
 
     def show(self, *replicas: int, epoch: int) -> None:
         """The next image: these brokers have the partition, and the first of them leads it."""
-        partition = Partition(
+        partition = PartitionMetadata(
             replicas=replicas,
             isr=replicas,
             leader=replicas[0],
@@ -274,5 +307,63 @@ def test_what_is_not_tiered_any_more_waits_for_the_quorum(
         broker.committed = lambda: None
         assert await broker.objects_at_the_end() == 0
         assert not [record for record in caplog.records if record.exc_info]
+
+    play(story)
+
+
+def test_an_election_during_a_cut_takes_effect_for_all_after_the_cut(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        tasks: list[str] = []
+        monkeypatch.setattr(broker.manager, "lead", lambda *_, **__: tasks.append("lead"))
+        monkeypatch.setattr(broker.manager, "follow", lambda *_: tasks.append("follow"))
+        broker.show(OTHER, LOCAL, epoch=1)
+        await broker.hosting.settled()
+        assert tasks == ["follow"]
+        broker.told.clear()
+        async with broker.cut() as partition:
+            broker.show(LOCAL, OTHER, epoch=2)
+            await broker.hosting.settled()
+            assert not partition.is_leader
+            assert broker.told == []
+        assert partition.is_leader
+        assert broker.told == [("leads", 2)]
+        assert tasks == ["follow", "lead"]
+
+    play(story)
+
+
+def test_of_two_elections_during_a_cut_the_later_one_counts(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        broker.show(OTHER, LOCAL, epoch=1)
+        await broker.hosting.settled()
+        broker.told.clear()
+        async with broker.cut() as partition:
+            broker.show(LOCAL, OTHER, epoch=2)
+            broker.show(OTHER, LOCAL, epoch=3)
+            await broker.hosting.settled()
+        assert partition.leader_to_follow == OTHER
+        assert partition.leader_epoch == 3
+        assert broker.told == [("leads no more", 3)]
+
+    play(story)
+
+
+def test_a_replica_that_is_removed_during_a_cut_takes_no_role_after_it(
+    play: Callable[[Callable[[TieredBroker], Awaitable[None]]], None],
+) -> None:
+    async def story(broker: TieredBroker) -> None:
+        broker.show(OTHER, LOCAL, epoch=1)
+        await broker.hosting.settled()
+        async with broker.cut() as partition:
+            broker.show(LOCAL, OTHER, epoch=2)
+            broker.show(OTHER, epoch=3)
+            assert partition.leader_to_follow is None, "its fetcher leaves it before its log goes"
+            broker.told.clear()
+        assert not partition.is_leader
+        assert broker.told == []
 
     play(story)

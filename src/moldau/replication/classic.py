@@ -167,6 +167,16 @@ class ClassicPartition:
 
     # -- the role -------------------------------------------------------------------------------
 
+    def when_uncut(self, move: Callable[[], None]) -> None:
+        """Change the role now, or after a cut of the log that is under way; the last such move counts."""
+        if not self.following.defers(move):
+            move()
+
+    def end(self) -> None:
+        """Resign for good: no move that waits for a cut is made any more, and no other one may follow."""
+        self.following.end()
+        self.resign(self.leader_epoch)
+
     def become_leader(
         self,
         leader_epoch: int,
@@ -413,13 +423,9 @@ class ClassicPartition:
         return self._check_leads(ACKS_ALL)
 
     def committed(self, offset: int, timeout_ms: int) -> "asyncio.Future[AppendOutcome]":
-        """The answer to an own append at ``offset``: an outcome without an error once the record is
-        committed.
-        """
-        outcome = AppendOutcome(ErrorCode.none, offset)
-        if self._leader is None:
-            outcome = _NOT_LEADER
-        elif offset >= self.high_watermark:
+        """The answer to an own append at ``offset``: an outcome without an error once it is committed."""
+        outcome = _NOT_LEADER if self._leader is None else AppendOutcome(ErrorCode.none, offset)
+        if self._leader is not None and offset >= self.high_watermark:
             return self._acknowledgements.add(offset, outcome, timeout_ms)
         answer: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
         answer.set_result(outcome)

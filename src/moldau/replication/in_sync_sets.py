@@ -74,10 +74,11 @@ class InSyncSets:
         """Watch a partition that this broker leads."""
         self._led[partition.key] = partition
 
-    def leave(self, key: PartitionKey) -> None:
-        """Watch it no more."""
-        self._led.pop(key, None)
-        self._candidates.pop(key, None)
+    def leave(self, partition: ClassicPartition) -> None:
+        """Watch it no more; a later replica of the same partition is watched on."""
+        if self._led.get(partition.key) is partition:
+            del self._led[partition.key]
+            self._candidates.pop(partition.key, None)
 
     def consider(self, partition: ClassicPartition) -> None:
         """A replica may be able to join a partition's in-sync set."""

@@ -57,8 +57,8 @@ def test_a_coordinator_writes_what_enough_replicas_have(tmp_path: pathlib.Path) 
         registry = CoordinatorRegistry([entry])
 
         def follow(topic: Topic) -> None:
-            kind.take_role(partition, topic)
-            registry.leads(partition, topic.partitions[0].leader_epoch)
+            epoch = topic.partitions[0].leader_epoch
+            kind.take_role(partition, topic, lambda: registry.leads(partition, epoch))
 
         topic = metadata_topic((1, 2), 0)
         await logs.get_or_create(TopicPartition(topic.name, 0), kind.log_config(topic), topic.topic_id)

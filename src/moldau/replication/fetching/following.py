@@ -43,6 +43,7 @@ class Following:
         self._watermark_moved = watermark_moved
         self._snapshots = snapshots
         self._cuts = False
+        self._has_ended = False
         self._next_move: Callable[[], None] | None = None
 
     def position(self) -> FetchPosition:
@@ -127,9 +128,16 @@ class Following:
         No append is allowed before the truncation is done, neither by a leader nor by a follower of another
         term.
         """
+        if self._has_ended:
+            return False
         if self._cuts:
             self._next_move = move
         return self._cuts
+
+    def end(self) -> None:
+        """This replica stops for good: its log may be gone when a cut that is under way ends."""
+        self._has_ended = True
+        self._next_move = None
 
     async def _cut(self, follower: Follower, cut: Coroutine[Any, Any, None]) -> None:
         self._cuts = True
@@ -138,7 +146,8 @@ class Following:
         finally:
             # A truncation is completed even if its caller is cancelled.
             self._cuts = False
-            self._was_cut(follower)
+            if not self._has_ended:
+                self._was_cut(follower)
             move, self._next_move = self._next_move, None
             if move is not None:
                 move()

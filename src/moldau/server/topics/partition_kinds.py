@@ -19,8 +19,12 @@ class PartitionKind(Protocol):
         """Open a partition, whose log exists. Raises ``KafkaError``."""
         ...
 
-    def take_role(self, partition: Partition, topic: Topic) -> None:
-        """Lead or follow, as the topic's metadata says."""
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
+        """Lead or follow, as the topic's metadata says; ``taken`` is called when the partition does so.
+
+        At once, or after a cut of its log that is under way; never where the partition is given another
+        role, or is closed, before that.
+        """
         ...
 
     def reconfigure(self, partition: Partition) -> None:

@@ -101,11 +101,12 @@ class DisklessKind:
             is_cache=True,
         )
 
-    def take_role(self, partition: Partition, topic: Topic) -> None:
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
         assert isinstance(partition, DisklessPartition)
         metadata = topic.partitions[partition.key.partition]
         partition.leader_epoch_in_metadata = metadata.leader_epoch
         partition.is_leader_in_metadata = metadata.leader == self._local_id
+        taken()
 
     def reconfigure(self, partition: Partition) -> None:
         assert isinstance(partition, DisklessPartition)
@@ -135,10 +136,14 @@ class ConsolidatedKind:
         self._hooks.opened(partition)
         return partition
 
-    def take_role(self, partition: Partition, topic: Topic) -> None:
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
         assert isinstance(partition, DisklessPartition)
-        self._diskless.take_role(partition, topic)
-        self._hooks.role_taken(partition)
+
+        def tell() -> None:
+            self._hooks.role_taken(partition)
+            taken()
+
+        self._diskless.take_role(partition, topic, tell)
 
     def reconfigure(self, partition: Partition) -> None:
         assert isinstance(partition, DisklessPartition)
@@ -160,7 +165,7 @@ class DisklessOffKind:
         what = "it is diskless" if topic.is_diskless else f"{topic.name} is the state of diskless topics"
         raise KafkaError(ErrorCode.kafka_storage_error, f"{what}, and diskless.system.enable is false here")
 
-    def take_role(self, partition: Partition, topic: Topic) -> None: ...
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None: ...
 
     def reconfigure(self, partition: Partition) -> None: ...
 

@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from moldau.cluster.image.partition import Partition as PartitionMetadata
 from moldau.cluster.image.topics_image import Topic
 from moldau.cluster.internal_topics import STATE_TOPICS, StateRetention
 from moldau.metrics.broker_topics import BrokerTopicMeters
@@ -113,9 +115,14 @@ class ClassicKind:
         needs_snapshots = state is not None and state.retention is StateRetention.SNAPSHOTS
         return needs_snapshots and not self._has_snapshots
 
-    def take_role(self, partition: Partition, topic: Topic) -> None:
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
         assert isinstance(partition, ClassicPartition)
         metadata = topic.partitions[partition.key.partition]
+        partition.when_uncut(partial(self._take_role, partition, metadata, taken))
+
+    def _take_role(
+        self, partition: ClassicPartition, metadata: PartitionMetadata, taken: Callable[[], None]
+    ) -> None:
         if metadata.leader == self._local_id:
             partition.become_leader(
                 metadata.leader_epoch, metadata.replicas, metadata.isr, metadata.partition_epoch
@@ -124,6 +131,7 @@ class ClassicKind:
             partition.follow(metadata.leader_epoch, metadata.leader)
         else:
             partition.resign(metadata.leader_epoch)
+        taken()
 
     def reconfigure(self, partition: Partition) -> None:
         assert isinstance(partition, ClassicPartition)
@@ -132,6 +140,6 @@ class ClassicKind:
 
     def close(self, partition: Partition, reason: StopReason) -> None:
         assert isinstance(partition, ClassicPartition)
-        partition.resign(partition.leader_epoch)
+        partition.end()
         if reason.removes_replica:
             self._logs.delete(TopicPartition(partition.topic, partition.key.partition))

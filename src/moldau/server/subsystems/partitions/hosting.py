@@ -8,6 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -197,8 +198,10 @@ class PartitionHosting:
         return self._logs.lacks(TopicPartition(topic.name, key.partition), topic.topic_id)
 
     def _take_role(self, partition: Partition, topic: Topic) -> None:
+        self._kinds[partition.key].take_role(partition, topic, partial(self._role_taken, partition, topic))
+
+    def _role_taken(self, partition: Partition, topic: Topic) -> None:
         index = partition.key.partition
-        self._kinds[partition.key].take_role(partition, topic)
         metadata = topic.partitions[index]
         if metadata.leader == self._local_id:
             self._listener.leads(partition, metadata.leader_epoch)

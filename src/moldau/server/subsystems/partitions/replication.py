@@ -77,7 +77,7 @@ class Replication:
         if partition.is_leader:
             self._in_sync.lead(partition)
         else:
-            self._in_sync.leave(partition.key)
+            self._in_sync.leave(partition)
 
     def nearer_replica(self, client_rack: str, end_offsets: Mapping[int, int]) -> int:
         if not self._knows_racks or client_rack == self._rack:

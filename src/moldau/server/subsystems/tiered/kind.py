@@ -92,10 +92,14 @@ class TieredKind:
     def open(self, topic: Topic, index: int) -> Partition:
         return self._classic.open(topic, index)
 
-    def take_role(self, partition: Partition, topic: Topic) -> None:
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None:
         assert isinstance(partition, ClassicPartition)
-        self._classic.take_role(partition, topic)
-        self._update(partition)
+
+        def tell() -> None:
+            self._update(partition)
+            taken()
+
+        self._classic.take_role(partition, topic, tell)
 
     def reconfigure(self, partition: Partition) -> None:
         assert isinstance(partition, ClassicPartition)
@@ -142,7 +146,7 @@ class TieredOffKind:
             " delete such topics or set their remote.storage.enable to false before",
         )
 
-    def take_role(self, partition: Partition, topic: Topic) -> None: ...
+    def take_role(self, partition: Partition, topic: Topic, taken: Callable[[], None]) -> None: ...
 
     def reconfigure(self, partition: Partition) -> None: ...
 

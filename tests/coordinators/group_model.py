@@ -124,7 +124,8 @@ class GroupModel:
             protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
         )
         new_id = f"{instance_id or client}-{token}"
-        event = Join(token, request, version, ClientFacts(client, "/host"), new_id)
+        room = self.settings.metadata_max_bytes - self.shard.classic.metadata_bytes
+        event = Join(token, request, version, ClientFacts(client, "/host"), new_id, room)
         self.apply(self.shard.classic.join(event, self.now_ms))
         return token
 

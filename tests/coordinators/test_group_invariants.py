@@ -203,6 +203,13 @@ class GroupLife(RuleBasedStateMachine):
         assert sorted(waiting) == sorted(self.model.asked)
 
     @invariant()
+    def held_metadata_are_those_of_the_members(self) -> None:
+        classic = self.model.shard.classic
+        assert classic.metadata_bytes == sum(
+            member.metadata_bytes for group in classic.by_id.values() for member in group.members.values()
+        )
+
+    @invariant()
     def generations_grow_and_have_one_leader(self) -> None:
         group = self.group
         if group is None:

@@ -34,6 +34,29 @@ def test_an_assignment_too_large_to_write_is_refused_and_the_group_goes_on() -> 
     assert model.answered[model.sync("b-2", 2)].assignment == b"small"
 
 
+def test_the_metadata_of_all_members_are_bounded() -> None:
+    settings = GroupSettings(initial_rebalance_delay_ms=0, metadata_max_bytes=2_000, small_metadata_bytes=10)
+    model = GroupModel(settings)
+
+    def join(group: str, size: int, member_id: str = "") -> JoinGroupResponse:
+        token = model.join("m", member_id, group=group, protocols=(("range", bytes(size)),), version=3)
+        model.advance(0)
+        answer = model.answered[token]
+        assert isinstance(answer, JoinGroupResponse)
+        return answer
+
+    first = join("a", 1_500)
+    assert first.error_code is ErrorCode.none
+    assert join("b", 600).error_code is ErrorCode.group_max_size_reached
+    assert join("c", 5).error_code is ErrorCode.none, "a member with little metadata has room always"
+    # It brings no more than it had.
+    assert join("a", 1_500, first.member_id).error_code is ErrorCode.none
+    assert join("a", 2_500, first.member_id).error_code is ErrorCode.group_max_size_reached
+    model.leave((first.member_id, None), group="a")
+    assert model.shard.classic.metadata_bytes == len("range") + 5
+    assert join("b", 600).error_code is ErrorCode.none
+
+
 def test_a_restored_group_over_a_lowered_maximum_rebalances_down_to_it() -> None:
     model = three_members(SETTINGS)
     model.sync("a-1", 1)

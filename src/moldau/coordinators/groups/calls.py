@@ -38,7 +38,7 @@ class GroupCalls:
 
     def __init__(self, runtime: GroupRuntime, settings: GroupSettings, directory: TopicDirectory) -> None:
         self.runtime = runtime
-        self._settings = settings
+        self.settings = settings
         self._directory = directory
 
     def partition_of(self, group_id: str) -> int:
@@ -47,7 +47,7 @@ class GroupCalls:
         The topic's actual number of partitions is used; the config only applies at its creation.
         """
         count = (
-            self._directory.partition_count(CONSUMER_OFFSETS.name) or self._settings.offsets_topic_partitions
+            self._directory.partition_count(CONSUMER_OFFSETS.name) or self.settings.offsets_topic_partitions
         )
         return self.runtime.kind.partition_of(group_id, count)
 

@@ -15,6 +15,7 @@ from moldau.protocol.messages.join_group import JoinGroupRequest, JoinGroupRespo
 from moldau.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from moldau.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from moldau.runtime import Entropy, ErrorCode, KafkaError
+from moldau.runtime.gathered_lines import GatheredLines
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +30,18 @@ class ClassicGroupService:
     def __init__(self, calls: GroupCalls, entropy: Entropy) -> None:
         self._calls = calls
         self._entropy = entropy
+        self._refused = GatheredLines(
+            logger,
+            logging.WARNING,
+            "%d members were refused, for a group or the metadata of all members are too large: %s (%s)",
+        )
 
     async def join(self, caller: GroupCaller, request: JoinGroupRequest) -> JoinGroupResponse:
-        """JoinGroup: answers when the generation begins."""
+        """JoinGroup: answers when the generation begins.
+
+        Answers GROUP_MAX_SIZE_REACHED, which clients do not repeat, where the metadata of the members of all
+        groups would become too large. Apache Kafka has no such bound.
+        """
         prefix = request.group_instance_id or caller.client_id
         if request.reason:  # KIP-800
             logger.info(
@@ -40,14 +50,20 @@ class ClassicGroupService:
         # An address is stored and described in Java's form, which tools expect.
         client = ClientFacts(caller.client_id, f"/{caller.host}")
         member_id = f"{prefix}-{self._entropy.uuid4()}"
+        held = sum(shard.classic.metadata_bytes for shard in self._calls.runtime.shards())
+        room = self._calls.settings.metadata_max_bytes - held
 
         def operation(shard: GroupShard, now_ms: int, token: Token) -> Effects[ConsumerOffsetsRecord]:
-            return shard.classic.join(Join(token, request, caller.api_version, client, member_id), now_ms)
+            return shard.classic.join(
+                Join(token, request, caller.api_version, client, member_id, room), now_ms
+            )
 
         try:
             response: JoinGroupResponse = await self._calls.write_named(request.group_id, operation)
         except KafkaError as error:
             response = join_error(error.code, request.member_id)
+        if response.error_code is ErrorCode.group_max_size_reached:
+            self._refused.add(request.group_id, f"{caller.client_id} at {caller.host}")
         if response.protocol_name is None and caller.api_version < _NULLABLE_PROTOCOL_NAME_VERSION:
             return JoinGroupResponse(error_code=response.error_code, member_id=response.member_id)
         return response

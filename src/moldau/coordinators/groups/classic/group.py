@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from moldau.coordinators.groups.classic.member import ClientFacts, Member
+from moldau.coordinators.groups.classic.member import ClientFacts, HeldMetadata, Member
 from moldau.coordinators.groups.classic.states import TRANSITIONS, GroupState
 from moldau.coordinators.groups.classic.subscription import subscribed_topics
 from moldau.coordinators.groups.records import StoredGroup, StoredMember
@@ -17,7 +17,7 @@ UNKNOWN_MEMBER_ID: Final = ""
 class Group:
     """One classic group. Members keep the order in which they joined."""
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, now_ms: int, held: HeldMetadata | None = None) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.DEAD
@@ -42,6 +42,7 @@ class Group:
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self._supported: Counter[str] = Counter()
+        self._held = held or HeldMetadata()
 
     # queries
 
@@ -117,6 +118,7 @@ class Group:
             self.leader = member.member_id
         self.members[member.member_id] = member
         self._supported.update(set(member.protocol_names))
+        self._held.size_bytes += member.metadata_bytes
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> Member | None:
@@ -127,6 +129,7 @@ class Group:
         if member is None:
             return None
         self._supported.subtract(set(member.protocol_names))
+        self._held.size_bytes -= member.metadata_bytes
         if member.instance_id is not None:
             del self.static_ids[member.instance_id]
         if self.leader == member_id:
@@ -142,8 +145,10 @@ class Group:
     ) -> None:
         """Apply the data of a member that joins again."""
         self._supported.subtract(set(member.protocol_names))
+        self._held.size_bytes -= member.metadata_bytes
         member.protocols = protocols
         self._supported.update(set(member.protocol_names))
+        self._held.size_bytes += member.metadata_bytes
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
@@ -198,6 +203,12 @@ class Group:
             name = self.protocol_name
             self.topics = subscribed_topics(member.metadata(name) for member in self.members.values())
 
+    def end(self) -> None:
+        """The group is gone, and with it whoever is left in it."""
+        self.state = GroupState.DEAD
+        for member in self.members.values():
+            self._held.size_bytes -= member.metadata_bytes
+
     # record
 
     def stored(self, assignments: dict[str, bytes] | None = None) -> StoredGroup:
@@ -225,9 +236,9 @@ class Group:
         )
 
     @classmethod
-    def restore(cls, group_id: str, stored: StoredGroup) -> "Group":
+    def restore(cls, group_id: str, stored: StoredGroup, held: HeldMetadata | None = None) -> "Group":
         """The group as a record has it: stable with its members, or empty."""
-        group = cls(group_id, stored.state_timestamp_ms)
+        group = cls(group_id, stored.state_timestamp_ms, held)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
         group.protocol_name = stored.protocol_name

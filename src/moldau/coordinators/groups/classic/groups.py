@@ -7,6 +7,7 @@ expect.
 from moldau.coordinators.effects import Effects, TimerKey, Token
 from moldau.coordinators.groups.classic import joining, rebalance, sessions, syncing
 from moldau.coordinators.groups.classic.group import UNKNOWN_MEMBER_ID, Group
+from moldau.coordinators.groups.classic.member import HeldMetadata
 from moldau.coordinators.groups.classic.states import GroupState
 from moldau.coordinators.groups.records import ConsumerOffsetsRecord, GroupRecord
 from moldau.coordinators.groups.turn import HeartbeatTimer, JoinTimer, SyncTimer, Turn, Turns
@@ -23,6 +24,7 @@ class ClassicGroups:
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
         self.by_id: dict[str, Group] = {}
+        self._held = HeldMetadata()
         self._live = False
 
     # replay
@@ -32,14 +34,17 @@ class ClassicGroups:
         if record.value is None:
             gone = self.by_id.pop(record.group_id, None)
             if gone is not None:
-                gone.state = GroupState.DEAD
+                gone.end()
         elif not self._live:
-            self.by_id[record.group_id] = Group.restore(record.group_id, record.value)
+            before = self.by_id.get(record.group_id)
+            if before is not None:
+                before.end()
+            self.by_id[record.group_id] = Group.restore(record.group_id, record.value, self._held)
 
     def ensure(self, group_id: str) -> None:
         """A group that commits offsets exists, with or without members."""
         if group_id not in self.by_id:
-            self.by_id[group_id] = Group(group_id, -1)
+            self.by_id[group_id] = Group(group_id, -1, self._held)
 
     def on_loaded(self, turn: Turn) -> None:
         """Restart every member's session timeout; a group that is too large must rebalance."""
@@ -63,6 +68,11 @@ class ClassicGroups:
                 case SyncTimer():
                     rebalance.on_sync_timer(turn, group)
 
+    @property
+    def metadata_bytes(self) -> int:
+        """Bytes of metadata that all members keep in memory."""
+        return self._held.size_bytes
+
     # requests of members
 
     def join(self, event: joining.Join, now_ms: int) -> Effects[ConsumerOffsetsRecord]:
@@ -82,7 +92,7 @@ class ClassicGroups:
             turn.out.reply(event.token, error)
         else:
             if group is None:
-                group = self.by_id[request.group_id] = Group(request.group_id, now_ms)
+                group = self.by_id[request.group_id] = Group(request.group_id, now_ms, self._held)
             joining.join(turn, group, event)
         return turn.out.effects()
 

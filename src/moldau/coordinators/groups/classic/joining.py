@@ -40,10 +40,21 @@ class Join:
     client: ClientFacts
     new_member_id: str
     """The id that the member gets if it has none."""
+    metadata_room: int
+    """Bytes that the metadata of members may still grow by."""
 
     @property
     def protocols(self) -> tuple[tuple[str, bytes], ...]:
         return tuple((protocol.name, bytes(protocol.metadata)) for protocol in self.request.protocols)
+
+    @property
+    def protocol_names(self) -> set[str]:
+        return {protocol.name for protocol in self.request.protocols}
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Size of the metadata for all protocols, with their names."""
+        return sum(len(each.name) + len(each.metadata) for each in self.request.protocols)
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -58,11 +69,13 @@ def join(turn: Turn, group: Group, event: Join) -> None:
     """Handle a join; a later event may send the answer."""
     request = event.request
     member_id = request.member_id
-    if not _has_room(turn, group, member_id):
+    if not _metadata_fit(turn, group, event):
+        turn.out.reply(event.token, join_error(ErrorCode.group_max_size_reached, member_id))
+    elif not _has_room(turn, group, member_id):
         dismiss(turn, group, member_id)
         turn.out.reply(event.token, join_error(ErrorCode.group_max_size_reached))
         complete_if_all_joined(turn, group)
-    elif not group.supports(request.protocol_type, {name for name, _ in event.protocols}):
+    elif not group.supports(request.protocol_type, event.protocol_names):
         turn.out.reply(event.token, join_error(ErrorCode.inconsistent_group_protocol, member_id))
     elif member_id == UNKNOWN_MEMBER_ID:
         _join_new(turn, group, event)
@@ -73,6 +86,14 @@ def join(turn: Turn, group: Group, event: Join) -> None:
             _add(turn, group, event, member_id)
     else:
         _join_known(turn, group, event)
+
+
+def _metadata_fit(turn: Turn, group: Group, event: Join) -> bool:
+    """Whether there is room for what a member brings; little of it has room always, and what it has kept."""
+    size = event.metadata_bytes
+    member = group.members.get(event.request.member_id)
+    kept = 0 if member is None else member.metadata_bytes
+    return size <= turn.settings.small_metadata_bytes or size - kept <= event.metadata_room
 
 
 def _has_room(turn: Turn, group: Group, member_id: str) -> bool:

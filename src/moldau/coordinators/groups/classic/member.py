@@ -16,6 +16,13 @@ class ClientFacts:
 
 
 @dataclass(slots=True)
+class HeldMetadata:
+    """Bytes of metadata that the members of all groups of a shard keep in memory."""
+
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
 class Member:
     """A member and its waiting requests."""
 
@@ -51,6 +58,11 @@ class Member:
             if name == protocol_name:
                 return metadata
         raise KeyError(protocol_name)
+
+    @property
+    def metadata_bytes(self) -> int:
+        """Size of its metadata for all protocols, with their names."""
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
         """The first of its protocols that is a candidate."""

@@ -63,6 +63,10 @@ class MetadataPublisher:
         if self._image is not EMPTY_IMAGE:
             self._tell(subscriber, delta_between(EMPTY_IMAGE, self._image))
 
+    def unsubscribe(self, subscriber: ImageSubscriber) -> None:
+        """Tell ``subscriber`` nothing more; harmless where it never subscribed."""
+        self._subscribers = [each for each in self._subscribers if each is not subscriber]
+
     def until(self, condition: Callable[[], bool]) -> asyncio.Future[None]:
         """A future that is done once ``condition`` holds; checked after each new image."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -14,7 +14,8 @@ The contract, in the order of a broker's life
 3. :meth:`Subsystem.start`, in list order, each awaited before the next. No partition is open, no image was
    seen, nothing is registered with the controller.
 4. :meth:`Subsystem.on_image`, in list order: first with all of the metadata, then with each change, until the
-   process ends. It is synchronous. An error in it is logged, and the next subsystem is told all the same.
+   subsystem's own :meth:`~Subsystem.stop` begins. It is synchronous. An error in it is logged, and the next
+   subsystem is told all the same.
 5. :meth:`Subsystem.reconfigure`, in list order, after the image that changes the broker's configuration was
    given to all of them.
 6. :meth:`Subsystem.listening`, in list order, when the first image was given to all of them and the listeners
@@ -23,9 +24,13 @@ The contract, in the order of a broker's life
 8. :meth:`Subsystem.drain`, in reverse order: the node is about to stop. Listeners are still open. What waits
    for this broker is handed over or answered.
 9. The listeners close: no request is read any more, and those that are under way are answered or ended.
-10. :meth:`Subsystem.stop`, in reverse order: what is left is finished or given up, files are closed.
+10. :meth:`Subsystem.freeze`, in list order: from here on no partition is opened, led or closed. Subsystems
+    that stop before that of the partitions need not ask whether one appears meanwhile.
+11. :meth:`Subsystem.stop`, in reverse order: what is left is finished or given up, files are closed. When it
+    returns, no task of the subsystem is left, and no call that comes late (of a partition whose log was being
+    cut, for one) begins another.
 
-Steps 8 and 10 happen for every subsystem of the list, also for one that was not started because the start
+Steps 8, 10 and 11 happen for every subsystem of the list, also for one that was not started because the start
 failed before its turn, and also when those of another one fail.
 """
 
@@ -33,6 +38,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from moldau.cluster.controller.channel import ControllerChannel
@@ -103,8 +109,11 @@ class Subsystem:
     async def drain(self) -> None:
         """The broker is about to stop: hand over, and answer what waits."""
 
+    def freeze(self) -> None:
+        """The subsystems are about to stop: partitions and their roles stay as they are."""
+
     async def stop(self) -> None:
-        """End; harmless without :meth:`start`."""
+        """End; harmless without :meth:`start`, and when called twice."""
 
 
 S = TypeVar("S", bound=Subsystem)
@@ -115,6 +124,9 @@ class SubsystemList:
 
     def __init__(self, subsystems: Sequence[Subsystem]) -> None:
         self._subsystems = tuple(subsystems)
+        self._following = list(subsystems)
+        """The subsystems whose stop has not begun."""
+        self._publisher: MetadataPublisher | None = None
 
     def __iter__(self) -> Iterator[Subsystem]:
         return iter(self._subsystems)
@@ -135,11 +147,12 @@ class SubsystemList:
 
     def follow(self, publisher: MetadataPublisher) -> None:
         """Give every subsystem the image that there is, and then every change."""
+        self._publisher = publisher
         publisher.subscribe(self)
 
     def on_image(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Steps 4 and 5 of the contract."""
-        for each in self._subsystems:
+        for each in self._following:
             try:
                 each.on_image(delta, image)
             except Exception:
@@ -150,7 +163,7 @@ class SubsystemList:
             self._reconfigure()
 
     def _reconfigure(self) -> None:
-        for each in self._subsystems:
+        for each in self._following:
             try:
                 each.reconfigure()
             except Exception:
@@ -168,7 +181,19 @@ class SubsystemList:
         await in_spite_of_errors(*(each.drain for each in reversed(self._subsystems)))
 
     async def stop(self) -> None:
-        await in_spite_of_errors(*(each.stop for each in reversed(self._subsystems)))
+        await in_spite_of_errors(
+            self._freeze, *(partial(self._stop, each) for each in reversed(self._subsystems))
+        )
+        if self._publisher is not None:
+            self._publisher.unsubscribe(self)
+
+    async def _freeze(self) -> None:
+        for each in self._subsystems:
+            each.freeze()
+
+    async def _stop(self, subsystem: Subsystem) -> None:
+        self._following = [each for each in self._following if each is not subsystem]
+        await subsystem.stop()
 
 
 async def in_spite_of_errors(*steps: Callable[[], Awaitable[None]]) -> None:

@@ -91,6 +91,7 @@ class RemoteLogManager:
         self._running: dict[TopicIdPartition, dict[str, _Running]] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._begun_count = 0
+        self._is_closed = False
         around.meters.watch_tasks(self._copier, self._expiration)
 
     @property
@@ -116,8 +117,11 @@ class RemoteLogManager:
     ) -> None:
         """This broker leads the partition; ``copies`` is not ``remote.log.copy.disable``. May be repeated.
 
-        In a new epoch the tasks begin anew: another broker may have led, and done the same work.
+        In a new epoch the tasks begin anew: another broker may have led, and done the same work. After
+        :meth:`close` this is ignored, as :meth:`follow` is.
         """
+        if self._is_closed:
+            return
         wanted: dict[str, tuple[WorkPool, _MakeTask]] = {"expire": (self._expiration, ExpirationTask)}
         if copies:
             wanted["copy"] = (self._copier, CopyTask)
@@ -126,6 +130,8 @@ class RemoteLogManager:
 
     def follow(self, partition: TopicIdPartition, replica: LocalReplica) -> None:
         """This broker has a replica of the partition and does not lead it. May be repeated."""
+        if self._is_closed:
+            return
         self._begin(partition, replica, {"follow": (self._following, FollowerTask)})
         self.around.metadata.on_partition_leadership_changes([], [partition])
 
@@ -199,7 +205,8 @@ class RemoteLogManager:
             interval_ms = float(self._settings.task_interval_ms)
 
     async def close(self) -> None:
-        """End every task."""
+        """End every task; none begins any more."""
+        self._is_closed = True
         for partition in list(self._running):
             self.stop(partition)
         await asyncio.gather(*self._stopping, return_exceptions=True)

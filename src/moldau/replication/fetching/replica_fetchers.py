@@ -33,9 +33,12 @@ class ReplicaFetchers:
         self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
         self._homes: dict[PartitionKey, tuple[int, int]] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def follow(self, partition: ClassicPartition, leader_id: int) -> None:
-        """Follow this leader, and no other one."""
+        """Follow this leader, and no other one; ignored after :meth:`stop`."""
+        if self._is_stopped:
+            return
         key = partition.key
         home = (leader_id, (key.topic_id.int + key.partition) % self._settings.fetcher_count)
         if self._homes.get(key) != home:
@@ -73,7 +76,8 @@ class ReplicaFetchers:
             fetcher.brokers_changed()
 
     async def stop(self) -> None:
-        """End all."""
+        """End all; none begins any more."""
+        self._is_stopped = True
         for key in list(self._homes):
             self.leave(key)
         with contextlib.suppress(ValueError):

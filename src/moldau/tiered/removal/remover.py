@@ -93,11 +93,12 @@ class RemotePartitionRemover:
         self._owns = owns
         self._jobs: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._reconciling: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._news = news or asyncio.Event()
 
     def start(self) -> None:
         """Begin to look for what others have left."""
-        if self._reconciling is None:
+        if self._reconciling is None and not self._is_closed:
             self._reconciling = asyncio.get_running_loop().create_task(self._reconcile())
 
     def delete_partition(
@@ -131,6 +132,8 @@ class RemotePartitionRemover:
         after: "asyncio.Task[None] | None",
         then: Callable[[TopicIdPartition], None] | None = None,
     ) -> None:
+        if self._is_closed:
+            return
         before = self._jobs.get(partition)
 
         async def job() -> None:
@@ -282,7 +285,8 @@ class RemotePartitionRemover:
                 self.empty_partition(partition)
 
     async def close(self) -> None:
-        """Leave the rest to the next start."""
+        """Leave the rest to the next start; nothing begins any more."""
+        self._is_closed = True
         tasks = [*self._jobs.values(), *filter(None, [self._reconciling])]
         for task in tasks:
             task.cancel()

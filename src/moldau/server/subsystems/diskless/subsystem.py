@@ -213,8 +213,10 @@ class DisklessSubsystem(Subsystem):
         """Finish what producers wait for; then coordinators, which leave their state clean."""
         self.kind.passages.close_all()
         await self.runtime.stop()
-        for task in self._loads:
+        loads = list(self._loads)
+        for task in loads:
             task.cancel()
+        await asyncio.gather(*loads, return_exceptions=True)
         await self.coordinators.close()
         await self._cluster.close()
 

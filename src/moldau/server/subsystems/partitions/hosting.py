@@ -93,10 +93,16 @@ class PartitionHosting:
         self._reconfiguring: set[asyncio.Task[None]] = set()
         self._on_settled: list[asyncio.Future[None]] = []
         self._unopened_lines = GatheredLines(logger, logging.ERROR, "%d partitions cannot be opened: %s (%s)")
+        self._is_frozen = False
         self.offline = registry.offline
 
     def apply(self, image: MetadataImage, changed: Iterable[str], removed: Iterable[Topic]) -> None:
-        """Bring this broker's partitions in line with topics that were changed or removed."""
+        """Bring this broker's partitions in line with topics that were changed or removed.
+
+        Nothing changes any more after :meth:`freeze`.
+        """
+        if self._is_frozen:
+            return
         for topic in removed:
             self._seen.pop(topic.topic_id.int, None)
             self._changes.append(_TopicChange(topic, is_removed=True))
@@ -131,17 +137,25 @@ class PartitionHosting:
             await future
         await self._logs.settled()
 
-    async def stop(self) -> None:
-        """Open no more partitions."""
-        self._unopened_lines.flush()
+    def freeze(self) -> None:
+        """Open, lead and close no more partitions: what is under way ends without them."""
+        self._is_frozen = True
         self._changes.clear()
         self._unopened.clear()
-        for task in self._reconfiguring:
-            task.cancel()
-        if self._opener is not None:
-            await asyncio.wait([self._opener])
         if self._next_turn is not None:
             self._next_turn.cancel()
+            self._next_turn = None
+        for task in self._reconfiguring:
+            task.cancel()
+        self._tell_settled()
+
+    async def stop(self) -> None:
+        """End after :meth:`freeze`, when the logs that are being made are there."""
+        self.freeze()
+        self._unopened_lines.flush()
+        if self._opener is not None:
+            await asyncio.wait([self._opener])
+        await asyncio.gather(*self._reconfiguring, return_exceptions=True)
 
     def _take_turn(self) -> None:
         self._next_turn = None
@@ -201,6 +215,8 @@ class PartitionHosting:
         self._kinds[partition.key].take_role(partition, topic, partial(self._role_taken, partition, topic))
 
     def _role_taken(self, partition: Partition, topic: Topic) -> None:
+        if self._is_frozen:
+            return
         index = partition.key.partition
         metadata = topic.partitions[index]
         if metadata.leader == self._local_id:
@@ -249,6 +265,8 @@ class PartitionHosting:
             if not self._logs.lacks(name, topic.topic_id):
                 self._logs.delete(name)
             return
+        if self._is_frozen:
+            return
         error = failed.get(name)
         try:
             if error is not None:
@@ -292,6 +310,8 @@ class PartitionHosting:
 
     def reconfigure(self, topic_names: Iterable[str] | None) -> None:
         """Configurations have changed: of some topics, or (None) of the broker and so of all."""
+        if self._is_frozen:
+            return
         names = None if topic_names is None else set(topic_names)
         meant = [each for each in self._registry if names is None or each.topic in names]
         if len(meant) <= _RECONFIGURED_A_TURN:

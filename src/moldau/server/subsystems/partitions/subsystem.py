@@ -98,9 +98,13 @@ class PartitionsSubsystem(Subsystem):
     async def start(self) -> None:
         self.replication.start()
 
+    def freeze(self) -> None:
+        self._hosting.freeze()
+
     async def stop(self) -> None:
-        await self.replication.stop()
+        # Fetchers last: a partition begins to follow as long as partitions follow the metadata.
         await self._hosting.stop()
+        await self.replication.stop()
 
     def _is_registered(self, image: MetadataImage) -> bool:
         """Whether the cluster knows this process, and not only an earlier one of the same broker."""

@@ -104,6 +104,10 @@ def test_a_range_and_some_columns(spark: SparkSession, node: moldau.testing.Node
         ({"subscribe": "orders", "subscribePattern": "o.*"}, "one of the options 'subscribe', "),
         ({"subscribe": "absent"}, "topic absent does not exist"),
         ({"assign": '{"orders": [7]}'}, "no partition 7"),
+        (
+            {"assign": '{"orders": [1]}', "startingOffsets": '{"orders": {"1": 0, "2": 0}}'},
+            "name orders-2, which is not read",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said(

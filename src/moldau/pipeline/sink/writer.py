@@ -15,7 +15,7 @@ from uuid import UUID
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType
 
 from moldau.client.cluster import RETRIABLE, Client, ClusterTopic, connected
 from moldau.client.errors import ToolError
@@ -91,6 +91,18 @@ def _check(schema: StructType, topic: str | None) -> None:
         if name in types and not isinstance(types[name], kinds):
             expected = " or ".join(kind.typeName().upper() for kind in kinds)
             raise ToolError(f"column {name!r} is {expected}, not {types[name].simpleString()}")
+    if "headers" in types and not _are_headers(types["headers"]):
+        raise ToolError(
+            "column 'headers' is ARRAY<STRUCT<key: STRING, value: BINARY>>, not"
+            f" {types['headers'].simpleString()}"
+        )
+
+
+def _are_headers(found: DataType) -> bool:
+    if not isinstance(found, ArrayType) or not isinstance(found.elementType, StructType):
+        return False
+    kinds = [(field.name, type(field.dataType)) for field in found.elementType.fields]
+    return kinds == [("key", StringType), ("value", BinaryType)]
 
 
 async def _find_target(client: Client, options: SourceOptions) -> SinkTarget:

@@ -56,6 +56,8 @@ _TIME_UNITS_S: Final = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1, "m": 60, "min"
 _BY_LOWER_CASE: Final = {name.lower(): name for name in _KNOWN}
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it passes on."""
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
 TopicOffsets: TypeAlias = Mapping[str, Mapping[int, int]]
@@ -119,7 +121,7 @@ class SourceOptions:
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """Names in any case. Raises :class:`ToolError` for what is not built, not known or makes no sense."""
     found, storage = _sorted_out(given)
-    if BOOTSTRAP not in found:
+    if not found.get(BOOTSTRAP, "").strip():
         raise ToolError(f"option {BOOTSTRAP!r} is missing")
     isolation = found.get(ISOLATION, "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
@@ -211,6 +213,8 @@ def _compression(name: str) -> Compression:
 
 
 def _check_pattern(pattern: str) -> None:
+    if not pattern:
+        raise ToolError("option 'subscribePattern' is empty")
     try:
         re.compile(pattern)
     except re.error as error:
@@ -226,12 +230,14 @@ def _topics(found: Mapping[str, str]) -> Mapping[str, tuple[int, ...] | None]:
     if "assign" not in found:
         return {}
     chosen = _json("assign", found["assign"])
-    try:
-        return {
-            topic: tuple(sorted({int(one) for one in partitions})) for topic, partitions in chosen.items()
-        }
-    except (TypeError, ValueError, AttributeError):
-        raise ToolError("""option 'assign' is JSON like {"orders": [0, 1]}""") from None
+    if not (
+        isinstance(chosen, dict)
+        and chosen
+        and all(isinstance(rows, list) and rows for rows in chosen.values())
+        and all(_is_integer(one, 0, _INT32_MAX) for rows in chosen.values() for one in rows)
+    ):
+        raise ToolError("""option 'assign' is JSON like {"orders": [0, 1]}""")
+    return {topic: tuple(sorted(set(partitions))) for topic, partitions in chosen.items()}
 
 
 def _position(found: Mapping[str, str], which: str) -> Position | None:
@@ -243,7 +249,7 @@ def _position(found: Mapping[str, str], which: str) -> Position | None:
     or_latest = or_latest or strategy == "latest"
     if (name := f"{which}Timestamp") in found:
         text = found[name].strip()
-        if not (text.isascii() and text.isdigit()):
+        if not (text.isascii() and text.isdigit() and int(text) <= _INT64_MAX):
             raise ToolError(f"option {name!r} is milliseconds since 1970, not {text!r}")
         return Timestamps(everywhere=int(text), or_latest=or_latest)
     if (name := f"{which}OffsetsByTimestamp") in found:
@@ -261,16 +267,26 @@ def _by_partition(name: str, text: str, value: str, *, lowest: int) -> TopicOffs
     example = f"""option {name!r} is JSON like {{"orders": {{"0": 23, "1": {value}}}}}"""
     if not text.strip().startswith("{"):
         raise ToolError(example)
-    try:
-        found = {
-            topic: {int(partition): int(offset) for partition, offset in rows.items()}
-            for topic, rows in _json(name, text).items()
-        }
-    except (TypeError, ValueError, AttributeError):
-        raise ToolError(example) from None
-    if any(offset < lowest for rows in found.values() for offset in rows.values()):
-        raise ToolError(f"option {name!r} has a number below {lowest}")
-    return found
+    chosen = _json(name, text)
+    rows = [
+        row for one in chosen.values() for row in (one.items() if isinstance(one, dict) else [("", None)])
+    ]
+    if not all(
+        part.isascii() and part.isdigit() and int(part) <= _INT32_MAX and type(offset) is int
+        for part, offset in rows
+    ):
+        raise ToolError(example)
+    if not all(_is_integer(offset, lowest, _INT64_MAX) for _, offset in rows):
+        raise ToolError(f"option {name!r} has a number below {lowest}, or beyond 64 bits")
+    return {
+        topic: {int(part): offset for part, offset in partitions.items()}
+        for topic, partitions in chosen.items()
+    }
+
+
+def _is_integer(value: Any, lowest: int, highest: int) -> bool:
+    """Whether JSON has a whole number here: neither a fraction nor a truth value."""
+    return type(value) is int and lowest <= value <= highest
 
 
 def _json(name: str, text: str) -> Any:

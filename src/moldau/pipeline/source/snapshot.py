@@ -37,7 +37,7 @@ async def find_topics(
 ) -> list[ChosenTopic]:
     """The topics that are read now. Raises :class:`ToolError` and ``KafkaError`` for what is not there.
 
-    With ``may_be_absent`` topics that do not exist are left out.
+    With ``may_be_absent`` topics that do not exist are left out, and positions may name them.
     """
     chosen = options.topics
     if options.pattern is not None:
@@ -58,7 +58,22 @@ async def find_topics(
             if partition not in topic.leaders:
                 raise ToolError(f"topic {name} has no partition {partition}")
         found.append(ChosenTopic(topic, sorted(topic.leaders) if partitions is None else partitions))
+    if not may_be_absent:
+        for position in (options.starting, options.ending):
+            _check_named(position, found)
     return found
+
+
+def _check_named(position: Position | None, chosen: Sequence[ChosenTopic]) -> None:
+    """Refuse offsets and times of partitions that are not read: a name was mistyped."""
+    named = position.by_partition if isinstance(position, Timestamps) else position
+    if not isinstance(named, Mapping):
+        return
+    read = {(found.topic.name, partition) for found in chosen for partition in found.partitions}
+    for topic, partitions in named.items():
+        for partition in partitions:
+            if (topic, partition) not in read:
+                raise ToolError(f"the given offsets name {topic}-{partition}, which is not read")
 
 
 async def source_of(client: Client, options: SourceOptions, topic: ClusterTopic) -> TopicSource:
